@@ -1,0 +1,145 @@
+"""Attention and memory-bound kernels: bounds, shares, and published rates."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twin.cost.gemm import gemm_seconds
+from twin.cost.kernels import kernel_seconds
+from twin.description.device import Device
+from twin.description.load import load_device, names
+from twin.schedule.kernels import Attention, Gemm, Memory
+
+DEVICES = {name: load_device(name) for name in names("devices")}
+GPUS = [name for name, device in DEVICES.items() if device.type == "gpu"]
+devices = st.sampled_from(sorted(DEVICES)).map(DEVICES.__getitem__)
+attentions = st.builds(
+    Attention,
+    sequences=st.integers(1, 16),
+    sequence_length=st.sampled_from([1, 128, 200, 1024, 2048, 8192]),
+    heads=st.integers(1, 32),
+    head_size=st.sampled_from([32, 64, 80, 128, 256]),
+    fused=st.booleans(),
+    backward=st.booleans(),
+    element_bytes=st.sampled_from([2, 4]),
+)
+
+
+def rate(device: Device, attention: Attention) -> float:
+    """TFLOP/s as the FlashAttention benchmarks count: half for causal, backward 2.5 × forward."""
+    credited = attention.flops / 2 * (1.25 if attention.backward else 1)
+    return credited / kernel_seconds(device, attention) / 1e12
+
+
+def test_a_product_is_a_product() -> None:
+    gemm = Gemm(2048, 4096, 1024)
+    for device in DEVICES.values():
+        assert kernel_seconds(device, gemm) == gemm_seconds(device, gemm)
+
+
+@given(devices, attentions)
+def test_attention_never_faster_than_peak_or_memory(device: Device, attention: Attention) -> None:
+    seconds = kernel_seconds(device, attention)
+    least = attention.flops / 2 / device.peak_flops_per_second
+    assert seconds > least
+    assert seconds > attention.bytes / device.memory_bandwidth_bytes_per_second
+
+
+@given(devices, attentions)
+def test_more_sequences_cost_more_and_at_most_in_proportion(
+    device: Device, attention: Attention
+) -> None:
+    double = Attention(
+        2 * attention.sequences, attention.sequence_length, attention.heads, attention.head_size,
+        attention.fused, attention.backward, attention.element_bytes,
+    )  # fmt: skip
+    one, two = kernel_seconds(device, attention), kernel_seconds(device, double)
+    assert one * (1 - 1e-9) <= two <= 2 * one * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_fused_beats_plain_for_long_sequences(name: str, backward: bool) -> None:
+    fused = Attention(4, 2048, 16, 128, fused=True, backward=backward)
+    plain = Attention(4, 2048, 16, 128, fused=False, backward=backward)
+    assert kernel_seconds(DEVICES[name], plain) > 2 * kernel_seconds(DEVICES[name], fused)
+
+
+# Causal or not, the rates below are the published ones on the flops computed (arXiv 2307.08691:
+# A100 up to 73 % forward and 63 % backward of 312; arXiv 2407.08608: 370 on H100 without mask).
+@pytest.mark.parametrize(
+    ("name", "head_size", "backward", "low", "high"),
+    [
+        ("a100-sxm4-80gb", 128, False, 185, 228),
+        ("a100-sxm4-80gb", 64, False, 160, 200),
+        ("a100-sxm4-80gb", 128, True, 165, 197),
+        ("h100-sxm", 128, False, 330, 375),
+        ("h100-sxm", 64, False, 280, 315),
+        ("h100-sxm", 64, True, 260, 300),
+        ("mi250x-gcd", 64, False, 35, 88),
+        ("mi250x-gcd", 64, True, 45, 63),
+    ],
+)
+def test_flash_rates(name: str, head_size: int, backward: bool, low: float, high: float) -> None:
+    attention = Attention(1, 16384, 2048 // head_size, head_size, backward=backward)
+    assert low < rate(DEVICES[name], attention) < high
+
+
+def test_short_sequences_waste_part_of_the_mask() -> None:
+    device = DEVICES["a100-sxm4-80gb"]
+    short, long = Attention(16, 1024, 16, 128), Attention(1, 16384, 16, 128)
+    assert 0.7 < rate(device, short) / rate(device, long) < 0.9
+
+
+def test_few_heads_leave_units_idle() -> None:
+    device = DEVICES["h100-sxm"]
+    assert rate(device, Attention(1, 2048, 2, 128)) < 0.5 * rate(
+        device, Attention(8, 2048, 16, 128)
+    )
+
+
+# GELU of fp16 elements: read and written once. github PrincetonUniversity/LLMCompass ae/figure5,
+# 1e9 elements per second; smaller sizes there are bounded by the CPU's launches.
+@pytest.mark.parametrize(
+    ("name", "elements", "giga_elements_per_second", "tolerance"),
+    [
+        ("a100-sxm", 536870912, 390.3, 0.1),
+        ("a100-sxm", 134217728, 360.2, 0.1),
+        ("mi210", 536870912, 154.4, 0.3),  # the share also covers layer norm and softmax
+    ],
+)
+def test_gelu(name: str, elements: int, giga_elements_per_second: float, tolerance: float) -> None:
+    seconds = kernel_seconds(DEVICES[name], Memory(4.0 * elements))
+    assert elements / seconds / 1e9 == pytest.approx(giga_elements_per_second, rel=tolerance)
+
+
+# Layer norm and softmax of (rows, columns) in fp16, same source. The measured times include the
+# launch by the CPU, 13 to 52 us, so large sizes only.
+@pytest.mark.parametrize(
+    ("name", "giga_elements_per_second"),
+    [("a100-sxm", 385.8), ("a100-sxm", 278.8), ("mi210", 104.1), ("mi210", 88.0)],
+)
+def test_norm_and_softmax(name: str, giga_elements_per_second: float) -> None:
+    elements = 32768 * 4096
+    seconds = kernel_seconds(DEVICES[name], Memory(4.0 * elements))
+    assert elements / seconds / 1e9 == pytest.approx(giga_elements_per_second, rel=0.45)
+
+
+@given(devices, st.floats(0, 1e12), st.integers(1, 20))
+def test_memory_work_has_a_floor_and_a_ceiling(device: Device, size: float, kernels: int) -> None:
+    seconds = kernel_seconds(device, Memory(size, kernels))
+    assert seconds >= kernels * device.kernel_latency_seconds
+    assert seconds >= size / device.memory_bandwidth_bytes_per_second
+    assert kernel_seconds(device, Memory(2 * size, 2 * kernels)) == pytest.approx(2 * seconds)
+
+
+def test_small_kernels_reach_a_smaller_share() -> None:
+    device = DEVICES["h200"]
+    rates = [size / kernel_seconds(device, Memory(size)) for size in (1e4, 1e6, 1e8, 1e10)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.01 * rates[-1]
+
+
+def test_optimizer_arithmetic_counts_when_memory_does_not() -> None:
+    device = DEVICES["cpu-core"]
+    assert kernel_seconds(device, Memory(8.0, flops=1e9)) > 1e9 / device.peak_flops_per_second

@@ -1,0 +1,147 @@
+"""The cost of a collective: which algorithm runs, how long it takes alone, what it loads.
+
+`collective_cost` answers for one group alone on the machine. Groups that run at the same time
+share NICs, links and global links; the engine divides these by the loads given here. The time
+has two parts: a start-up that contention does not touch, and a transfer that it stretches. A
+collective that mostly waits for latency has a long transfer for its bytes and so leaves the
+links to others.
+
+Among the algorithms and protocols that the library has, the one that is fastest for this size
+and placement is taken, so the time never falls when the bytes grow. (The libraries choose by
+a model of their own and are sometimes wrong by 30 %; see docs on validation.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from twin.cost.collective_group import Group, Pattern, look
+from twin.cost.collective_options import NodeUse, Option, node_uses
+from twin.cost.collective_ring import ring_options
+from twin.cost.collective_tree import tree_options
+from twin.cost.collective_two_level import two_level_options
+from twin.cost.placement import Placement
+from twin.cost.rings import link_widths
+from twin.description.library import CollectiveKind, Library
+from twin.description.machine import Machine
+
+__all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "resource_capacity"]
+
+BARRIER_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Use of one shared resource by one collective.
+
+    `resource` is ("nic", i, NIC) on the i-th node of the placement; ("link", i,
+    a · devices_per_node + b) for the directed link a → b inside it; ("port", i, device) for a
+    switched node; ("uplink", g, 0) for all global links of the g-th dragonfly group.
+    `bytes` are per direction, the busier direction.
+    """
+
+    resource: tuple[str, int, int]
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """Time of one collective alone, and its loads.
+
+    `node_loads` holds the loads of a node by the devices that the group uses there (a key of
+    `placement.nodes`): thousands of equal nodes share one entry. `uplink_loads[g]` are the
+    bytes that leave the g-th dragonfly group; empty if the group lies in one.
+    """
+
+    startup_seconds: float
+    transfer_seconds: float
+    algorithm: str
+    protocol: str
+    placement: Placement
+    node_loads: Mapping[Pattern, tuple[NodeUse, ...]]
+    uplink_loads: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Time when nothing else runs."""
+        return self.startup_seconds + self.transfer_seconds
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """All loads written out, node by node."""
+        nodes = [
+            Load((use.kind, i, use.index), use.bytes)
+            for i, pattern in enumerate(self.placement.nodes)
+            for use in self.node_loads.get(pattern, ())
+        ]
+        return (*nodes, *(Load(("uplink", g, 0), b) for g, b in enumerate(self.uplink_loads) if b))
+
+
+def collective_cost(
+    machine: Machine, library: Library, kind: CollectiveKind, bytes_: float, placement: Placement
+) -> CollectiveCost:
+    """Return what a collective costs alone.
+
+    `bytes_` is the gathered buffer of a rank for an all-gather, the input of a rank for a
+    reduce-scatter, the buffer for an all-reduce or a broadcast. A group of one costs nothing.
+    """
+    if bytes_ < 0:
+        raise ValueError(f"bytes is {bytes_:g}; a collective moves 0 bytes or more")
+    if placement.ranks < 2:
+        return CollectiveCost(0.0, 0.0, "none", "none", placement, {}, ())
+    group = look(machine, placement)
+    best = min(options(group, library, kind, bytes_), key=lambda option: option.seconds)
+    transfer = max(best.wire_seconds, best.seconds - best.startup_seconds)
+    return CollectiveCost(
+        startup_seconds=best.seconds - transfer,
+        transfer_seconds=transfer,
+        algorithm=best.algorithm,
+        protocol=best.protocol,
+        placement=placement,
+        node_loads={pattern: node_uses(group, best, pattern) for pattern in group.patterns},
+        uplink_loads=best.uplink_bytes,
+    )
+
+
+def options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
+    """Return every way in which the library can run this collective."""
+    found = ring_options(group, library, kind, bytes_)
+    if kind == "all_reduce":
+        found += tree_options(group, library, bytes_)
+        found += _in_switch(group, library, bytes_)
+    return found + two_level_options(group, library, kind, bytes_)
+
+
+def barrier_cost(machine: Machine, library: Library, placement: Placement) -> CollectiveCost:
+    """Return the cost of a barrier: an all-reduce of one number."""
+    return collective_cost(machine, library, "all_reduce", BARRIER_BYTES, placement)
+
+
+def _in_switch(group: Group, library: Library, bytes_: float) -> list[Option]:
+    """Reduction inside the node's switch: each device sends and receives its buffer once."""
+    switch, port = library.in_switch, group.machine.fabric.port_bandwidth_bytes_per_second
+    if switch is None or port is None or group.nodes > 1 or group.ranks < switch.devices:
+        return []
+    wire = bytes_ / (port * switch.efficiency)
+    base = float(switch.base_seconds)
+    return [Option("in-switch", "Simple", base + wire, base, wire, float(bytes_), 0.0)]
+
+
+def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:
+    """Return what a resource carries per second and direction, in bytes.
+
+    `resource_kind` and `index` are those of `Load.resource` (first and last entry).
+    """
+    if resource_kind == "nic":
+        return machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    if resource_kind == "link":
+        edge = divmod(index, machine.devices_per_node)
+        return link_widths(machine)[edge] * machine.fabric.efficiency
+    if resource_kind == "port":
+        port = machine.fabric.port_bandwidth_bytes_per_second
+        return port * machine.fabric.efficiency if port is not None else float("inf")
+    if resource_kind == "uplink":
+        uplink = machine.network.group_bandwidth_bytes_per_second
+        return float(uplink) if uplink is not None else float("inf")
+    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port or uplink")

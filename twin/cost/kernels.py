@@ -1,0 +1,80 @@
+"""How long one kernel op takes on an otherwise idle device.
+
+* Matrix products: `twin.cost.gemm`.
+* Attention, fused: the flops of the unmasked half, at a share of peak that grows with the head
+  size, on as many units as there are blocks of rows. Unfused: two batched products (four in
+  backward) and memory passes over the score matrix between them, nothing skipped.
+* Memory-bound work: bytes at the rate ordinary framework kernels reach, and never less than a
+  device's floor for each kernel.
+
+The time the CPU needs to issue kernels is not here: see `Device.host_seconds`.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from twin.cost.gemm import gemm_seconds
+from twin.description.device import Device
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+
+_COMPUTED_BACKWARD = 2.5 / 2.0
+"""Fused backward computes Q·Kᵀ again: 2.5 × forward, of which `Attention.flops` counts 2."""
+
+_MASKED_BLOCKS = 2.0
+"""Blocks of columns lost for each block of rows: the half-masked one, and the wait for longer rows.
+
+With 128 rows: 12 % at 2048 tokens and 2 % at 16384, as arXiv 2307.08691 measures on A100.
+"""
+
+
+def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True) -> float:
+    """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`."""
+    match kernel:
+        case Gemm():
+            return gemm_seconds(device, kernel, tuned=tuned)
+        case Attention():
+            if kernel.fused:
+                return _fused_attention_seconds(device, kernel)
+            return _plain_attention_seconds(device, kernel, tuned=tuned)
+        case Memory():
+            return _memory_seconds(device, kernel)
+    assert_never(kernel)
+
+
+def _memory_seconds(device: Device, memory: Memory) -> float:
+    """Streaming time, each kernel's start included: a kernel ramps up and drains."""
+    rate = device.memory_bandwidth_bytes_per_second * device.elementwise_efficiency
+    arithmetic = memory.flops / device.peak_flops_per_second
+    return max(memory.bytes / rate, arithmetic) + memory.kernels * device.kernel_latency_seconds
+
+
+def _fused_attention_seconds(device: Device, attention: Attention) -> float:
+    model, size, length = device.attention, attention.head_size, attention.sequence_length
+    share = model.backward_share if attention.backward else model.forward_share
+    rate = device.peak_flops_per_second * share * size / (size + model.half_head_size)
+    if attention.element_bytes >= 4:
+        rate *= device.gemm.fp32_share
+    blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
+    occupied = min(blocks / device.gemm.units, 1.0)
+    unmasked = min((1 + _MASKED_BLOCKS * model.block_rows / length) / 2, 1.0)
+    computed = attention.flops * (_COMPUTED_BACKWARD if attention.backward else 1.0) * unmasked
+    streaming = attention.bytes / (
+        device.memory_bandwidth_bytes_per_second * device.memory_efficiency
+    )
+    kernels = 3 if attention.backward else 1  # backward: row sums, gradients, conversion of dQ
+    return max(computed / (rate * occupied), streaming) + kernels * device.kernel_latency_seconds
+
+
+def _plain_attention_seconds(device: Device, attention: Attention, *, tuned: bool) -> float:
+    model, s, size = device.attention, attention.sequence_length, attention.head_size
+    batch, width = attention.sequences * attention.heads, attention.element_bytes
+    scores = Gemm(s, s, size, "TN", batch, width)  # Q·Kᵀ; in backward dO·Vᵀ
+    values = Gemm(s, size, s, "NN", batch, width)  # P·V; in backward dS·K
+    products = gemm_seconds(device, scores, tuned=tuned) + gemm_seconds(device, values, tuned=tuned)
+    passes = model.score_passes_backward if attention.backward else model.score_passes_forward
+    if attention.backward:
+        turned = Gemm(s, size, s, "NT", batch, width)  # Pᵀ·dO and dSᵀ·Q
+        products += 2 * gemm_seconds(device, turned, tuned=tuned)
+    matrix = float(batch * s * s * width)
+    return products + _memory_seconds(device, Memory(passes * matrix, kernels=round(passes / 2)))

@@ -1,0 +1,152 @@
+"""Memory of one rank by category, against the device's capacity.
+
+Letters: m tokens of a micro-step, e bytes of a number in compute precision. Parameters are
+kept as one e-byte copy for compute, an fp32 gradient sum, and the optimizer's fp32 master
+weight and two moments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twin.description.grid import divisors
+from twin.description.job import Job
+from twin.schedule.shapes import Shapes
+
+FP32_BYTES = 4
+OPTIMIZER_BYTES = 12
+"""fp32 master weight and two moments."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Peak bytes of one rank by category, and what the device offers."""
+
+    by_category: dict[str, float]
+    capacity_bytes: float
+    """Device memory less what context, allocator and libraries take."""
+
+    @property
+    def per_rank_bytes(self) -> float:
+        """All categories together."""
+        return sum(self.by_category.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job can run."""
+        return self.per_rank_bytes <= self.capacity_bytes
+
+    @property
+    def largest_category(self) -> str:
+        """The category that needs most."""
+        return max(self.by_category, key=lambda name: self.by_category[name])
+
+
+def memory_use(job: Job) -> MemoryUse:
+    """Count the peak memory of one rank."""
+    shapes = Shapes(job)
+    e = job.element_bytes
+    elements = shapes.local_elements
+    parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
+    own = -(-elements // parts)
+    device = job.machine.device
+    by_category = {
+        "weights": float(e * elements) if e < FP32_BYTES else 0.0,  # fp32 computes on the master
+        "gradients": float(FP32_BYTES * (elements + (own if parts > 1 else 0))),
+        "optimizer": float(OPTIMIZER_BYTES * own),
+        "activations": activation_bytes(job, shapes),
+        "gathered weights": gathered_bytes(job, shapes),
+        "buffers": buffer_bytes(job, shapes),
+    }
+    return MemoryUse(by_category, float(device.memory_bytes - device.reserved_memory_bytes))
+
+
+def block_activation_bytes(job: Job, shapes: Shapes) -> float:
+    """What one block's backward pass needs of its forward pass.
+
+    Two norm inputs and outputs (m, h/G_x), qkv (m, 3h/G_y), attention output (m, h/G_y), MLP
+    before and after its activation (m, 4h/G_y), norm statistics; unfused attention also keeps
+    its probabilities and their dropout-free copy.
+    """
+    m, e = shapes.tokens, job.element_bytes
+    hidden_y = shapes.heads_y * job.model.head_size
+    saved = e * m * (4 * shapes.hidden_x + 4 * hidden_y + 2 * shapes.mlp_y) + 4 * FP32_BYTES * m
+    scores = shapes.sequences * shapes.heads_y * job.model.sequence
+    if job.attention == "flash":
+        return float(saved + FP32_BYTES * scores)
+    return float(saved + 2 * e * scores * job.model.sequence)
+
+
+def activation_bytes(job: Job, shapes: Shapes) -> float:
+    """Saved activations of all blocks plus the working set of one block or of the loss."""
+    m, e = shapes.tokens, job.element_bytes
+    block = block_activation_bytes(job, shapes)
+    residual = float(e * m * shapes.hidden_x)
+    kept = job.model.layers * (residual if job.recompute else block)
+    gradients = e * m * (2 * shapes.hidden_x + 2 * shapes.mlp_y)
+    block_working = (block if job.recompute else 0.0) + gradients
+    logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
+    return kept + max(block_working, logits)
+
+
+def gathered_bytes(job: Job, shapes: Shapes) -> float:
+    """Weights gathered over z: cached blocks, the block at work, and the prefetched ones."""
+    if shapes.grid.z == 1:
+        return 0.0
+    cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
+    largest = max(linear.gathered_elements for linear in shapes.block_linears(0))
+    ahead = job.overlap.prefetch_depth if job.overlap.all_gather else 0
+    # The recomputed block keeps its four weights for its backward; without recomputation one at
+    # a time is in use. The head's weight is gathered between its forward and its backward.
+    at_work = shapes.block_gathered_elements if job.recompute else (1 + ahead) * largest
+    forward = (1 + ahead) * largest
+    return float(job.element_bytes * (cached + max(at_work, forward, shapes.head.gathered_elements)))
+
+
+def buffer_bytes(job: Job, shapes: Shapes) -> float:
+    """Weight gradients on their way: partial ones of two blocks in flight, and all shards."""
+    e = job.element_bytes
+    shards = e * shapes.sharded_elements
+    if shapes.grid.z == 1:
+        return float(shards)
+    if not job.overlap.reduce_scatter:
+        largest = max(linear.gathered_elements for linear in shapes.block_linears(0))
+        return float(shards + e * largest)
+    return float(shards + 2 * e * shapes.block_gathered_elements)
+
+
+def largest_micro_sequences(job: Job) -> int | None:
+    """Return the largest micro-batch that fits into memory, or None."""
+    grid = job.concrete_grid
+    local = job.batch.sequences // (grid.data * grid.z)
+    for micro in reversed(divisors(local)):
+        if memory_use(with_micro_sequences(job, micro)).fits:
+            return micro
+    return None
+
+
+def with_micro_sequences(job: Job, micro: int) -> Job:
+    """Return the same job with another micro-batch."""
+    return job.model_copy(update={"batch": job.batch.model_copy(update={"micro_sequences": micro})})
+
+
+def advice(job: Job, use: MemoryUse) -> str:
+    """Say in one sentence which category is too much and what would fit."""
+    over = (use.per_rank_bytes - use.capacity_bytes) / 1e9
+    head = f"needs {over:.1f} GB more than the device has, most of it for {use.largest_category}"
+    micro = largest_micro_sequences(job)
+    if micro is not None and micro < job.concrete_micro_sequences:
+        return f"{head}; micro_sequences {micro} would fit"
+    if not job.recompute:
+        again = job.model_copy(update={"recompute": True})
+        if (micro := largest_micro_sequences(again)) is not None:
+            return f"{head}; recompute: true with micro_sequences {micro} would fit"
+    grid = job.concrete_grid
+    inside = grid.z * grid.y * grid.x
+    for factor in divisors(grid.data)[1:]:
+        grown = job.model_copy(
+            update={"grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})}
+        )
+        if largest_micro_sequences(grown) is not None:
+            return f"{head}; z {grid.z * factor} with data {grid.data // factor} would fit"
+    return f"{head}; split the model over more than z·y·x = {inside} devices"

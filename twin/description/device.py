@@ -1,0 +1,141 @@
+"""One device: a GPU, one GCD of a package of two, or a CPU core, and what bounds its kernels.
+
+Everything here is a property of the device and of the libraries that usually run on it, never
+of the machine around it. The numbers are in `topologies/devices/*.yaml`.
+
+* `GemmModel`: what the matrix-multiply library has to work with (tiles, units, caches).
+* `AttentionModel`: rates of fused attention and passes of unfused attention.
+* `Device`: memory, bandwidth, power, launch costs, and the two models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from twin.description.spec import Parameter, Spec
+
+Size = Annotated[int, Field(gt=0, strict=True)]
+
+
+class SlowLayout(Spec):
+    """A GEMM mode that the library runs far below its usual rate for some leading dimensions."""
+
+    mode: Literal["NN", "NT", "TN"]
+    """Mode that is affected (see `twin.schedule.kernels.Mode`)."""
+    leading_dimension_bytes: Parameter
+    """The contraction's length in bytes is a multiple of this (memory channels alias)."""
+    peak_share: Parameter
+    """Share of the device's peak that such a product reaches."""
+
+
+class GemmModel(Spec):
+    """A tiled matrix-multiply library: what `twin.cost.gemm` needs to time one product."""
+
+    units: Parameter
+    """Multiprocessors, compute units or cores, each working on one tile at a time."""
+    tiles: tuple[tuple[Size, Size], ...] = Field(min_length=1)
+    """Output tiles (rows of m, columns of n) that the library chooses from."""
+    splits: tuple[Size, ...] = Field(default=(1,), min_length=1)
+    """In how many parts the contraction may be cut to occupy more units."""
+    tile_depth_bytes: Parameter
+    """The contraction is padded to a multiple of this."""
+    main_loop_share: Parameter
+    """Share of the peak that the inner loop reaches when its operands are there."""
+    fp32_share: Parameter
+    """Peak rate with 4-byte operands as a share of the 2-byte peak."""
+    feed_bytes_per_second: Parameter
+    """Rate at which one unit receives operand tiles, from the shared cache."""
+    write_bytes_per_second: Parameter
+    """Rate at which one unit writes a finished tile, not hidden behind the inner loop."""
+    tile_seconds: Parameter
+    """Start of one tile: filling the pipeline."""
+    wave_smoothing: Parameter
+    """0: the last, partial wave costs a whole one; 1: its share (dynamic scheduling)."""
+    launch_seconds: Parameter
+    """What one product costs on the device before any tile starts."""
+    split_seconds: Parameter
+    """Extra cost of summing the parts of a split contraction."""
+    cache_bytes: Parameter
+    """Shared last-level cache."""
+    memory_share: Parameter
+    """Share of the peak memory rate that operands stream at."""
+    sustained_flops_per_second: Parameter
+    """Rate at which the power limit holds large products."""
+    slow_layouts: tuple[SlowLayout, ...] = ()
+    """Layouts that this device is known to be slow at."""
+
+
+class AttentionModel(Spec):
+    """Self-attention: rates of the fused (flash) form, passes of the unfused form."""
+
+    forward_share: Parameter
+    """Share of peak of fused forward on the flops it computes: long sequences, wide heads."""
+    backward_share: Parameter
+    """The same for backward, which computes 2.5 times the flops of forward."""
+    half_head_size: Parameter
+    """Head size at which the fused rate is half of the wide-head rate."""
+    block_rows: Parameter
+    """Rows of Q that one unit works on at a time; blocks masked entirely are skipped."""
+    score_passes_forward: Parameter
+    """Unfused: times the score matrix is read or written by scale, mask, softmax, dropout."""
+    score_passes_backward: Parameter
+    """The same in backward."""
+
+
+class Device(Spec):
+    """One device, as a rank sees it."""
+
+    name: str
+    """Name of the file in `topologies/devices`."""
+    title: str
+    """Name for people."""
+    type: Literal["gpu", "cpu"]
+    """What drives the clock of a kernel: a GPU with asynchronous launches, or a CPU."""
+    sources: dict[str, str]
+    """Short name → address or document."""
+    memory_bytes: Parameter
+    """Memory the driver shows."""
+    reserved_memory_bytes: Parameter
+    """Context, allocator fragments and library buffers, not available to tensors."""
+    peak_flops_per_second: Parameter
+    """Dense bf16/fp16 with fp32 accumulation."""
+    memory_bandwidth_bytes_per_second: Parameter
+    """Peak of the device's memory."""
+    memory_efficiency: Parameter
+    """Share of peak that a large, well-written streaming kernel reaches."""
+    elementwise_efficiency: Parameter
+    """Share of peak that an ordinary element-wise, norm or softmax kernel reaches."""
+    kernel_latency_seconds: Parameter
+    """Least time of one kernel on the device."""
+    host_seconds: Parameter
+    """CPU time an eager training loop needs to issue one kernel, autograd included."""
+    idle_watts: Parameter
+    """Power with nothing running."""
+    busy_watts: Parameter
+    """Power of a device at work, at most its limit."""
+    gemm: GemmModel
+    """Matrix products."""
+    attention: AttentionModel
+    """Self-attention."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        problems = [
+            f"{name}: {getattr(self, name):g} is not between 0 and 1"
+            for name in ("memory_efficiency", "elementwise_efficiency")
+            if not 0 < getattr(self, name) <= 1
+        ]
+        problems += [
+            f"gemm.{name}: {getattr(self.gemm, name):g} is not between 0 and 1"
+            for name in ("main_loop_share", "memory_share", "wave_smoothing", "fp32_share")
+            if not 0 <= getattr(self.gemm, name) <= 1
+        ]
+        if self.reserved_memory_bytes >= self.memory_bytes:
+            problems.append("reserved_memory: leaves no memory for tensors")
+        if self.idle_watts > self.busy_watts:
+            problems.append(f"idle: {self.idle_watts:g} W is more than busy {self.busy_watts:g} W")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self

@@ -1,0 +1,186 @@
+"""A job: model + machine + grid + batch + options, and the rules they must keep together.
+
+The same file is read by the twin and by the runtime. `grid: auto` and
+`micro_sequences: auto` are resolved by `twin.study.choose` the way the authors of the 4D
+algorithm chose theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from twin.description.grid import AXES, Grid, divisors, nearest
+from twin.description.machine import Machine
+from twin.description.model import Model, Positive
+from twin.description.problems import Problem
+from twin.description.spec import Spec
+
+
+class Batch(Spec):
+    """How many sequences a step trains on, and how many at a time."""
+
+    sequences: Positive
+    """Sequences of the global batch."""
+    micro_sequences: Positive | Literal["auto"] = "auto"
+    """Sequences a rank works on at once; auto is the most that fit into memory."""
+
+
+class Overlap(Spec):
+    """Which collectives may run beside compute (OAR, ORS, OAG of arXiv 2502.08145)."""
+
+    all_reduce: bool = True
+    """OAR: the input gradient's all-reduce hides behind the weight gradient's GEMM."""
+    reduce_scatter: bool = True
+    """ORS: reduce-scatters over z are waited for once, at the end of the backward pass."""
+    all_gather: bool = True
+    """OAG: the all-gather of the next weights is started ahead of their use."""
+    prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    """How many linears ahead OAG gathers."""
+
+
+class DataReduction(Spec):
+    """How gradients are summed over the data axis."""
+
+    mode: Literal["one_bucket", "overlapped", "sharded"] = "one_bucket"
+    """one_bucket: after the backward pass (as published); overlapped: buckets start as the last
+    micro-step's gradients become ready; sharded: optimizer states are split over data
+    (reduce-scatter, update, all-gather)."""
+    bucket_bytes: Annotated[float, Field(gt=0)] = 256 * 2.0**20
+    """Least size of an overlapped bucket."""
+
+
+class Straggler(Spec):
+    """One slow device."""
+
+    rank: Annotated[int, Field(ge=0, strict=True)]
+    slowdown: Annotated[float, Field(ge=1, le=1000)]
+    """How many times longer its compute takes."""
+
+
+class Job(Spec):
+    """What to train, on what, and how."""
+
+    name: str = "job"
+    model: Model
+    machine: Machine
+    ranks: Positive
+    grid: Grid | Literal["auto"] = "auto"
+    batch: Batch
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    recompute: bool = True
+    """Activation checkpointing of every block."""
+    overlap: Overlap = Overlap()
+    cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Keep the gathered weights of the first so many blocks from forward to backward."""
+    data_reduction: DataReduction = DataReduction()
+    attention: Literal["flash", "plain"] = "flash"
+    kernel_tuning: bool = True
+    """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
+    clip_gradients: bool = True
+    library: str | None = None
+    """Collective library; the machine's default if absent."""
+    slowest_device: bool = True
+    """Equal devices differ: let all wait for the slowest one that so many devices are expected
+    to contain (`variation.device_speed_spread` of the machine)."""
+    stragglers: tuple[Straggler, ...] = ()
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    train: dict[str, Any] = {}
+    """For the runtime only: data, optimizer, steps, checkpoints."""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number in compute precision."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def concrete_grid(self) -> Grid:
+        """The grid, which must not be `auto` any more."""
+        if self.grid == "auto":
+            raise ValueError("grid is auto; resolve the job first (twin.study.choose)")
+        return self.grid
+
+    @property
+    def concrete_micro_sequences(self) -> int:
+        """Sequences of one micro-step of one rank, which must not be `auto` any more."""
+        if self.batch.micro_sequences == "auto":
+            raise ValueError("micro_sequences is auto; resolve the job first (twin.study.choose)")
+        return self.batch.micro_sequences
+
+    @property
+    def micro_steps(self) -> int:
+        """Forward and backward passes in one step."""
+        grid = self.concrete_grid
+        return self.batch.sequences // (grid.data * grid.z * self.concrete_micro_sequences)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch."""
+        return self.batch.sequences * self.model.sequence
+
+
+def check(job: Job) -> list[Problem]:
+    """Return every rule that the job as a whole breaks."""
+    machine, model = job.machine, job.model
+    problems = []
+    capacity = machine.nodes * machine.devices_per_node
+    if job.ranks > capacity:
+        problems.append(Problem("ranks", f"{machine.name} has {capacity:,} devices ({machine.nodes:,} "
+                                f"nodes × {machine.devices_per_node}); use at most that many", job.ranks))
+    if model.hidden % model.heads:
+        choices = [d for d in divisors(model.hidden) if d <= model.hidden]
+        problems.append(Problem("model.heads", f"must divide hidden {model.hidden}; nearest is "
+                                f"{nearest(model.heads, choices)}", model.heads))
+    if job.library is not None and job.library not in machine.libraries:
+        problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
+    if job.cache_gathered_layers > model.layers:
+        problems.append(Problem("cache_gathered_layers", f"the model has {model.layers} layers; use at most "
+                                "that many", job.cache_gathered_layers))
+    for i, straggler in enumerate(job.stragglers):
+        if straggler.rank >= job.ranks:
+            problems.append(Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank))
+    if isinstance(job.grid, Grid):
+        problems += check_grid(job, job.grid)
+    return problems
+
+
+def check_grid(job: Job, grid: Grid) -> list[Problem]:
+    """Return the rules that one grid breaks for this job (section 3 of the algorithm)."""
+    model = job.model
+    problems = []
+    if grid.ranks != job.ranks:
+        inside = grid.z * grid.y * grid.x
+        remedy = (f"set data to {job.ranks // inside}" if job.ranks % inside == 0
+                  else f"z·y·x = {inside} does not divide {job.ranks}: choose axes among its divisors "
+                       f"{_some(divisors(job.ranks))}")  # fmt: skip
+        problems.append(Problem("grid", f"has {grid.ranks} ranks ({grid}), but ranks is {job.ranks}; {remedy}"))
+    rules = (
+        ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
+        ("y", grid.y, model.hidden, f"hidden {model.hidden}"),
+        ("y", grid.y, model.heads, f"heads {model.heads}"),
+    )
+    for axis, size, total, what in rules:
+        if total % size:
+            problems.append(Problem(f"grid.{axis}", f"must divide {what}; nearest is "
+                                    f"{nearest(size, divisors(total))}", size))
+    replicas = grid.data * grid.z
+    micro = job.batch.micro_sequences
+    if job.batch.sequences % replicas:
+        below = job.batch.sequences // replicas * replicas
+        near = below if below and below + replicas > 2 * job.batch.sequences - below else below + replicas
+        problems.append(Problem("batch.sequences", f"must be a multiple of data·z = {replicas}; nearest is "
+                                f"{near}", job.batch.sequences))
+    elif micro != "auto" and job.batch.sequences % (replicas * micro):
+        local = job.batch.sequences // replicas
+        problems.append(Problem("batch.micro_sequences", f"must divide the {local} sequences of each rank; "
+                                f"nearest is {nearest(micro, divisors(local))}", micro))
+    return problems
+
+
+def _some(numbers: list[int], most: int = 12) -> str:
+    shown = ", ".join(map(str, numbers[:most]))
+    return shown if len(numbers) <= most else shown + ", …"
+
+
+__all__ = ["AXES", "Batch", "DataReduction", "Job", "Overlap", "Straggler", "check", "check_grid"]

@@ -1,0 +1,137 @@
+"""A collective library (NCCL, RCCL, PCCL, gloo): the constants of its algorithms.
+
+A library is data: one YAML file in `topologies/libraries/`. Its numbers say what its software
+adds to the hardware: how long a step takes besides the wire, which share of the links its
+copy kernels keep busy, and in which pieces it pipelines. Which algorithm runs is decided in
+`twin.cost.collective`, from these numbers and from the placement of the group.
+
+* A *step* moves one piece from each member to the next one; a ring over p members takes p−1
+  steps for an all-gather or a reduce-scatter and 2(p−1) for an all-reduce.
+* A *hop* is the way of one piece from a member to the next: inside a node, or over the network.
+* *Protocols*: LL and LL128 put flags between the data (short hops, less bandwidth), Simple
+  synchronises once per piece (long hops, full bandwidth).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from twin.description.spec import Parameter, Spec
+
+CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
+ProtocolName = Literal["LL", "LL128", "Simple"]
+
+
+class ByCollective(Spec):
+    """One dimensionless number per collective."""
+
+    all_gather: Parameter
+    reduce_scatter: Parameter
+    all_reduce: Parameter
+
+    def of(self, kind: CollectiveKind) -> float:
+        """Return the number of a collective; a broadcast moves data as an all-gather does."""
+        return float(getattr(self, "all_gather" if kind == "broadcast" else kind))
+
+
+class SecondsByCollective(Spec):
+    """One duration per collective."""
+
+    all_gather_seconds: Parameter
+    reduce_scatter_seconds: Parameter
+    all_reduce_seconds: Parameter
+
+    def of(self, kind: CollectiveKind) -> float:
+        """Return the duration of a collective; a broadcast is treated as an all-gather."""
+        return float(getattr(self, ("all_gather" if kind == "broadcast" else kind) + "_seconds"))
+
+
+class Protocol(Spec):
+    """How the library hands a piece from one member to the next."""
+
+    base_seconds: Parameter
+    """Launch and first synchronisation of a collective."""
+    ring_local_hop_seconds: Parameter
+    """Software part of a ring hop inside a node; the fabric's latency is added."""
+    ring_network_hop_seconds: Parameter
+    """Software part of a ring hop between nodes; the NIC's and switches' latency is added."""
+    tree_local_hop_seconds: Parameter
+    """As for the ring, in the chain of a node's members below the tree."""
+    tree_network_hop_seconds: Parameter
+    """As for the ring, between a node and its parent in the tree."""
+    local_share: Parameter
+    """Share of the Simple protocol's bandwidth that is left inside a node."""
+    network_share: Parameter
+    """Share of the Simple protocol's bandwidth that is left between nodes."""
+
+
+class Ring(Spec):
+    """Rings over all members, one per channel."""
+
+    local_efficiency: ByCollective
+    """Share of the fabric's usable rate that the copy kernels reach, one node."""
+    network_efficiency: ByCollective
+    """Share of the NICs' usable rate that is reached when the ring leaves the node."""
+    network_step: SecondsByCollective
+    """Least time of one Simple step of a ring that leaves the node: proxy thread, rendezvous
+    and completion. It overlaps with the transfer of the piece before it."""
+
+
+class Tree(Spec):
+    """Double binary tree over the nodes, a chain inside each node: all-reduce only."""
+
+    local_efficiency: Parameter
+    """Share of the fabric's usable rate reached by the chains inside the nodes."""
+    network_efficiency: Parameter
+    """Share of the NICs' usable rate reached when two nodes take part."""
+    many_nodes_efficiency: Parameter
+    """The same for three nodes or more, where a node has two children."""
+    piece_bytes: Parameter
+    """The pipelined pieces of a message of M bytes have √(M · piece) bytes …"""
+    largest_piece_bytes: Parameter
+    """… but not more than this (all channels together)."""
+
+
+class InSwitch(Spec):
+    """Reduction inside the node's switch (NVLS): all-reduce on one node."""
+
+    devices: Parameter
+    """Least number of members for which the library uses it."""
+    base_seconds: Parameter
+    """Time of the smallest all-reduce."""
+    efficiency: Parameter
+    """Bytes of the buffer per second, relative to the port's peak rate."""
+
+
+class TwoLevel(Spec):
+    """Across nodes point to point, inside nodes a ring: PCCL (arXiv 2504.18658).
+
+    Every member of a node runs its own inter-node collective at the same time, so all NICs
+    work; between nodes a ring or recursive doubling (halving), whichever is faster.
+    """
+
+    base_seconds: Parameter
+    """Start of the inter-node phase."""
+    network_step_seconds: Parameter
+    """Software part of one point-to-point step between nodes."""
+    network_efficiency: ByCollective
+    """Share of the NICs' usable rate reached."""
+    copy_efficiency: Parameter
+    """Share of the device's memory bandwidth reached by the shuffle of the buffer."""
+
+
+class Library(Spec):
+    """One collective library as configured on a machine."""
+
+    name: str
+    title: str
+    sources: dict[str, str]
+    """Short name → address or document."""
+    protocols: dict[ProtocolName, Protocol]
+    """Protocols for one node and for groups that leave the node; the fastest is used."""
+    network_protocols: tuple[ProtocolName, ...]
+    """Those of them that the library uses across nodes."""
+    ring: Ring
+    tree: Tree | None = None
+    in_switch: InSwitch | None = None
+    two_level: TwoLevel | None = None

@@ -1,0 +1,133 @@
+"""A machine: devices, the links inside a node, NICs, the network between nodes, the library.
+
+A machine is data: one YAML file in `topologies/`, every number a `Parameter` with its kind
+and source. Devices and collective libraries that several machines share are files of their
+own (`topologies/devices`, `topologies/libraries`) named by the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from twin.description.device import Device
+from twin.description.library import Library
+from twin.description.spec import Parameter, Spec
+
+Count = Annotated[int, Field(gt=0, strict=True)]
+Index = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Link(Spec):
+    """A direct link between two devices of a node."""
+
+    devices: tuple[Index, Index]
+    """The two device indices."""
+    bandwidth_bytes_per_second: Parameter
+    """Peak rate per direction, all lanes together."""
+
+
+class Fabric(Spec):
+    """The network inside a node.
+
+    Either `links` (a graph; devices without a link are routed through others) or `port`
+    (a switch: every device can send and receive at the port's rate to any other).
+    """
+
+    links: tuple[Link, ...] = ()
+    port_bandwidth_bytes_per_second: Parameter | None = None
+    efficiency: Parameter
+    """Share of the peak link rate that a collective's copy kernels reach."""
+    latency_seconds: Parameter
+    """One hop between two devices of the node, hardware only."""
+    rings: tuple[tuple[Index, ...], ...] = ()
+    """Rings over all devices that the library uses, if it is known to use particular ones."""
+
+
+class Nic(Spec):
+    """Network interfaces of a node."""
+
+    devices: tuple[tuple[Index, ...], ...]
+    """For each NIC the devices it serves."""
+    bandwidth_bytes_per_second: Parameter
+    """Peak rate of one NIC per direction."""
+    efficiency: Parameter
+    """Share of the peak that large messages reach."""
+    latency_seconds: Parameter
+    """One-way, smallest message, device memory to device memory, same switch."""
+
+
+class Network(Spec):
+    """Switches between nodes: a dragonfly, or one flat switch if `group_nodes` is absent."""
+
+    nodes_per_switch: Count
+    """How many nodes share a first-level switch (or set of rails)."""
+    switch_latency_seconds: Parameter
+    """Added for each further switch on the way."""
+    group_nodes: Count | None = None
+    """Nodes in one dragonfly group."""
+    group_bandwidth_bytes_per_second: Parameter | None = None
+    """All global links out of one group together, per direction."""
+    group_latency_seconds: Parameter | None = None
+    """Added for a hop that leaves the group."""
+
+
+class Variation(Spec):
+    """How equal devices differ, and how running things at once slows them."""
+
+    device_speed_spread: Parameter
+    """(fastest − slowest) / fastest over the devices of the machine, GEMM speed."""
+    compute_slowdown: Parameter
+    """Relative lengthening of compute while a collective runs beside it."""
+    network_noise: Parameter
+    """Standard deviation of the logarithm of a collective's time, run to run."""
+
+
+class Machine(Spec):
+    """One machine. Read it with `twin.description.load.load_machine`."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: str
+    title: str
+    sources: dict[str, str]
+    """Short name → address or document. Every parameter's `source` starts with one of them."""
+    nodes: Count
+    """How many such nodes the machine has."""
+    devices_per_node: Count
+    device: Device
+    fabric: Fabric
+    nic: Nic
+    network: Network
+    library: str
+    """Default collective library; a key of `libraries`."""
+    libraries: dict[str, Library]
+    variation: Variation
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: list[str] = []
+        for link in self.fabric.links:
+            problems += [f"fabric.links: device {d} of {list(link.devices)}; devices are 0 to "
+                         f"{self.devices_per_node - 1}" for d in link.devices if d >= self.devices_per_node]
+            if link.devices[0] == link.devices[1]:
+                problems.append(f"fabric.links: {list(link.devices)} links a device to itself")
+        if bool(self.fabric.links) == (self.fabric.port_bandwidth_bytes_per_second is not None):
+            if self.devices_per_node > 1:
+                problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
+        served = sorted(d for devices in self.nic.devices for d in devices)
+        if served != list(range(self.devices_per_node)):
+            problems.append(f"nic.devices: each of the {self.devices_per_node} devices must be served by "
+                            f"exactly one NIC; the list serves {served}")
+        for ring in self.fabric.rings:
+            if sorted(ring) != list(range(self.devices_per_node)):
+                problems.append(f"fabric.rings: {list(ring)} does not visit every device once")
+        if self.library not in self.libraries:
+            problems.append(f"library: {self.library!r} is not one of {', '.join(self.libraries)}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def nic_of(self, device: int) -> int:
+        """Return the index of the NIC that serves a device of the node."""
+        return next(i for i, devices in enumerate(self.nic.devices) if device in devices)

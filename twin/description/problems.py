@@ -1,0 +1,131 @@
+"""Problems with what the user wrote, gathered and told all at once.
+
+A `Problem` names the key, the value and the remedy. `DescriptionError` carries all of them;
+the command line prints them and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+SHOWN_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong: at which key, with which value, and what would be right."""
+
+    path: str
+    message: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f" = {shorten(self.value)}"
+        return f"{self.path}{shown}: {self.message}" if self.path else self.message
+
+
+class DescriptionError(ValueError):
+    """What the user wrote cannot be used. `problems` lists every reason."""
+
+    def __init__(self, problems: Sequence[Problem], origin: str = "") -> None:
+        self.problems = tuple(problems)
+        self.origin = origin
+        head = f"{origin}: " if origin else ""
+        many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
+        super().__init__(head + many + "".join(f"\n  {p}" for p in self.problems))
+
+
+def fail(path: str, message: str, value: Any = None) -> DescriptionError:
+    """Make the error for a single problem."""
+    return DescriptionError([Problem(path, message, value)])
+
+
+def shorten(value: Any) -> str:
+    """Show a value in one short line."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_LENGTH else text[: SHOWN_LENGTH - 1] + "…"
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Suggest the nearest of the choices, or list them.
+
+    >>> did_you_mean("frontiere", ["frontier", "alps"])
+    "did you mean 'frontier'?"
+    """
+    names = sorted(choices)
+    near = difflib.get_close_matches(str(word), names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(names)}"
+
+
+def from_pydantic(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
+    """Translate pydantic's errors into problems with dotted paths and hints."""
+    problems = []
+    for item in error.errors(include_url=False):
+        loc = [part for part in item["loc"] if not _is_union_tag(part)]
+        path = ".".join([prefix, *map(str, loc)] if prefix else map(str, loc))
+        message = item["msg"].removeprefix("Value error, ")
+        value = item["input"]
+        if item["type"] == "extra_forbidden":
+            message = f"unknown key; {did_you_mean(str(loc[-1]), _keys_at(model, loc[:-1]))}"
+        elif item["type"] == "missing":
+            message, value = "missing", None
+        if isinstance(value, dict | BaseModel):
+            value = None
+        problems.append(Problem(path, message, value))
+    return list(dict.fromkeys(problems_hashable(problems)))
+
+
+def problems_hashable(problems: Iterable[Problem]) -> Iterable[Problem]:
+    """Freeze values so that equal problems can be told apart from different ones."""
+    return (Problem(p.path, p.message, p.value if p.value is None else _Shown(p.value)) for p in problems)
+
+
+class _Shown:
+    """A value reduced to how it is shown; equal when it reads the same."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = shorten(value)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shown) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def _is_union_tag(part: int | str) -> bool:
+    # pydantic names the branch of a union in the path ("literal['auto']", "constrained-int", "Grid")
+    return isinstance(part, str) and ("[" in part or "-" in part or part[:1].isupper() or part in {"int", "float"})
+
+
+def _keys_at(model: Any, loc: Sequence[int | str]) -> list[str]:
+    for part in loc:
+        model = _child(model, part)
+        if model is None:
+            return ["(none known)"]
+    return [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _child(model: Any, part: int | str) -> type[BaseModel] | None:
+    for name, field in model.model_fields.items():
+        if part in {name, field.alias}:
+            return _first_model(field.annotation)
+    return None
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in getattr(annotation, "__args__", ()):
+        found = _first_model(part)
+        if found is not None:
+            return found
+    return None

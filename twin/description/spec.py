@@ -1,0 +1,109 @@
+"""The base of everything read from YAML: frozen, strict, and honest about its numbers.
+
+* `Spec`: a frozen pydantic model that refuses unknown keys. A field called
+  `bandwidth_bytes_per_second` is the YAML key `bandwidth`, and takes `25 GB/s`.
+* `Parameter`: a float that knows where it comes from. Every number that describes hardware
+  is one, so that a reader can ask any figure for its source.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, field_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+from pydantic_core.core_schema import ValidationInfo
+
+from twin.description.units import parse_quantity, split_name
+
+Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
+
+
+class Parameter(float):
+    """A hardware number in SI units, with its kind and its source.
+
+    It is a float and computes as one; the result of arithmetic is a plain float.
+    """
+
+    kind: Kind
+    source: str
+
+    def __new__(cls, value: float, kind: Kind = "assumed", source: str = "") -> Parameter:
+        parameter = super().__new__(cls, value)
+        parameter.kind = kind
+        parameter.source = source
+        return parameter
+
+    def __reduce__(self) -> tuple[type[Parameter], tuple[float, Kind, str]]:
+        return Parameter, (float(self), self.kind, self.source)
+
+    @classmethod
+    def read(cls, raw: object, name: str) -> Parameter:
+        """Read `{value, kind, source}`, or a bare quantity, which must then be overridden data.
+
+        `name` is the field's name, whose suffix decides the units.
+        """
+        if isinstance(raw, Parameter):
+            return raw
+        _, dimension = split_name(name)
+        if not isinstance(raw, dict):
+            raise ValueError(f"{raw!r}: a hardware number is written {{value: …, kind: "
+                             f"{'|'.join(get_args(Kind))}, source: …}}")  # fmt: skip
+        if unknown := set(raw) - {"value", "kind", "source"}:
+            raise ValueError(f"unknown key {sorted(unknown)[0]!r}; use value, kind and source")
+        if "value" not in raw:
+            raise ValueError("value is missing")
+        if raw.get("kind") not in get_args(Kind):
+            raise ValueError(f"kind is {raw.get('kind')!r}; choose from {', '.join(get_args(Kind))}")
+        if not isinstance(raw.get("source"), str) or not raw["source"].strip():
+            raise ValueError("source is missing: name the document or measurement")
+        return cls(parse_quantity(raw["value"], dimension), raw["kind"], raw["source"])
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.is_instance_schema(
+            cls,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda p: {"value": float(p), "kind": p.kind, "source": p.source}
+            ),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _s: CoreSchema, _h: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {
+            "type": "object",
+            "properties": {
+                "value": {"type": ["number", "string"]},
+                "kind": {"enum": list(get_args(Kind))},
+                "source": {"type": "string"},
+            },
+            "required": ["value", "kind", "source"],
+            "additionalProperties": False,
+        }
+
+
+def yaml_key(name: str) -> str:
+    """Return the YAML key of a field: its name without the unit."""
+    return split_name(name)[0]
+
+
+class Spec(BaseModel):
+    """A frozen description read from YAML."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=yaml_key, populate_by_name=True,
+        protected_namespaces=(), use_attribute_docstrings=True,
+    )  # fmt: skip
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_quantities(cls, raw: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        annotation = cls.model_fields[name].annotation
+        options = (annotation, *get_args(annotation))
+        if Parameter in options and raw is not None:
+            return Parameter.read(raw, name)
+        if float in options and (raw is None or isinstance(raw, str | bool | int | float)):
+            return raw if raw is None else parse_quantity(raw, split_name(name)[1])
+        return raw

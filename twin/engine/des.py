@@ -1,0 +1,338 @@
+"""The SimPy engine: the reference for when everything happens.
+
+Each rank (or class of ranks with the same future) is a process that walks through its program.
+
+* Compute runs in order on the rank's compute stream, no sooner than the host has issued it.
+  While one of the rank's collectives runs beside it, it is slower by the machine's
+  interference factor.
+* A collective starts when its last member has arrived and the communicator's previous
+  collective is done. After its start-up it is a flow that shares links with all others.
+* Time is in seconds from the start of the step. Same job, same result, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from twin.engine.program import COMPUTE, START, Program
+from twin.engine.sharing import Flow, assign_speeds
+from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
+
+Process = Generator[simpy.Event, None, None]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One call on one class of groups: start-up, transfer alone, demands on resource classes."""
+
+    startup_seconds: float
+    transfer_seconds: float
+    demands: tuple[tuple[int, float], ...]
+    """(resource class, bytes per second of all groups of the class together)."""
+    peak_rate: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the engine needs besides the program: who meets whom, and at which price.
+
+    `group_class[communicator][rank class]` is the group class a rank class belongs to;
+    `members[communicator][group class]` are the rank classes in it;
+    `transfers[call][group class]` the price; `slowness[rank class]` multiplies compute time.
+    """
+
+    group_class: dict[Communicator, list[int]]
+    members: dict[Communicator, list[tuple[int, ...]]]
+    transfers: list[list[Transfer]]
+    capacity: list[float]
+    slowness: list[float]
+    compute_slowdown: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each op of each rank class ran, seconds, arrays (rank classes, ops).
+
+    For a wait: from when the stream came to it until it could go on. `arrival` is when the
+    stream came to a collective; `start` when its last member had.
+    """
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    arrival: NDArray[np.float64]
+
+    @property
+    def step_seconds(self) -> float:
+        """Last end minus first start."""
+        return float(self.end.max()) if self.end.size else 0.0
+
+
+def run(program: Program, setting: Setting) -> Timeline:
+    """Simulate one step and return when everything happened."""
+    shape = len(setting.slowness), len(program)
+    recorder = _Recorder(*(np.zeros(shape).tolist() for _ in range(3)))
+    environment = simpy.Environment()
+    links = _Links(environment, setting.capacity)
+    ranks = [_Rank(environment, c, slow, 1.0 + setting.compute_slowdown)
+             for c, slow in enumerate(setting.slowness)]  # fmt: skip
+    streams = {
+        communicator: [_Stream(environment, links, [ranks[m] for m in of], recorder) for of in members]
+        for communicator, members in setting.members.items()
+    }
+    for rank in ranks:
+        own = {c: streams[c][classes[rank.number]] for c, classes in setting.group_class.items()}
+        indices = {c: classes[rank.number] for c, classes in setting.group_class.items()}
+        transfers = [
+            setting.transfers[i][indices[communicator]] for i, (communicator, _, _) in enumerate(program.calls)
+        ]
+        environment.process(_walk(environment, rank, program, own, transfers, recorder))
+    environment.run()
+    return Timeline(*(np.array(rows) for rows in (recorder.start, recorder.end, recorder.arrival)))
+
+
+@dataclass
+class _Recorder:
+    start: list[list[float]]
+    end: list[list[float]]
+    arrival: list[list[float]]
+
+
+def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],
+          transfers: Sequence[Transfer], recorder: _Recorder) -> Process:  # fmt: skip
+    """One rank's program, op by op."""
+    start, end, arrival = (rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival))
+    host = 0.0
+    done: dict[int, simpy.Event] = {}
+    call_stream = [streams[communicator] for communicator, _, _ in program.calls]
+    slowness = rank.slowness
+    for i, (code, amount, target, issue) in enumerate(
+        zip(program.code, program.amount, program.target, program.host_seconds, strict=True)
+    ):
+        host += issue
+        if code == COMPUTE:
+            if host > environment.now:
+                yield environment.timeout(host - environment.now)
+            start[i] = arrival[i] = environment.now
+            if amount > 0.0:
+                yield rank.compute(amount * slowness)
+            end[i] = environment.now
+        elif code == START:
+            if host > environment.now:
+                yield environment.timeout(host - environment.now)
+            arrival[i] = environment.now
+            done[i] = call_stream[target].arrive(rank, i, transfers[target])
+        else:
+            start[i] = arrival[i] = environment.now
+            event = done.pop(target)
+            if not event.processed:
+                yield event
+            end[i] = environment.now
+
+
+class _Rank:
+    """The device of a rank class: one compute op at a time, slower beside collectives."""
+
+    def __init__(self, environment: simpy.Environment, number: int, slowness: float, stretch: float) -> None:
+        self.number = number
+        self.slowness = slowness
+        self._environment = environment
+        self._stretch = stretch
+        self._collectives = 0
+        self._remaining = 0.0
+        self._since = 0.0
+        self._finished: simpy.Event | None = None
+        self._plan = 0
+
+    def compute(self, seconds: float) -> simpy.Event:
+        """Begin work that takes so long undisturbed; the event happens when it is done."""
+        self._remaining = seconds
+        self._since = self._environment.now
+        self._finished = self._environment.event()
+        self._schedule()
+        return self._finished
+
+    def collective_begins(self) -> None:
+        """Compute slows down from now on."""
+        self._settle()
+        self._collectives += 1
+        if self._collectives == 1 and self._finished is not None:
+            self._schedule()
+
+    def collective_ends(self) -> None:
+        """Compute is free again if this was the last one."""
+        self._settle()
+        self._collectives -= 1
+        if self._collectives == 0 and self._finished is not None:
+            self._schedule()
+
+    def _settle(self) -> None:
+        now = self._environment.now
+        if self._finished is not None:
+            self._remaining -= (now - self._since) / self._current_stretch
+        self._since = now
+
+    @property
+    def _current_stretch(self) -> float:
+        return self._stretch if self._collectives else 1.0
+
+    def _schedule(self) -> None:
+        self._plan += 1
+        plan = self._plan
+        timer = self._environment.timeout(max(0.0, self._remaining) * self._current_stretch)
+
+        def finish(_event: simpy.Event) -> None:
+            if plan == self._plan and self._finished is not None:
+                finished, self._finished = self._finished, None
+                finished.succeed()
+
+        _listen(timer, finish)
+
+
+@dataclass
+class _Pending:
+    """One collective in a stream's queue."""
+
+    transfer: Transfer
+    done: simpy.Event
+    ops: list[tuple[int, int]] = field(default_factory=list)
+    """(rank class, op index) of the members that have arrived."""
+
+
+class _Stream:
+    """The queue of one communicator on one class of groups: in order, all members together."""
+
+    def __init__(self, environment: simpy.Environment, links: _Links, members: list[_Rank],
+                 recorder: _Recorder) -> None:  # fmt: skip
+        self._environment = environment
+        self._links = links
+        self._members = members
+        self._recorder = recorder
+        self._queue: list[_Pending] = []
+        self._arrived = dict.fromkeys((m.number for m in members), 0)
+        self._done = 0
+        self._running = False
+
+    def arrive(self, rank: _Rank, op: int, transfer: Transfer) -> simpy.Event:
+        """Note that a member's stream has come to its next collective."""
+        number = self._arrived[rank.number]
+        self._arrived[rank.number] = number + 1
+        if number - self._done == len(self._queue):
+            self._queue.append(_Pending(transfer, self._environment.event()))
+        pending = self._queue[number - self._done]
+        pending.ops.append((rank.number, op))
+        self._begin_if_ready()
+        return pending.done
+
+    def _begin_if_ready(self) -> None:
+        if self._running or not self._queue or len(self._queue[0].ops) < len(self._members):
+            return
+        self._running = True
+        pending = self._queue[0]
+        now = self._environment.now
+        for rank, op in pending.ops:
+            self._recorder.start[rank][op] = now
+        for member in self._members:
+            member.collective_begins()
+
+        def start_flow(_event: simpy.Event) -> None:
+            self._links.begin(pending.transfer, lambda: self._finish(pending))
+
+        _listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
+
+    def _finish(self, pending: _Pending) -> None:
+        now = self._environment.now
+        for rank, op in pending.ops:
+            self._recorder.end[rank][op] = now
+        for member in self._members:
+            member.collective_ends()
+        self._queue.pop(0)
+        self._done += 1
+        self._running = False
+        pending.done.succeed()
+        self._begin_if_ready()
+
+
+class _Active(Flow):
+    """A flow in progress."""
+
+    __slots__ = ("finish", "plan", "remaining", "since")
+
+    def __init__(self, transfer: Transfer, finish: Callable[[], None], now: float) -> None:
+        super().__init__(transfer.demands, transfer.peak_rate)
+        self.remaining = transfer.transfer_seconds
+        self.finish = finish
+        self.since = now
+        self.plan = 0
+
+
+class _Links:
+    """All shared resources, and the flows on them."""
+
+    def __init__(self, environment: simpy.Environment, capacity: list[float]) -> None:
+        self._environment = environment
+        self._capacity = capacity
+        self._users: list[dict[int, _Active]] = [{} for _ in capacity]
+
+    def begin(self, transfer: Transfer, finish: Callable[[], None]) -> None:
+        """Let a flow start now; `finish` is called when all its bytes have moved."""
+        flow = _Active(transfer, finish, self._environment.now)
+        for resource, _ in flow.demands:
+            self._users[resource][id(flow)] = flow
+        self._share(flow, starting=True)
+
+    def _end(self, flow: _Active) -> None:
+        for resource, _ in flow.demands:
+            del self._users[resource][id(flow)]
+        self._share(flow, starting=False)
+        flow.finish()
+
+    def _share(self, changed: _Active, *, starting: bool) -> None:
+        """Give speeds to all flows that are connected with one that has come or gone."""
+        affected = self._connected(changed)
+        if starting and not affected:
+            affected = [changed]  # a flow without shared resources
+        before = [flow.speed for flow in affected]
+        assign_speeds(affected, self._capacity)
+        now = self._environment.now
+        for flow, old in zip(affected, before, strict=True):
+            if flow.speed != old or (starting and flow is changed):
+                flow.remaining -= (now - flow.since) * old
+                flow.since = now
+                self._plan(flow)
+
+    def _connected(self, changed: _Active) -> list[_Active]:
+        found: dict[int, _Active] = {}
+        seen: set[int] = set()
+        frontier = [resource for resource, _ in changed.demands]
+        while frontier:
+            resource = frontier.pop()
+            if resource in seen:
+                continue
+            seen.add(resource)
+            for key, flow in self._users[resource].items():
+                if key not in found:
+                    found[key] = flow
+                    frontier += [r for r, _ in flow.demands]
+        return list(found.values())
+
+    def _plan(self, flow: _Active) -> None:
+        flow.plan += 1
+        plan = flow.plan
+        timer = self._environment.timeout(max(0.0, flow.remaining) / flow.speed)
+
+        def end(_event: simpy.Event) -> None:
+            if plan == flow.plan:
+                flow.plan += 1
+                self._end(flow)
+
+        _listen(timer, end)
+
+
+def _listen(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+    assert event.callbacks is not None
+    event.callbacks.append(callback)

@@ -1,0 +1,140 @@
+"""Prices of a job's collectives on every placement that occurs, and the loads they put on links.
+
+Shared resources are numbered: first those of each node (NICs, then directed links, then
+ports), node after node, then the global links of each dragonfly group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
+from twin.description.grid import Axis
+from twin.description.job import Job
+from twin.engine.layout import AxisGroups, Ints, Layout
+from twin.engine.program import Call
+from twin.engine.symmetry import Edges
+from twin.schedule.ops import COMMUNICATOR_AXIS
+
+Key = tuple[str, int, int]
+"""("node", index of the node in the placement, local resource) or ("uplink", group, 0)."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Costs of all calls, and the labelled loads of each axis.
+
+    `costs[call][pattern]` is the cost of a call on a placement pattern of its axis.
+    `label_bytes[axis][label][call]` are the bytes an edge with this label carries in a call.
+    """
+
+    costs: list[list[CollectiveCost]]
+    edges: dict[Axis, Edges]
+    label_bytes: dict[Axis, list[Mapping[int, float]]]
+    capacity: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class _Resources:
+    """Numbering of the shared resources of a job's nodes."""
+
+    nics: int
+    devices: int
+    nodes: int
+    switch_groups: int
+
+    @property
+    def per_node(self) -> int:
+        return self.nics + self.devices * self.devices + self.devices
+
+    def local(self, kind: str, index: int) -> int:
+        """Number of a resource within its node."""
+        offset = {"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices}
+        return offset[kind] + index
+
+
+def price(job: Job, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups], layout: Layout) -> Prices:
+    """Price every call on every placement pattern of its axis."""
+    machine = job.machine
+    library = machine.libraries[job.library or machine.library]
+    resources = _Resources(len(machine.nic.devices), machine.devices_per_node,
+                           int(layout.node.max()) + 1, int(layout.switch_group.max()) + 1)  # fmt: skip
+    costs = [
+        [collective_cost(machine, library, kind, size, p)
+         for p in axes[COMMUNICATOR_AXIS[communicator]].placements]
+        for communicator, kind, size in calls
+    ]  # fmt: skip
+    edges: dict[Axis, Edges] = {}
+    label_bytes: dict[Axis, list[Mapping[int, float]]] = {}
+    for axis, groups in axes.items():
+        own = [i for i, call in enumerate(calls) if COMMUNICATOR_AXIS[call[0]] == axis]
+        edges[axis], label_bytes[axis] = _edges(groups, layout, resources, {i: costs[i] for i in own})
+    return Prices(costs, edges, label_bytes, _capacity(job, resources))
+
+
+def _edges(groups: AxisGroups, layout: Layout, resources: _Resources,
+           costs: Mapping[int, list[CollectiveCost]]) -> tuple[Edges, list[Mapping[int, float]]]:  # fmt: skip
+    labels: dict[tuple[tuple[int, float], ...], int] = {}
+    columns: list[tuple[Ints, Ints, Ints]] = []
+    for number, placement in enumerate(groups.placements):
+        which = np.flatnonzero(groups.pattern == number)
+        per_pattern: dict[tuple[int, ...], dict[int, list[tuple[int, float]]]] = {}
+        uplinks: dict[int, list[tuple[int, float]]] = {}
+        for call, by_pattern in costs.items():
+            cost = by_pattern[number]
+            for pattern, uses in cost.node_loads.items():
+                into = per_pattern.setdefault(pattern, {})
+                for use in uses:
+                    into.setdefault(resources.local(use.kind, use.index), []).append((call, use.bytes))
+            for g, size in enumerate(cost.uplink_loads):
+                if size:
+                    uplinks.setdefault(g, []).append((call, size))
+        first = np.cumsum([0, *map(len, placement.nodes[:-1])])
+        members = groups.members[which]
+        nodes = layout.node[members[:, first]]
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for i, pattern in enumerate(placement.nodes):
+            kinds.setdefault(pattern, []).append(i)
+        for pattern, at in kinds.items():
+            for local, loads in per_pattern.get(pattern, {}).items():
+                label = labels.setdefault(tuple(loads), len(labels))
+                columns.append(_column(which, nodes[:, at] * resources.per_node + local, label))
+        offset = resources.nodes * resources.per_node
+        starts = np.array([placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64)
+        for g, start in zip(sorted(uplinks), starts, strict=True):
+            label = labels.setdefault(tuple(uplinks[g]), len(labels))
+            outside = layout.switch_group[members[:, first[start]]]
+            columns.append(_column(which, outside[:, None] + offset, label))
+    return _join(columns), [dict(loads) for loads in labels]
+
+
+def _column(which: Ints, resources: Ints, label: int) -> tuple[Ints, Ints, Ints]:
+    group = np.repeat(which, resources.shape[1])
+    return group, resources.ravel(), np.full(resources.size, label, dtype=np.int64)
+
+
+def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
+    if not columns:
+        empty = np.zeros(0, dtype=np.int64)
+        return Edges(empty, empty, empty)
+    group, resource, label = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return Edges(group, resource, label)
+
+
+def _capacity(job: Job, resources: _Resources) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    machine = job.machine
+    node = np.full(resources.per_node, np.inf)
+    for nic in range(resources.nics):
+        node[resources.local("nic", nic)] = resource_capacity(machine, "nic", nic)
+    for link in machine.fabric.links:
+        for a, b in (link.devices, link.devices[::-1]):
+            index = a * resources.devices + b
+            node[resources.local("link", index)] = resource_capacity(machine, "link", index)
+    if machine.fabric.port_bandwidth_bytes_per_second is not None:
+        for device in range(resources.devices):
+            node[resources.local("port", device)] = resource_capacity(machine, "port", device)
+    uplink = resource_capacity(machine, "uplink", 0)
+    return np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])

@@ -1,0 +1,176 @@
+"""The figures of a simulated step, as the command line prints them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin.cost.energy import step_joules
+from twin.cost.memory import MemoryUse, memory_use
+from twin.description.grid import AXES
+from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.simulate import Simulation
+from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.trace.metrics import Breakdown, Intervals, breakdown, model_flops
+
+
+@dataclass(frozen=True)
+class Report:
+    """One step in numbers. Per-rank times are means over all ranks.
+
+    `compute` is what a device of typical speed computes, interference included; the wait for
+    the slowest device is apart. compute + slowest_device_wait + exposed + idle = step.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    slowest_device_wait_seconds: float
+    exposed_seconds: float
+    exposed_by_axis: dict[str, float]
+    idle_seconds: float
+    compute_by_phase: dict[str, float]
+    communication_by_axis: dict[str, float]
+    model_flops_per_second: float
+    hardware_flops_per_second: float
+    percent_of_peak: float
+    tokens_per_second: float
+    memory: MemoryUse
+    energy_joules: float
+
+
+def report(simulation: Simulation) -> Report:
+    """Work out the figures of a simulated step."""
+    job, program = simulation.job, simulation.program
+    ranks = simulation.partition.rank_class
+    weight = np.bincount(ranks) / len(ranks)
+    parts = [class_breakdown(simulation, c) for c in range(len(weight))]
+    step = simulation.step_seconds
+
+    def mean(values: list[float]) -> float:
+        return float(np.dot(weight, values))
+
+    compute = mean([part.compute for part in parts])
+    typical = compute / simulation.typical_slowness
+    model = job.model
+    flops = {
+        again: model_flops(job.batch.sequences, model.sequence, model.layers, model.hidden,
+                           model.vocabulary, recompute=again)
+        for again in (False, True)
+    }  # fmt: skip
+    hardware = flops[job.recompute] / step
+    device = job.machine.device
+    return Report(
+        step_seconds=step,
+        compute_seconds=typical,
+        slowest_device_wait_seconds=compute - typical,
+        exposed_seconds=mean([part.exposed for part in parts]),
+        exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in AXES},
+        idle_seconds=mean([part.idle for part in parts]),
+        compute_by_phase=_compute_by_phase(simulation, weight),
+        communication_by_axis=_communication_by_axis(simulation, weight),
+        model_flops_per_second=flops[False] / step,
+        hardware_flops_per_second=hardware,
+        percent_of_peak=100.0 * hardware / (job.ranks * device.peak_flops_per_second),
+        tokens_per_second=job.tokens_per_step / step,
+        memory=memory_use(job),
+        energy_joules=step_joules(device, job.ranks, step, compute),
+    )
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Op indices of a program by what they are."""
+
+    compute: NDArray[np.int64]
+    starts: dict[str, NDArray[np.int64]]
+    """Collectives by axis."""
+    waits: dict[str, NDArray[np.int64]]
+    """Waits by the axis of what they wait for."""
+
+
+def marks(program: Program) -> Marks:
+    """Sort a program's op indices into compute, collectives and waits by axis."""
+    code = np.array(program.code)
+    axis_of_call = [COMMUNICATOR_AXIS[c] for c, _, _ in program.calls]
+    starts: dict[str, list[int]] = {}
+    waits: dict[str, list[int]] = {}
+    for i in np.flatnonzero(code == START):
+        starts.setdefault(axis_of_call[program.target[i]], []).append(int(i))
+    for i in np.flatnonzero(code == WAIT):
+        waits.setdefault(axis_of_call[program.target[program.target[i]]], []).append(int(i))
+    return Marks(
+        np.flatnonzero(code == COMPUTE),
+        {a: np.array(starts[a]) for a in AXES if a in starts},
+        {a: np.array(waits[a]) for a in AXES if a in waits},
+    )
+
+
+def class_breakdown(simulation: Simulation, rank_class: int) -> Breakdown:
+    """Where the step of one class of ranks goes."""
+    found = marks(simulation.program)
+    start, end = simulation.timeline.start[rank_class], simulation.timeline.end[rank_class]
+
+    def at(indices: NDArray[np.int64]) -> Intervals:
+        return start[indices], end[indices]
+
+    return breakdown(
+        simulation.step_seconds,
+        at(found.compute),
+        {axis: at(indices) for axis, indices in found.starts.items()},
+        {axis: at(indices) for axis, indices in found.waits.items()},
+    )
+
+
+def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> dict[str, float]:
+    duration = weight @ (simulation.timeline.end - simulation.timeline.start)
+    totals: dict[str, float] = {}
+    for code, (op, _), seconds in zip(
+        simulation.program.code, simulation.program.ops, duration, strict=True
+    ):
+        if code == COMPUTE:
+            totals[op.phase] = totals.get(op.phase, 0.0) + float(seconds) / simulation.typical_slowness
+    return totals
+
+
+def _communication_by_axis(simulation: Simulation, weight: NDArray[np.float64]) -> dict[str, float]:
+    duration = weight @ (simulation.timeline.end - simulation.timeline.start)
+    return {axis: float(duration[i].sum()) for axis, i in marks(simulation.program).starts.items()}
+
+
+def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dict[str, object]:
+    """Return the object that `fourfold simulate --json` prints."""
+    job = simulation.job
+    grid = job.concrete_grid
+    memory = figures.memory
+    return {
+        "job": job.name,
+        "model": job.model.name,
+        "machine": job.machine.name,
+        "ranks": job.ranks,
+        "grid": {axis: grid.size(axis) for axis in AXES},
+        "micro_sequences": job.concrete_micro_sequences,
+        "micro_steps": job.micro_steps,
+        "step_seconds": figures.step_seconds,
+        "compute_seconds": figures.compute_seconds,
+        "slowest_device_wait_seconds": figures.slowest_device_wait_seconds,
+        "exposed_communication_seconds": figures.exposed_seconds,
+        "exposed_by_axis": figures.exposed_by_axis,
+        "idle_seconds": figures.idle_seconds,
+        "compute_by_phase": figures.compute_by_phase,
+        "communication_by_axis": figures.communication_by_axis,
+        "model_flops_per_second": figures.model_flops_per_second,
+        "hardware_flops_per_second": figures.hardware_flops_per_second,
+        "percent_of_peak": figures.percent_of_peak,
+        "tokens_per_second": figures.tokens_per_second,
+        "memory": {
+            "per_rank_bytes": memory.per_rank_bytes,
+            "capacity_bytes": memory.capacity_bytes,
+            "fits": memory.fits,
+            "by_category": memory.by_category,
+        },
+        "energy_joules": figures.energy_joules,
+        "classes": simulation.partition.rank_classes,
+        "wall_seconds": wall_seconds,
+    }

@@ -1,0 +1,105 @@
+"""Simulate one step of a job: schedule, prices, symmetry and the SimPy engine together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from twin.description.grid import Axis
+from twin.description.job import Job
+from twin.engine import des
+from twin.engine.layout import AxisGroups, Layout, groups_of
+from twin.engine.pricing import Prices, price
+from twin.engine.program import Program, compile_program
+from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
+from twin.engine.variation import slowest_factor
+from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Schedule
+from twin.schedule.step import generate
+
+Engine = Literal["folded", "des"]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """One simulated step."""
+
+    job: Job
+    program: Program
+    partition: Partition
+    prices: Prices
+    timeline: des.Timeline
+    slowness: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """(rank classes,): factor on compute time."""
+    typical_slowness: float
+    """Factor on compute time that all ranks share, because they wait for the slowest device."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Last rank's end minus first rank's start."""
+        return self.timeline.step_seconds
+
+
+def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None = None) -> Simulation:
+    """Simulate one training step; grid and micro-batch must be concrete."""
+    machine = job.machine
+    program = compile_program(schedule or generate(job), job)
+    layout = Layout.contiguous(machine, job.ranks)
+    used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
+    axes = {axis: groups_of(job.concrete_grid, axis, layout) for axis in used}
+    prices = price(job, program.calls, axes, layout)
+    speed, typical = _slowness(job)
+    partition = (
+        fold(axes, prices.edges, speed, prices.capacity)
+        if engine == "folded"
+        else unfolded(axes, prices.edges, job.ranks, prices.capacity)
+    )
+    slowness = speed[partition.representatives]
+    setting = _setting(job, program, partition, axes, prices, slowness.tolist())
+    timeline = des.run(program, setting)
+    return Simulation(job, program, partition, prices, timeline, slowness, typical)
+
+
+def _slowness(job: Job) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:
+    typical = slowest_factor(job.machine, job.ranks) if job.slowest_device else 1.0
+    slowness = np.full(job.ranks, typical)
+    for straggler in job.stragglers:
+        slowness[straggler.rank] = typical * straggler.slowdown
+    return slowness, typical
+
+
+def _setting(job: Job, program: Program, partition: Partition, axes: dict[Axis, AxisGroups],
+             prices: Prices, slowness: list[float]) -> des.Setting:  # fmt: skip
+    communicators: dict[Communicator, None] = {c: None for c, _, _ in program.calls}
+    transfers = [
+        [_transfer(prices, partition, number, COMMUNICATOR_AXIS[communicator], group)
+         for group in partition.groups[COMMUNICATOR_AXIS[communicator]]]
+        for number, (communicator, _, _) in enumerate(program.calls)
+    ]  # fmt: skip
+    return des.Setting(
+        group_class={c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators},
+        members={
+            c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]] for c in communicators
+        },
+        transfers=transfers,
+        capacity=partition.capacity,
+        slowness=slowness,
+        compute_slowdown=float(job.machine.variation.compute_slowdown),
+    )
+
+
+def _transfer(prices: Prices, partition: Partition, call: int, axis: Axis,
+              group: GroupClass) -> des.Transfer:  # fmt: skip
+    cost = prices.costs[call][group.pattern]
+    seconds = cost.transfer_seconds
+    demands: dict[int, float] = {}
+    peak = 0.0
+    for use in group.uses:
+        moved = prices.label_bytes[axis][use.label].get(call, 0.0)
+        if moved > 0.0 and seconds > 0.0 and math.isfinite(partition.capacity[use.resource_class]):
+            rate = moved / seconds
+            demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count
+            peak = max(peak, rate)
+    return des.Transfer(cost.startup_seconds, seconds, tuple(demands.items()), peak)

@@ -1,0 +1,46 @@
+"""Writing ops: a small builder that the generator's parts share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from twin.description.library import CollectiveKind
+from twin.schedule.kernels import Kernel
+from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Compute, Op, Phase, Start, Wait
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Appends ops to a list under a common name prefix."""
+
+    prefix: str
+    phase: Phase
+    layer: int | None = None
+    ops: list[Op] = field(default_factory=list)
+
+    def under(self, part: str, *, phase: Phase | None = None, layer: int | None = None) -> Emitter:
+        """Return an emitter into the same list with a longer prefix."""
+        return replace(
+            self, prefix=f"{self.prefix}{part}/", phase=phase or self.phase,
+            layer=self.layer if layer is None else layer,
+        )  # fmt: skip
+
+    def compute(self, name: str, kernel: Kernel) -> None:
+        """Append device work."""
+        self.ops.append(Compute(self.prefix + name, self.phase, kernel, self.layer))
+
+    def start(self, kind: CollectiveKind, communicator: Communicator, bytes_: float,
+              name: str = "") -> str:  # fmt: skip
+        """Append the start of a collective and return its full name."""
+        full = self.prefix + (name or f"{kind}_{COMMUNICATOR_AXIS[communicator]}")
+        self.ops.append(Start(full, self.phase, kind, communicator, float(bytes_), self.layer))
+        return full
+
+    def wait(self, full_name: str) -> None:
+        """Append the wait for a collective that was started under this full name."""
+        self.ops.append(Wait(full_name, self.phase, self.layer))
+
+    def collective(self, kind: CollectiveKind, communicator: Communicator, bytes_: float,
+                   name: str = "") -> None:  # fmt: skip
+        """Append a collective that nothing overlaps: its start and its wait."""
+        self.wait(self.start(kind, communicator, bytes_, name))

@@ -1,0 +1,87 @@
+"""The kinds of device work an op can be: what its cost depends on, and nothing about the machine.
+
+Letters: m tokens of this rank, n and k the other two sizes of a matrix product.
+
+* `Gemm`: one matrix product (or a batch of equal ones).
+* `Attention`: softmax(Q·Kᵀ)·V of one rank's heads, forward or backward.
+* `Memory`: element-wise, reductions, copies, optimizer: bounded by memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["NN", "NT", "TN"]
+"""Operand layout of a GEMM as the (column-major) BLAS library sees it, the field's usual names.
+
+For a linear layer with weight W[n, k] and input x[m, k] stored row-major, the forward product
+`x @ W.T` is TN (both operands have leading dimension k), the input gradient `dy @ W` is NN and
+the weight gradient `dy.T @ x` is NT.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """`batch` products C[m, n] = A[m, k] · B[k, n] of `element_bytes` wide numbers."""
+
+    m: int
+    n: int
+    k: int
+    mode: Mode = "TN"
+    batch: int = 1
+    element_bytes: int = 2
+
+    @property
+    def flops(self) -> float:
+        """Multiply-adds counted as two."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> float:
+        """Least traffic to memory: each operand once."""
+        return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Causal self-attention of `heads` local heads over `sequences` × `sequence_length` tokens.
+
+    `fused` is flash attention (no score matrix in memory); otherwise two batched GEMMs and the
+    memory-bound kernels between them. Backward includes the recomputation flash attention does.
+    """
+
+    sequences: int
+    sequence_length: int
+    heads: int
+    head_size: int
+    fused: bool = True
+    backward: bool = False
+    element_bytes: int = 2
+
+    @property
+    def flops(self) -> float:
+        """Flops of the full score matrix, as the field counts them (no causal discount).
+
+        Forward 4·b·s²·h; backward twice that.
+        """
+        forward = 4.0 * self.sequences * self.sequence_length**2 * self.heads * self.head_size
+        return 2 * forward if self.backward else forward
+
+    @property
+    def bytes(self) -> float:
+        """Q, K, V and O once (their gradients too in backward)."""
+        one = self.sequences * self.sequence_length * self.heads * self.head_size * self.element_bytes
+        return float(one * (8 if self.backward else 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`."""
+
+    bytes: float
+    kernels: int = 1
+    flops: float = 0.0
+
+
+Kernel = Gemm | Attention | Memory

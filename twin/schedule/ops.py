@@ -1,0 +1,107 @@
+"""The op language: `Compute`, `Start`, `Wait`, `Repeat`.
+
+A schedule is what one rank issues, in program order. Computes run one after the other on the
+rank's compute stream. A `Start` puts a collective on its communicator's stream once all
+compute issued before it is done; a `Wait` holds the compute stream until that collective is.
+
+* Names are stable across runs and halves of Fourfold, such as
+  `micro0/fwd/block3/mlp_up/gemm`; a `Repeat` fills in its variable (`micro{micro}`).
+* An op carries what its cost depends on and nothing about the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from twin.description.grid import Axis
+from twin.description.library import CollectiveKind
+from twin.schedule.kernels import Kernel
+
+Phase = Literal["fwd", "loss", "recompute", "bwd", "reduce", "optimizer"]
+
+Communicator = Literal["x", "y", "z_gather", "z_scatter", "data"]
+"""Each has its own stream; gathers and scatters over z are apart, so both can be in flight."""
+
+COMMUNICATOR_AXIS: dict[Communicator, Axis] = {
+    "x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Device work on the compute stream."""
+
+    name: str
+    phase: Phase
+    kernel: Kernel
+    layer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin a collective on its communicator's stream.
+
+    `bytes` is the gathered output of an all-gather, the input of a reduce-scatter, the buffer
+    of an all-reduce, on one rank.
+    """
+
+    name: str
+    phase: Phase
+    kind: CollectiveKind
+    communicator: Communicator
+    bytes: float
+    layer: int | None = None
+
+    @property
+    def axis(self) -> Axis:
+        """The grid axis of the group."""
+        return COMMUNICATOR_AXIS[self.communicator]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hold the compute stream until the collective of this name is done."""
+
+    name: str
+    phase: Phase
+    layer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The body, once for each value of the variable; names in it may contain `{variable}`."""
+
+    variable: str
+    values: tuple[int, ...]
+    body: tuple[Op, ...]
+
+
+Op = Compute | Start | Wait | Repeat
+Simple = Compute | Start | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What every rank of a job does in one step (all ranks of a 4D grid do the same)."""
+
+    ops: tuple[Op, ...]
+
+    def flat(self) -> Iterator[tuple[Simple, dict[str, int]]]:
+        """Yield every op in program order with the values of the enclosing repeats."""
+        yield from _flatten(self.ops, {})
+
+    def named(self) -> Iterator[tuple[str, Simple]]:
+        """Yield (name with variables filled in, op) in program order."""
+        for op, values in self.flat():
+            yield op.name.format_map(values), op
+
+
+def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simple, dict[str, int]]]:
+    for op in ops:
+        if isinstance(op, Repeat):
+            for value in op.values:
+                yield from _flatten(op.body, {**values, op.variable: value})
+        else:
+            yield op, values

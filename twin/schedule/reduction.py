@@ -1,0 +1,134 @@
+"""Gradients after the backward pass: accumulate, sum over z and data, clip, update.
+
+* The reduce-scatters over z are waited for at the end of each micro-step's backward pass;
+  with overlapped data buckets, one block later in the last micro-step, so that the block's
+  gradients can go to the data axis while others are computed.
+* Sharded optimizer states: reduce-scatter over data, update a part, all-gather.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twin.description.job import Job
+from twin.schedule.block import FP32_BYTES
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.schedule.shapes import Shapes
+
+ADAM_BYTES_PER_ELEMENT = 30
+"""Read gradient, master weight and two moments; write the last three and the bf16 weight."""
+SCALAR_BYTES = 4
+
+
+@dataclass
+class Reduction:
+    """What one micro-step does with finished gradients."""
+
+    job: Job
+    shapes: Shapes
+    overlapped: bool
+    _scatters: list[tuple[int | None, str]] = field(default_factory=list)
+    _ready: list[int | None] = field(default_factory=list)
+    _bucket_bytes: float = 0.0
+    buckets: list[str] = field(default_factory=list)
+    """Data all-reduces in flight when the micro-step ends."""
+
+    @classmethod
+    def none(cls, job: Job, shapes: Shapes) -> Reduction:
+        """For all micro-steps but the last: only accumulate."""
+        return cls(job, shapes, overlapped=False)
+
+    @classmethod
+    def of_last_micro_step(cls, job: Job, shapes: Shapes) -> Reduction:
+        """For the last micro-step: start data buckets if they overlap."""
+        overlapped = job.data_reduction.mode == "overlapped" and job.concrete_grid.data > 1
+        return cls(job, shapes, overlapped)
+
+    def after_backward(self, emit: Emitter, layer: int | None, scatters: list[str]) -> None:
+        """Note that a block's (or, with layer None, the head's) weight gradients are on their way."""
+        if self.overlapped:
+            self._settle(emit)
+        self._scatters += [(layer, name) for name in scatters]
+        self._ready.append(layer)
+
+    def end_of_backward(self, emit: Emitter) -> None:
+        """Wait for all reduce-scatters, once."""
+        if self.overlapped:
+            self._settle(emit)
+            if self._bucket_bytes:
+                self._flush(emit)
+            return
+        for _, name in self._scatters:
+            emit.wait(name)
+        elements = self.shapes.local_elements
+        emit.compute("accumulate", _accumulate(self.job, elements, 4 * self.job.model.layers + 1))
+
+    def _settle(self, emit: Emitter) -> None:
+        """Wait for what earlier blocks started, accumulate it, and fill a bucket."""
+        for _, name in self._scatters:
+            emit.wait(name)
+        self._scatters.clear()
+        for layer in self._ready:
+            head = layer is None
+            elements = self.shapes.head.shard_elements if head else self.shapes.block_shard_elements
+            name = "head/accumulate" if head else f"block{layer}/accumulate"
+            emit.compute(name, _accumulate(self.job, elements, 1 if head else 4))
+            self._bucket_bytes += elements * FP32_BYTES
+        self._ready.clear()
+        if self._bucket_bytes >= self.job.data_reduction.bucket_bytes:
+            self._flush(emit)
+
+    def _flush(self, emit: Emitter) -> None:
+        name = f"bucket{len(self.buckets)}/all_reduce_data"
+        self.buckets.append(emit.start("all_reduce", "data", self._bucket_bytes, name))
+        self._bucket_bytes = 0.0
+
+
+def _accumulate(job: Job, elements: int, kernels: int) -> Memory:
+    # read the new gradient, read and write the fp32 sum
+    return Memory(float(elements * (job.element_bytes + 2 * FP32_BYTES)), kernels=kernels)
+
+
+def finish(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None:
+    """Everything after the last backward pass."""
+    grid, mode = shapes.grid, job.data_reduction.mode
+    emit = root.under("reduce")
+    replicated_bytes = shapes.replicated_elements * FP32_BYTES
+    if grid.z > 1:
+        emit.collective("all_reduce", "z_scatter", replicated_bytes, "replicated/all_reduce_z")
+    elements = shapes.local_elements
+    if grid.data > 1:
+        if mode == "sharded":
+            emit.collective("reduce_scatter", "data", _padded(elements, grid.data) * FP32_BYTES)
+            elements = _padded(elements, grid.data) // grid.data
+        elif mode == "overlapped":
+            name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
+            for bucket in [*reduction.buckets, name]:
+                emit.wait(bucket)
+        else:
+            emit.collective("all_reduce", "data", elements * FP32_BYTES)
+    optimizer = root.under("optimizer", phase="optimizer")
+    if job.clip_gradients:
+        _clip(optimizer.under("clip"), shapes, elements, sharded=mode == "sharded")
+    optimizer.compute("adamw", Memory(float(elements * ADAM_BYTES_PER_ELEMENT), kernels=8))
+    if mode == "sharded" and grid.data > 1:
+        size = elements * grid.data * job.element_bytes
+        optimizer.collective("all_gather", "data", size)
+    optimizer.compute("zero_gradients", Memory(float(shapes.local_elements * FP32_BYTES), kernels=4))
+
+
+def _clip(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
+    """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
+    grid = shapes.grid
+    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8))
+    for size, communicator in ((grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")):
+        if size > 1:
+            emit.collective("all_reduce", communicator, SCALAR_BYTES)  # type: ignore[arg-type]
+    if sharded and grid.data > 1:
+        emit.collective("all_reduce", "data", SCALAR_BYTES)
+    emit.compute("scale", Memory(2.0 * elements * FP32_BYTES, kernels=4))
+
+
+def _padded(elements: int, parts: int) -> int:
+    return -(-elements // parts) * parts

@@ -1,0 +1,147 @@
+"""Local sizes: what one rank holds and works on, for a job on its grid.
+
+Letters: m tokens of this (data, z) coordinate in one micro-step; n and k the out- and
+in-features of a linear; G_c and G_o the sizes of its contraction and output axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from twin.description.grid import Grid
+from twin.description.job import Job
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One 4D linear layer as one rank sees it (section 2 of the algorithm).
+
+    Weight `W[n_o, k_c]`; a normal layer contracts over x and produces over y, a transposed one
+    the other way round.
+    """
+
+    name: str
+    layer: int | None
+    n_local: int
+    k_local: int
+    transposed: bool
+    contraction_size: int
+    output_size: int
+    z: int
+
+    @property
+    def contraction_axis(self) -> str:
+        """The axis whose ranks hold partial outputs."""
+        return "y" if self.transposed else "x"
+
+    @property
+    def output_axis(self) -> str:
+        """The axis over which outputs are split and input gradients are partial."""
+        return "x" if self.transposed else "y"
+
+    @property
+    def gathered_elements(self) -> int:
+        """Elements of the weight gathered over z, padded to a multiple of z."""
+        return -(-self.n_local * self.k_local // self.z) * self.z
+
+    @property
+    def shard_elements(self) -> int:
+        """Elements of the weight that this rank stores."""
+        return self.gathered_elements // self.z
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Local sizes of a job on a grid."""
+
+    job: Job
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The job's grid."""
+        return self.job.concrete_grid
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one micro-step on one rank."""
+        return self.job.concrete_micro_sequences
+
+    @property
+    def tokens(self) -> int:
+        """Letter m: tokens of one micro-step on one rank."""
+        return self.sequences * self.job.model.sequence
+
+    @property
+    def hidden_x(self) -> int:
+        """Local width of the residual stream."""
+        return self.job.model.hidden // self.grid.x
+
+    @property
+    def heads_y(self) -> int:
+        """Local attention heads."""
+        return self.job.model.heads // self.grid.y
+
+    @property
+    def mlp_y(self) -> int:
+        """Local width inside the MLP."""
+        return self.job.model.mlp_hidden // self.grid.y
+
+    @property
+    def vocabulary_y(self) -> int:
+        """Local vocabulary rows of the head, padded to a multiple of y."""
+        return -(-self.job.model.vocabulary // self.grid.y)
+
+    def _linear(self, name: str, layer: int | None, n: int, k: int, transposed: bool) -> Linear:
+        c, o = (self.grid.y, self.grid.x) if transposed else (self.grid.x, self.grid.y)
+        return Linear(name, layer, -(-n // o), k // c, transposed, c, o, self.grid.z)
+
+    def block_linears(self, layer: int) -> tuple[Linear, Linear, Linear, Linear]:
+        """The four linears of a block, in execution order."""
+        h, mlp = self.job.model.hidden, self.job.model.mlp_hidden
+        return (
+            self._linear("qkv", layer, 3 * h, h, False),
+            self._linear("projection", layer, h, h, True),
+            self._linear("mlp_up", layer, mlp, h, False),
+            self._linear("mlp_down", layer, h, mlp, True),
+        )
+
+    @cached_property
+    def head(self) -> Linear:
+        """The output head, a normal layer."""
+        return self._linear("head", None, self.job.model.vocabulary, self.job.model.hidden, False)
+
+    @cached_property
+    def block_shard_elements(self) -> int:
+        """Weight elements of one block that a rank stores."""
+        return sum(linear.shard_elements for linear in self.block_linears(0))
+
+    @cached_property
+    def block_gathered_elements(self) -> int:
+        """Weight elements of one block gathered over z."""
+        return sum(linear.gathered_elements for linear in self.block_linears(0))
+
+    @cached_property
+    def sharded_elements(self) -> int:
+        """All stored elements of weights that are split over z."""
+        return self.job.model.layers * self.block_shard_elements + self.head.shard_elements
+
+    @cached_property
+    def block_replicated_elements(self) -> int:
+        """Elements of one block's vectors (norms, biases), which are replicated over z."""
+        if not self.job.model.biases:
+            return 2 * self.hidden_x
+        return 4 * self.hidden_x + sum(linear.n_local for linear in self.block_linears(0))
+
+    @cached_property
+    def replicated_elements(self) -> int:
+        """All stored elements replicated over z: embeddings, norms, biases."""
+        model = self.job.model
+        embeddings = (model.vocabulary + model.sequence) * self.hidden_x
+        final_norm = self.hidden_x * (1 + model.biases)
+        return model.layers * self.block_replicated_elements + embeddings + final_norm
+
+    @property
+    def local_elements(self) -> int:
+        """All parameter elements that a rank stores."""
+        return self.sharded_elements + self.replicated_elements

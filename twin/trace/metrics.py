@@ -1,0 +1,97 @@
+"""What is read off a timeline: one module for command line, dashboard and tests.
+
+* Step time: last rank's end minus first rank's start.
+* Exposed communication: union of communication minus union of compute, per rank.
+* Idle: step minus union of everything.
+
+All inputs are arrays of one rank's events; times in any one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Intervals = tuple[Floats, Floats]
+"""Starts and ends."""
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where one rank's step goes; compute + exposed + idle = step."""
+
+    compute: float
+    exposed: float
+    idle: float
+    exposed_by_axis: dict[str, float]
+
+
+def union_length(intervals: Intervals) -> float:
+    """Length of the union of intervals.
+
+    >>> union_length((np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0])))
+    4.0
+    """
+    start, end = intervals
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(0.0, start[1:] - reach[:-1]).sum()
+    return float(reach[-1] - start[0] - gaps)
+
+
+def breakdown(step: float, compute: Intervals, communication: Mapping[str, Intervals],
+              waits: Mapping[str, Intervals]) -> Breakdown:  # fmt: skip
+    """Split a rank's step into compute, exposed communication and idle time.
+
+    `communication` and `waits` are by axis. While communication is exposed, the time belongs to
+    the axis that the compute stream is waiting for, else to the first axis that is active.
+    """
+    axes = list(communication)
+    marks = [compute, *(communication[a] for a in axes), *(waits.get(a, _NOTHING) for a in axes)]
+    times = np.unique(np.concatenate([part for pair in marks for part in pair] or [np.zeros(0)]))
+    if len(times) < 2:
+        return Breakdown(0.0, 0.0, step, dict.fromkeys(axes, 0.0))
+    length = np.diff(times)
+    computing = _covered(times, compute)
+    active = {axis: _covered(times, communication[axis]) for axis in axes}
+    exposed = ~computing & np.logical_or.reduce([*active.values(), np.zeros(len(length), bool)])
+    left = exposed.copy()
+    by_axis = dict.fromkeys(axes, 0.0)
+    for covering in ({a: _covered(times, waits.get(a, _NOTHING)) for a in axes}, active):
+        for axis in axes:
+            mine = left & covering[axis]
+            by_axis[axis] += float(length[mine].sum())
+            left &= ~mine
+    busy = float(length[computing].sum())
+    hidden = float(length[exposed].sum())
+    return Breakdown(busy, hidden, step - busy - hidden, by_axis)
+
+
+_NOTHING: Intervals = (np.zeros(0), np.zeros(0))
+
+
+def _covered(times: Floats, intervals: Intervals) -> NDArray[np.bool_]:
+    """For each piece between neighbouring times, whether an interval covers it."""
+    start, end = intervals
+    change = np.zeros(len(times), dtype=np.int64)
+    np.add.at(change, np.searchsorted(times, start), 1)
+    np.add.at(change, np.searchsorted(times, end), -1)
+    return change.cumsum()[:-1] > 0
+
+
+def model_flops(sequences: int, sequence: int, layers: int, hidden: int, vocabulary: int, *,
+                recompute: bool) -> float:  # fmt: skip
+    """Flops of one step, section 8 of the algorithm (arXiv 2104.04473): 72 or, with recomputation, 96.
+
+    >>> f"{model_flops(8192, 2048, 96, 16384, 50304, recompute=True):.3e}"
+    '4.254e+19'
+    """
+    factor = 96.0 if recompute else 72.0
+    ratio = 1.0 + sequence / (6.0 * hidden) + vocabulary / (16.0 * layers * hidden)
+    return factor * sequences * sequence * layers * hidden**2 * ratio
