@@ -51,5 +51,7 @@ def node_uses(group: Group, option: Option, pattern: Pattern) -> tuple[NodeUse, 
         width = group.machine.devices_per_node
         for (a, b), share in inside.use:
             index = a if inside.switched else a * width + b
-            uses.append(NodeUse("port" if inside.switched else "link", index, option.local_bytes * share))
+            uses.append(
+                NodeUse("port" if inside.switched else "link", index, option.local_bytes * share)
+            )
     return tuple(uses)

@@ -29,7 +29,9 @@ def ring_options(
     """Return one option per protocol; `kernels` false leaves out the base (a phase of another)."""
     passes = 2 if kind == "all_reduce" else 1
     steps = passes * (group.ranks - 1)
-    moved = float(bytes_) if kind == "broadcast" else passes * bytes_ * (group.ranks - 1) / group.ranks
+    moved = (
+        float(bytes_) if kind == "broadcast" else passes * bytes_ * (group.ranks - 1) / group.ranks
+    )
     between = passes * (group.nodes - 1)
     network = group.nodes > 1
     local = group.local_rate * library.ring.local_efficiency.of(kind)

@@ -3,17 +3,23 @@
 Each of the two trees carries half of the buffer up (reduced) and down again; a node is a leaf
 in one and has two children in the other, so it sends about 2·M·(N−1)/N bytes, as in a ring, but
 the way of a piece is only 2·log₂ N network hops. The message is cut into pieces that follow one
-another; a hop costs its latency plus the time of one piece:
+another, and the way of the first overlaps with the transfer of the others, as in the ring:
 
-    T = base + 2(g−1)·(hop + piece/B_local) + 2·log₂ N·(hop + piece/B) + bytes/B
+    way = 2(g−1)·hop + 2L·hop + w·piece/B      with L = log₂ N levels
+    T   = base + √(way² + (bytes/B)²)
 
-Longer messages have longer pieces, √(M · piece₀) up to a limit: the square root is the piece that
-makes this sum smallest, and what the library's halving rule for its pieces approximates.
+A node on level l waits for the later of two subtrees of depth l−1, so that delays add up with
+the level: w = L(L+1) for Simple (found from the measured tables, 2 to 4096 nodes: L² fits, L
+does not). LL does not synchronise per piece: w = 2L.
+
+Longer messages have longer pieces, √(M · piece₀) up to a limit: a piece that grows as the
+square root makes the sum of a way and a start-up per piece smallest, and is what the library's
+halving rule for its pieces approximates.
 """
 
 from __future__ import annotations
 
-from math import log2, sqrt
+from math import hypot, log2, sqrt
 
 from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option
@@ -35,20 +41,23 @@ def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
     options = []
     for name in library.network_protocols:
         protocol = library.protocols[name]
-        share = float(protocol.network_share)
+        share = float(protocol.tree_network_share)
         nic = group.network_rate * efficiency * share
         local = group.local_rate * tree.local_efficiency * share
-        wire = max(sent / nic, 2.0 * bytes_ / local if group.members > 1 else 0.0, _uplinks(group, crossing))
+        wire = max(
+            sent / nic,
+            2.0 * bytes_ / local if group.members > 1 else 0.0,
+            _uplinks(group, crossing),
+        )
         local_hop = protocol.tree_local_hop_seconds + group.local_latency_seconds
         network_hop = protocol.tree_network_hop_seconds + group.far_latency_seconds
-        latency = depth * (network_hop + piece / nic) + chain * local_hop
-        if group.members > 1:
-            latency += chain * piece / local
+        waits = depth * (depth / 2 + 1) / 2 if name == "Simple" else depth
+        latency = depth * network_hop + waits * piece / nic + chain * local_hop
         options.append(
             Option(
                 algorithm="tree",
                 protocol=name,
-                seconds=protocol.base_seconds + latency + wire,
+                seconds=protocol.base_seconds + hypot(latency, wire),
                 startup_seconds=protocol.base_seconds + network_hop,
                 wire_seconds=wire,
                 local_bytes=2.0 * bytes_ if group.members > 1 else 0.0,

@@ -138,7 +138,8 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     evicted = np.maximum(1 - model.cache_bytes / ((a + b) * element_bytes), 0.0)
     a_reads = 1 + (np.maximum(across / broad, 1) - 1) * evicted
     b_reads = 1 + (np.maximum(down / tall, 1) - 1) * evicted
-    return a * a_reads + b * b_reads + m * n
+    elements: Array = a * a_reads + b * b_reads + m * n
+    return elements
 
 
 def _slow_layout_seconds(device: Device, gemm: Gemm, mode: Mode) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from twin.description.machine import Machine
 
@@ -64,7 +64,9 @@ def link_widths(machine: Machine) -> dict[Edge, float]:
 
 @lru_cache(maxsize=1024)
 def pack(
-    widths: tuple[tuple[Edge, float], ...], devices: tuple[int, ...], rings: tuple[tuple[int, ...], ...]
+    widths: tuple[tuple[Edge, float], ...],
+    devices: tuple[int, ...],
+    rings: tuple[tuple[int, ...], ...],
 ) -> Channels:
     """Lay channels over a graph of directed links; `rings` fixes them, else they are searched.
 
@@ -83,7 +85,9 @@ def pack(
     shortest = [edges for edges in found if len(edges) == fewest]
     narrowest = [min(width[e] / edges.count(e) for e in edges) for edges in shortest]
     widest = [edges for edges, w in zip(shortest, narrowest, strict=True) if w == max(narrowest)]
-    return max((_together(width, shortest), _together(width, widest)), key=lambda c: c.bytes_per_second)
+    return max(
+        (_together(width, shortest), _together(width, widest)), key=lambda c: c.bytes_per_second
+    )
 
 
 def route(width: dict[Edge, float], source: int, target: int) -> tuple[Edge, ...]:
@@ -97,7 +101,7 @@ def route(width: dict[Edge, float], source: int, target: int) -> tuple[Edge, ...
     while paths:
         arrived = [p for p in paths if p[-1] == target]
         if arrived:
-            candidates = [tuple(zip(p, p[1:], strict=False)) for p in arrived]
+            candidates = [tuple(pairwise(p)) for p in arrived]
             return max(candidates, key=lambda es: (min(width[e] for e in es), width[es[0]]))
         paths = [(*p, b) for p in paths for (a, b) in sorted(width) if a == p[-1] and b not in seen]
         seen |= {p[-1] for p in paths}

@@ -62,7 +62,9 @@ class Protocol(Spec):
     local_share: Parameter
     """Share of the Simple protocol's bandwidth that is left inside a node."""
     network_share: Parameter
-    """Share of the Simple protocol's bandwidth that is left between nodes."""
+    """Share of the Simple protocol's bandwidth that a ring between nodes keeps."""
+    tree_network_share: Parameter
+    """The same for a tree, whose pieces are not cut by the number of members."""
 
 
 class Ring(Spec):

@@ -84,6 +84,25 @@ class Variation(Spec):
     """Standard deviation of the logarithm of a collective's time, run to run."""
 
 
+class RankingEntry(Spec):
+    """Measured ring bandwidth of groups inside a node."""
+
+    inner: Count
+    """Product of the sizes of the axes inside."""
+    size: Count
+    """Size of the group."""
+    bandwidth_bytes_per_second: Parameter
+
+
+class Ranking(Spec):
+    """Bandwidths that the authors of the 4D algorithm ranked grids with on this machine."""
+
+    inside: tuple[RankingEntry, ...]
+    """Groups that fit into a node, all of them communicating at once."""
+    between_bytes_per_second: Parameter
+    """All groups that cross a node's border together."""
+
+
 class Machine(Spec):
     """One machine. Read it with `twin.description.load.load_machine`."""
 
@@ -103,6 +122,8 @@ class Machine(Spec):
     """Default collective library; a key of `libraries`."""
     libraries: dict[str, Library]
     variation: Variation
+    ranking: Ranking | None = None
+    """For the published communication model only; never used to predict a time."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

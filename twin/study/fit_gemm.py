@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 SHARES = ("main_loop_share", "memory_share", "wave_smoothing")
 """Fitted as log-odds; all others as logarithms."""
 START = {
-    "main_loop_share": 0.8,
+    "main_loop_share": 0.95,
     "memory_share": 0.8,
     "wave_smoothing": 0.5,
     "launch_seconds": 2e-6,
@@ -41,7 +41,7 @@ START = {
     "write_bytes_per_second": 50e9,
 }
 """The constants fitted and where every fit starts, whatever the YAML says; also
-`sustained_flops_per_second`, from 0.9 of the peak."""
+`sustained_flops_per_second`, from 0.8 of the peak, where it binds."""
 FEW_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
 """What a table of fewer than `FEW_ROWS` rows can tell; the others stay as in the YAML."""
 FEW_ROWS = 100
@@ -114,7 +114,7 @@ def fit(device: Device, rows: Rows) -> tuple[Device, dict[str, tuple[float, floa
     from scipy.optimize import least_squares  # noqa: PLC0415 (twin does not depend on scipy)
 
     peak = float(device.peak_flops_per_second)
-    starts = {**START, "sustained_flops_per_second": 0.9 * peak}
+    starts = {**START, "sustained_flops_per_second": 0.8 * peak}
     constants = tuple(starts) if len(rows.m) >= FEW_ROWS else FEW_CONSTANTS
     start = np.array([
         np.log(starts[c] / (1 - starts[c])) if c in SHARES else np.log(starts[c]) for c in constants

@@ -1,0 +1,96 @@
+"""Measured collectives: the rows of a table, each with the group it was measured on.
+
+The CSV has the columns machine, collective, library, ranks, bytes, microseconds; rows of machines
+or collectives that are not known here are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from twin.cost.collective import options
+from twin.cost.collective_group import Group, look
+from twin.cost.placement import Placement
+from twin.description.library import CollectiveKind, Library
+from twin.description.load import load_machine
+from twin.description.machine import Machine
+
+MIB = 2.0**20
+KIND: dict[str, CollectiveKind] = {
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_reduce": "all_reduce",
+}
+# What the FR-RCCL tables contain beside the collective: the MPI wrapper (17 us, same source).
+WRAPPER_SECONDS = {("frontier", "all_reduce"): 17e-6}
+TABLE_MACHINES = {
+    "dgx-a100-node": "dgx-a100",
+    "dgx-h100-node": "dgx-h100",
+    "perlmutter-node": "perlmutter",
+    "perlmutter": "perlmutter",
+    "frontier": "frontier",
+}
+# NCCL all-reduce on Perlmutter, milliseconds at 32 ... 2048 GPUs, read off the figures of
+# arXiv 2504.18658 (v2), which the CSV does not hold.
+FIGURE_RANKS = (32, 64, 128, 256, 512, 1024, 2048)
+FIGURE = {
+    64: (2.44, 3.21, 3.58, 3.95, 4.83, 5.38, 5.37),
+    128: (4.53, 5.04, 5.74, 6.48, 6.82, 7.40, 8.52),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement and the group it was made on."""
+
+    table: str
+    kind: CollectiveKind
+    library: str
+    ranks: int
+    bytes: float
+    seconds: float
+    group: Group
+
+    def predict(self, library: Library) -> float:
+        """Seconds by the cost model, with the measurement's own wrapper."""
+        best = min(option.seconds for option in options(self.group, library, self.kind, self.bytes))
+        return best + WRAPPER_SECONDS.get((self.table, self.kind), 0.0)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read the table, and add the published figure."""
+    machines: dict[str, Machine] = {}
+    groups: dict[tuple[str, int], Group] = {}
+
+    def row(table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float]) -> Row:
+        name = TABLE_MACHINES[table]
+        if name not in machines:
+            machines[name] = load_machine(name)
+        machine = machines[name]
+        if (name, ranks) not in groups:
+            placement = Placement.contiguous(
+                ranks, machine.devices_per_node, machine.network.group_nodes
+            )
+            groups[name, ranks] = look(machine, placement)
+        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks])
+
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [
+            row(
+                r["machine"],
+                r["collective"],
+                r["library"],
+                int(r["ranks"]),
+                (float(r["bytes"]), float(r["microseconds"]) * 1e-6),
+            )
+            for r in csv.DictReader(file)
+            if r["machine"] in TABLE_MACHINES and r["collective"] in KIND
+        ]
+    rows += [
+        row("perlmutter", "all_reduce", "nccl", ranks, (mib * MIB, ms * 1e-3))
+        for mib, times in FIGURE.items()
+        for ranks, ms in zip(FIGURE_RANKS, times, strict=True)
+    ]
+    return rows

@@ -1,0 +1,93 @@
+"""Published training runs as data, and what the twin says about each.
+
+Each run is simulated the way its authors chose their configuration (`twin.study.choose`).
+Nothing in the twin is fitted to these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twin.description.job import Job, Overlap
+from twin.description.load import load_job, read_yaml
+from twin.engine.report import report
+from twin.engine.simulate import Simulation, simulate
+from twin.study.choose import choose
+
+DATA = Path(__file__).parent / "data" / "published.yaml"
+SEQUENCES = 8192
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One published figure beside the twin's."""
+
+    name: str
+    predicted: float
+    measured: float
+    details: dict[str, Any]
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted / self.measured - 1.0
+
+
+def runs() -> dict[str, Any]:
+    """Read the published runs."""
+    return read_yaml(DATA)
+
+
+def published_job(run: dict[str, Any]) -> Job:
+    """Make the job of a published run; grid and micro-batch are left to the twin."""
+    return load_job(
+        {"name": f"{run['model']} on {run['ranks']} of {run['machine']}", "model": run["model"],
+         "machine": run["machine"], "ranks": run["ranks"], "batch": {"sequences": SEQUENCES}}
+    )  # fmt: skip
+
+
+def weak_scaling(run: dict[str, Any]) -> Comparison:
+    """Predict one point of the weak scaling."""
+    choice = choose(published_job(run))
+    return Comparison(choice.best.job.name, choice.best.step_seconds, run["seconds"],
+                      _details(choice.best) | {"note": run.get("note", "")})  # fmt: skip
+
+
+def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
+    """Predict the step times with OAR, ORS and OAG added one after the other.
+
+    The grid is the one chosen with everything on, as a user would run it.
+    """
+    best = choose(published_job(run)).best.job
+    switches = [Overlap(all_reduce=a, reduce_scatter=r, all_gather=g)
+                for a, r, g in ((False, False, False), (True, False, False), (True, True, False), (True, True, True))]  # fmt: skip
+    for step, overlap in zip(run["steps"], switches, strict=True):
+        simulation = simulate(best.model_copy(update={"overlap": overlap}))
+        yield Comparison(step["name"], simulation.step_seconds, step["seconds"], _details(simulation))
+
+
+def kernel_tuning(run: dict[str, Any]) -> Iterator[Comparison]:
+    """Predict computation per batch without and with kernel tuning."""
+    best = choose(published_job(run)).best.job
+    for tuned in (False, True):
+        simulation = simulate(best.model_copy(update={"kernel_tuning": tuned}))
+        name = "tuned" if tuned else "untuned"
+        yield Comparison(f"computation, {name}", report(simulation).compute_seconds,
+                         run[f"{name}_compute_seconds"], _details(simulation))  # fmt: skip
+
+
+def _details(simulation: Simulation) -> dict[str, Any]:
+    figures = report(simulation)
+    job = simulation.job
+    return {
+        "grid": str(job.concrete_grid),
+        "micro_sequences": job.concrete_micro_sequences,
+        "compute_seconds": figures.compute_seconds,
+        "slowest_device_wait_seconds": figures.slowest_device_wait_seconds,
+        "exposed_seconds": figures.exposed_seconds,
+        "exposed_by_axis": figures.exposed_by_axis,
+        "idle_seconds": figures.idle_seconds,
+    }

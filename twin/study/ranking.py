@@ -1,0 +1,87 @@
+"""The published communication model: it ranks grids, it does not predict times.
+
+Section 7 of the algorithm (arXiv 2502.08145, section V-B), with the factors that the authors
+coded (github axonn-ai/Megatron-AxoNN, branch gordon-bell-perlmutter, examples/comm_model.py):
+ring collectives, no latency, compute ignored; three passes over z (gather, gather again for
+the recomputation, reduce-scatter), the forward all-reduce counted twice, fp32 gradients over
+data.
+"""
+
+from __future__ import annotations
+
+from twin.description.grid import Axis, Grid
+from twin.description.job import Job
+from twin.description.machine import Machine
+
+LINEARS = ((3, False), (1, True), (4, False), (4, True))
+"""The four linears of a block: width over hidden, transposed. (A wide layer's other side is 1.)"""
+
+FP32_BYTES = 4
+
+
+def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:
+    """Bytes per second of one group of an axis while all groups of that axis communicate.
+
+    Inside a node the table that the authors measured if the machine has it, else what the
+    fabric gives; across nodes the node's rate divided by the groups that share it.
+    """
+    inner, size = grid.inner(axis), grid.size(axis)
+    node = machine.devices_per_node
+    ranking = machine.ranking
+    if inner * size <= node:
+        if ranking is not None:
+            for entry in ranking.inside:
+                if (entry.inner, entry.size) == (inner, size):
+                    return float(entry.bandwidth_bytes_per_second)
+        return _fabric_rate(machine)
+    if ranking is not None:
+        outside = float(ranking.between_bytes_per_second)
+    else:
+        outside = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    return outside / min(node, inner)
+
+
+def _fabric_rate(machine: Machine) -> float:
+    fabric = machine.fabric
+    if fabric.port_bandwidth_bytes_per_second is not None:
+        return fabric.port_bandwidth_bytes_per_second * fabric.efficiency
+    out: dict[int, float] = {}
+    for link in fabric.links:
+        for device in link.devices:
+            out[device] = out.get(device, 0.0) + link.bandwidth_bytes_per_second
+    return min(out.values(), default=float("inf")) * fabric.efficiency
+
+
+def communication_seconds(job: Job, grid: Grid) -> float:
+    """Seconds of communication that the published model gives a grid: a rank key, not a time."""
+    model, e = job.model, job.element_bytes
+    machine = job.machine
+    beta = {axis: axis_bandwidth(machine, grid, axis) for axis in grid_axes()}
+    rows = job.batch.sequences / (grid.data * grid.z) * model.sequence
+    inside = grid.x * grid.y
+    micro_steps = 1.0 if job.batch.micro_sequences == "auto" else (
+        job.batch.sequences / (grid.data * grid.z * job.batch.micro_sequences)
+    )  # fmt: skip
+    total = 0.0
+    for ratio, transposed in LINEARS:
+        wide = ratio if ratio != 4 else model.mlp_ratio
+        n, k = wide * model.hidden, model.hidden
+        if transposed and wide > 1:
+            n, k = k, n
+        c, o = (grid.y, grid.x) if transposed else (grid.x, grid.y)
+        beta_c, beta_o = (beta["y"], beta["x"]) if transposed else (beta["x"], beta["y"])
+        passes = 3 if job.recompute else 2
+        total += micro_steps * passes * _ring(grid.z) * k * n / inside * e / beta["z"]
+        total += (2 if job.recompute else 1) * 2 * _ring(c) * rows * n / o * e / beta_c
+        total += 2 * _ring(o) * rows * k / c * e / beta_o
+        total += 2 * _ring(grid.data) * k * n / (inside * grid.z) * FP32_BYTES / beta["data"]
+    return total * model.layers
+
+
+def grid_axes() -> tuple[Axis, ...]:
+    """Return the axes, innermost first."""
+    return ("x", "y", "z", "data")
+
+
+def _ring(size: int) -> float:
+    return (size - 1) / size
