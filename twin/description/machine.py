@@ -80,6 +80,8 @@ class Variation(Spec):
     """(fastest − slowest) / fastest over the devices of the machine, GEMM speed."""
     compute_slowdown: Parameter
     """Relative lengthening of compute while a collective runs beside it."""
+    collective_slowdown: Parameter
+    """Relative lengthening of a collective's transfer while one of its members computes."""
     network_noise: Parameter
     """Standard deviation of the logarithm of a collective's time, run to run."""
 

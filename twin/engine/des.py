@@ -5,6 +5,7 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 * Compute runs in order on the rank's compute stream, no sooner than the host has issued it.
   While one of the rank's collectives runs beside it, it is slower by the machine's
   interference factor.
+* While any of its members computes, a collective is slower by another factor.
 * A collective starts when its last member has arrived and the communicator's previous
   collective is done. After its start-up it is a flow that shares links with all others.
 * Time is in seconds from the start of the step. Same job, same result, to the bit.
@@ -52,6 +53,7 @@ class Setting:
     capacity: list[float]
     slowness: list[float]
     compute_slowdown: float
+    collective_slowdown: float
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ def run(program: Program, setting: Setting) -> Timeline:
     recorder = _Recorder(*(np.zeros(shape).tolist() for _ in range(3)))
     environment = simpy.Environment()
     links = _Links(environment, setting.capacity)
+    beside = 1.0 / (1.0 + setting.collective_slowdown)
     ranks = [_Rank(environment, c, slow, 1.0 + setting.compute_slowdown)
              for c, slow in enumerate(setting.slowness)]  # fmt: skip
     streams = {
-        communicator: [_Stream(environment, links, [ranks[m] for m in of], recorder) for of in members]
+        communicator: [_Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members]
         for communicator, members in setting.members.items()
     }
     for rank in ranks:
@@ -130,7 +133,9 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
             start[i] = arrival[i] = environment.now
             event = done.pop(target)
             if not event.processed:
+                rank.stands_still()
                 yield event
+                rank.goes_on()
             end[i] = environment.now
 
 
@@ -147,6 +152,22 @@ class _Rank:
         self._since = 0.0
         self._finished: simpy.Event | None = None
         self._plan = 0
+        self.busy = True
+        """Whether the compute stream is at work, not standing still in a wait."""
+        self.streams: list[_Stream] = []
+        """Streams on which one of the rank's collectives is running."""
+
+    def stands_still(self) -> None:
+        """The compute stream waits: collectives have the device to themselves."""
+        self.busy = False
+        for stream in self.streams:
+            stream.member_changed()
+
+    def goes_on(self) -> None:
+        """The wait is over."""
+        self.busy = True
+        for stream in self.streams:
+            stream.member_changed()
 
     def compute(self, seconds: float) -> simpy.Event:
         """Begin work that takes so long undisturbed; the event happens when it is done."""
@@ -156,16 +177,18 @@ class _Rank:
         self._schedule()
         return self._finished
 
-    def collective_begins(self) -> None:
+    def collective_begins(self, stream: _Stream) -> None:
         """Compute slows down from now on."""
         self._settle()
+        self.streams.append(stream)
         self._collectives += 1
         if self._collectives == 1 and self._finished is not None:
             self._schedule()
 
-    def collective_ends(self) -> None:
+    def collective_ends(self, stream: _Stream) -> None:
         """Compute is free again if this was the last one."""
         self._settle()
+        self.streams.remove(stream)
         self._collectives -= 1
         if self._collectives == 0 and self._finished is not None:
             self._schedule()
@@ -207,10 +230,12 @@ class _Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
     def __init__(self, environment: simpy.Environment, links: _Links, members: list[_Rank],
-                 recorder: _Recorder) -> None:  # fmt: skip
+                 recorder: _Recorder, beside: float) -> None:  # fmt: skip
         self._environment = environment
         self._links = links
         self._members = members
+        self._beside = beside
+        self._flow: _Active | None = None
         self._recorder = recorder
         self._queue: list[_Pending] = []
         self._arrived = dict.fromkeys((m.number for m in members), 0)
@@ -237,19 +262,28 @@ class _Stream:
         for rank, op in pending.ops:
             self._recorder.start[rank][op] = now
         for member in self._members:
-            member.collective_begins()
+            member.collective_begins(self)
 
         def start_flow(_event: simpy.Event) -> None:
-            self._links.begin(pending.transfer, lambda: self._finish(pending))
+            self._flow = self._links.begin(pending.transfer, self._limit(), lambda: self._finish(pending))
 
         _listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
+    def _limit(self) -> float:
+        return self._beside if any(member.busy for member in self._members) else 1.0
+
+    def member_changed(self) -> None:
+        """A member's compute stream has begun or ended a wait."""
+        if self._flow is not None and (limit := self._limit()) != self._flow.limit:
+            self._links.limit(self._flow, limit)
+
     def _finish(self, pending: _Pending) -> None:
+        self._flow = None
         now = self._environment.now
         for rank, op in pending.ops:
             self._recorder.end[rank][op] = now
         for member in self._members:
-            member.collective_ends()
+            member.collective_ends(self)
         self._queue.pop(0)
         self._done += 1
         self._running = False
@@ -262,8 +296,8 @@ class _Active(Flow):
 
     __slots__ = ("finish", "plan", "remaining", "since")
 
-    def __init__(self, transfer: Transfer, finish: Callable[[], None], now: float) -> None:
-        super().__init__(transfer.demands, transfer.peak_rate)
+    def __init__(self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float) -> None:
+        super().__init__(transfer.demands, transfer.peak_rate, limit)
         self.remaining = transfer.transfer_seconds
         self.finish = finish
         self.since = now
@@ -278,23 +312,29 @@ class _Links:
         self._capacity = capacity
         self._users: list[dict[int, _Active]] = [{} for _ in capacity]
 
-    def begin(self, transfer: Transfer, finish: Callable[[], None]) -> None:
+    def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> _Active:
         """Let a flow start now; `finish` is called when all its bytes have moved."""
-        flow = _Active(transfer, finish, self._environment.now)
+        flow = _Active(transfer, limit, finish, self._environment.now)
         for resource, _ in flow.demands:
             self._users[resource][id(flow)] = flow
         self._share(flow, starting=True)
+        return flow
+
+    def limit(self, flow: _Active, limit: float) -> None:
+        """Give a flow another speed limit."""
+        flow.limit = limit
+        self._share(flow, starting=False)
 
     def _end(self, flow: _Active) -> None:
         for resource, _ in flow.demands:
             del self._users[resource][id(flow)]
-        self._share(flow, starting=False)
+        self._share(flow, starting=False, present=False)
         flow.finish()
 
-    def _share(self, changed: _Active, *, starting: bool) -> None:
-        """Give speeds to all flows that are connected with one that has come or gone."""
+    def _share(self, changed: _Active, *, starting: bool, present: bool = True) -> None:
+        """Give speeds to all flows that are connected with one that has come, gone or changed."""
         affected = self._connected(changed)
-        if starting and not affected:
+        if present and not affected:
             affected = [changed]  # a flow without shared resources
         before = [flow.speed for flow in affected]
         assign_speeds(affected, self._capacity)

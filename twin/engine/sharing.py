@@ -26,6 +26,8 @@ class Flow:
 
     demands: Sequence[tuple[int, float]]
     peak_rate: float
+    limit: float = 1.0
+    """Speed when it has the links to itself; below 1 beside compute."""
     speed: float = 1.0
 
 
@@ -49,27 +51,26 @@ def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float]) -> None:
     free = {resource: capacity[resource] for flow in flows for resource, _ in flow.demands}
     demand = dict.fromkeys(free, 0.0)
     for flow in flows:
+        flow.speed = flow.limit
         for resource, rate in flow.demands:
-            demand[resource] += rate
-    for flow in flows:
-        flow.speed = 1.0
+            demand[resource] += rate * flow.limit
     if all(demand[r] <= free[r] * (1 + FULL) for r in free):
         return
     rising = list(flows)
     while rising:
-        # Level λ is the common rate; a flow's speed is λ / peak_rate, at most 1.
+        # Level λ is the common rate; a flow's speed is λ / peak_rate, at most its limit.
         slope = dict.fromkeys(free, 0.0)
         for flow in rising:
             for resource, rate in flow.demands:
                 slope[resource] += rate / flow.peak_rate
         limit = min((free[r] / s for r, s in slope.items() if s > 0), default=float("inf"))
-        cap = min(flow.peak_rate for flow in rising)
+        cap = min(flow.peak_rate * flow.limit for flow in rising)
         level = min(limit, cap)
         full = {r for r, s in slope.items() if s > 0 and free[r] / s <= level * (1 + FULL)}
         still = []
         for flow in rising:
-            if flow.peak_rate <= level * (1 + FULL) or any(r in full for r, _ in flow.demands):
-                flow.speed = min(1.0, level / flow.peak_rate)
+            if flow.peak_rate * flow.limit <= level * (1 + FULL) or any(r in full for r, _ in flow.demands):
+                flow.speed = min(flow.limit, level / flow.peak_rate)
                 for resource, rate in flow.demands:
                     free[resource] = max(0.0, free[resource] - rate * flow.speed)
             else:

@@ -87,6 +87,7 @@ def _setting(job: Job, program: Program, partition: Partition, axes: dict[Axis, 
         capacity=partition.capacity,
         slowness=slowness,
         compute_slowdown=float(job.machine.variation.compute_slowdown),
+        collective_slowdown=float(job.machine.variation.collective_slowdown),
     )
 
 
