@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
 COLOURS = {
@@ -27,7 +28,7 @@ COLOURS = {
 
 def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any]]:
     """Pack events by rank and stream: names, colours by phase or axis, starts and ends in ms."""
-    table = events.filter(pa.compute.not_equal(events["kind"], "wait"))
+    table = events.filter(pc.not_equal(events["kind"], "wait"))
     rank = table["rank"].to_numpy()
     columns = {c: np.array(table[c].to_pylist(), dtype=object) for c in ("stream", "name", "phase", "axis", "micro", "layer")}
     start, end, arrival = (table[c].to_numpy() / 1e6 for c in ("start_ns", "end_ns", "arrival_ns"))

@@ -37,10 +37,12 @@ class Trace:
 
 
 def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
-                rank_class: pa.Table | None = None, *, overwrite: bool = False) -> None:  # fmt: skip
+                rank_class: pa.Table | None = None, texts: Mapping[str, str] | None = None, *,
+                overwrite: bool = False) -> None:  # fmt: skip
     """Write a run.
 
-    `rank_class`, for folded runs, says which simulated rank stands for each rank. An existing
+    `rank_class`, for folded runs, says which simulated rank stands for each rank; `texts` are
+    further files by name (the resolved job, a timeline page). An existing
     directory is replaced only if it is a run itself and `overwrite` is set.
     """
     if directory.exists():
@@ -54,6 +56,8 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
         pq.write_table(events, temporary / EVENTS, compression="zstd")
         if rank_class is not None:
             pq.write_table(rank_class, temporary / CLASSES, compression="zstd")
+        for name, content in (texts or {}).items():
+            (temporary / name).write_text(content, encoding="utf-8")
         text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=1, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
         if directory.exists():

@@ -1,0 +1,259 @@
+"""The `fourfold` command.
+
+Every command imports what it needs when it runs, so that `fourfold --help` answers at once.
+Human output goes to standard output, progress to standard error; bad input ends with a clear
+message and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twin import __version__
+from twin.description.problems import DescriptionError
+
+app = typer.Typer(
+    name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    help="Digital twin of 4D-parallel LLM training: simulate a training step before paying for it.",
+)  # fmt: skip
+
+BAD_INPUT = 2
+
+
+class EngineName(StrEnum):
+    """Engines of `simulate`."""
+
+    folded = "folded"
+    des = "des"
+
+
+class SchemaName(StrEnum):
+    """Schemas that are published."""
+
+    job = "job"
+    machine = "machine"
+
+
+class CollectiveName(StrEnum):
+    """Collectives that `collective` answers for."""
+
+    all_gather = "all_gather"
+    reduce_scatter = "reduce_scatter"
+    all_reduce = "all_reduce"
+    broadcast = "broadcast"
+
+
+class ModeName(StrEnum):
+    """GEMM modes."""
+
+    nn = "NN"
+    nt = "NT"
+    tn = "TN"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE",
+                 help="Override a key of the job or its machine, such as grid.z=64 or "
+                      "machine.nic.bandwidth='50 GB/s'. May be repeated."),
+]  # fmt: skip
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fourfold {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def simulate(
+    job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
+    overrides: Overrides = None,
+    engine: Annotated[EngineName, typer.Option(help="folded: one rank of each class with the same future; "
+                                               "des: every rank.")] = EngineName.folded,
+    out: Annotated[Path | None, typer.Option(help="Write the run (trace, manifest, resolved job, timeline) "
+                                             "into this new directory.")] = None,
+    show_ranks: Annotated[str, typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; "
+                                            "by default one of each class.")] = "",
+    chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing run in --out.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Simulate one training step of a job."""
+    begin = time.perf_counter()
+    from twin import show
+    from twin.description.load import load_job
+    from twin.engine.report import as_json as to_object
+    from twin.engine.report import report
+    from twin.engine.simulate import simulate as run
+    from twin.study.choose import choose, is_concrete
+
+    described = load_job(job, overrides or [])
+    if not is_concrete(described):
+        with show.progress("simulating candidates") as advance:
+            described = choose(described, progress=advance).best.job
+    simulation = run(described, engine=engine.value)
+    figures = report(simulation)
+    answer = to_object(simulation, figures, time.perf_counter() - begin)
+    if out is not None or chrome is not None:
+        from twin.study.runs import write_chrome_trace, write_run
+
+        ranks = _rank_list(show_ranks, described.ranks)
+        if out is not None:
+            write_run(out, simulation, answer, ranks, overwrite=force)
+        if chrome is not None:
+            write_chrome_trace(chrome, simulation, ranks, overwrite=force)
+    if as_json:
+        show.print_json(answer)
+    else:
+        show.step(simulation, figures, answer, out)
+
+
+@app.command()
+def machines(
+    name: Annotated[str | None, typer.Argument(help="Machine to describe; all if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the machines that are known, or describe one with the source of every number."""
+    from twin import show
+    from twin.description.load import load_machine, names
+
+    if name is None:
+        show.machine_list([load_machine(n) for n in names()], as_json=as_json)
+    else:
+        show.machine(load_machine(name), as_json=as_json)
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="Model to describe; all if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models known by name."""
+    from twin import show
+    from twin.description.model import presets
+    from twin.description.problems import did_you_mean, fail
+
+    known = presets()
+    if name is not None and name not in known:
+        raise fail("model", did_you_mean(name, known), name)
+    show.models([known[name]] if name else list(known.values()), as_json=as_json)
+
+
+@app.command()
+def schema(what: Annotated[SchemaName, typer.Argument(help="Which file's schema.")]) -> None:
+    """Print the JSON schema of job or machine files, for editors that check YAML."""
+    from twin import show
+    from twin.description.schema import job_schema, machine_schema
+
+    show.print_json(job_schema() if what is SchemaName.job else machine_schema())
+
+
+@app.command()
+def validate(
+    measurements: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Measured collectives, GEMMs or "
+                                                      "iterations to compare with; published runs if absent.")] = None,
+    as_json: Json = False,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes to use.")] = 2,
+) -> None:  # fmt: skip
+    """Compare predictions with published runs, or with your own measurements."""
+    from twin import show
+
+    if measurements is not None:
+        from twin.study.measurements import validate_file
+
+        with show.progress("comparing") as advance:
+            result = validate_file(measurements, workers=workers, progress=advance)
+        show.measurements(result, as_json=as_json)
+    else:
+        from twin.study.validate import validate_published
+
+        with show.progress("simulating published runs") as advance:
+            published = validate_published(workers=workers, progress=advance)
+        show.published(published, as_json=as_json)
+
+
+@app.command()
+def collective(
+    machine: Annotated[str, typer.Option(help="Machine name or path.")],
+    kind: Annotated[CollectiveName, typer.Option(help="Which collective.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Members of the group.")],
+    bytes_: Annotated[str, typer.Option("--bytes", help="Gathered output, scattered input or reduced buffer, "
+                                        "such as 64MiB.")],
+    stride: Annotated[int, typer.Option(min=1, help="Ranks between neighbours of the group.")] = 1,
+    library: Annotated[str | None, typer.Option(help="Collective library; the machine's default if absent.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Say how long one collective takes, alone and with all its sister groups at work."""
+    from twin import show
+    from twin.study.single import collective_answer
+
+    show.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
+
+
+@app.command()
+def gemm(
+    machine: Annotated[str, typer.Option(help="Machine name or path.")],
+    m: Annotated[int, typer.Option(min=1)],
+    n: Annotated[int, typer.Option(min=1)],
+    k: Annotated[int, typer.Option(min=1)],
+    mode: Annotated[ModeName, typer.Option(help="Operand layout: TN forward, NN input gradient, "
+                                           "NT weight gradient.")] = ModeName.tn,
+    tuned: Annotated[bool, typer.Option("--tuned/--untuned", help="Pick the fastest mode.")] = True,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Say how long one matrix product C[m, n] = A[m, k] · B[k, n] takes on a machine's device."""
+    from twin import show
+    from twin.study.single import gemm_answer
+
+    show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
+
+
+def _rank_list(text: str, ranks: int) -> list[int] | None:
+    from twin.description.problems import fail
+
+    if not text:
+        return None
+    try:
+        chosen = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise fail("--ranks", "expected rank numbers separated by commas", text) from None
+    if bad := [r for r in chosen if not 0 <= r < ranks]:
+        raise fail("--ranks", f"ranks are 0 to {ranks - 1}", bad[0])
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; the entry point of the `fourfold` script."""
+    try:
+        return app(args=arguments)
+    except DescriptionError as error:
+        print(f"fourfold: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        print("fourfold: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; say nothing
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The published JSON schemas of job and machine files.
+
+They are what pydantic derives, loosened where the loader accepts more: names in place of
+machines, models, devices and libraries; `extends`; quantities written as text with a unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twin.description.job import Job
+from twin.description.load import names
+from twin.description.machine import Machine
+from twin.description.model import presets
+from twin.description.units import split_name
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def job_schema() -> Schema:
+    """JSON schema of a job file."""
+    schema = _base(Job.model_json_schema(by_alias=True), "Fourfold job")
+    properties = schema["properties"]
+    properties["machine"] = _named(properties["machine"], names(), "A name, a path, or a machine.")
+    properties["model"] = _named(properties["model"], list(presets()), "A preset, or a model.")
+    model = schema["$defs"]["Model"]
+    model["properties"]["preset"] = {"enum": list(presets()), "description": "Start from this model."}
+    model.pop("required", None)
+    _loosen_machine(schema["$defs"])
+    return schema
+
+
+def machine_schema() -> Schema:
+    """JSON schema of a machine file."""
+    schema = _base(Machine.model_json_schema(by_alias=True), "Fourfold machine")
+    _loosen_machine(schema["$defs"] | {"Machine": schema})
+    return schema
+
+
+def _base(schema: Schema, title: str) -> Schema:
+    schema["$schema"] = DIALECT
+    schema["title"] = title
+    _add_units(schema)
+    return schema
+
+
+def _loosen_machine(definitions: Schema) -> None:
+    machine = definitions["Machine"]
+    machine["properties"]["extends"] = {"type": "string", "description": "Start from this machine."}
+    machine.pop("required", None)
+    machine["properties"]["device"] = _named(machine["properties"]["device"], names("devices"), "A name, or a device.")
+    libraries = machine["properties"]["libraries"]
+    libraries["additionalProperties"] = _named(
+        libraries["additionalProperties"], names("libraries"), "A name, or a library."
+    )
+
+
+def _named(schema: Schema, known: list[str], description: str) -> Schema:
+    return {"anyOf": [{"type": "string", "examples": known}, schema], "description": description}
+
+
+def _add_units(schema: Schema) -> None:
+    """Let every plain number with a unit in its name also be text."""
+    for model in [schema, *schema.get("$defs", {}).values()]:
+        for key, value in model.get("properties", {}).items():
+            if value.get("type") == "number" and split_name(key)[1] is not None:
+                value["type"] = ["number", "string"]

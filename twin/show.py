@@ -1,0 +1,253 @@
+"""How answers look on a terminal: rich tables, or one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from twin.description.spec import Parameter, Spec
+from twin.description.units import format_si, split_name
+
+if TYPE_CHECKING:
+    from twin.description.machine import Machine
+    from twin.description.model import Model
+    from twin.engine.report import Report
+    from twin.engine.simulate import Simulation
+    from twin.study.measurements import Group, Validation
+    from twin.study.validate import PublishedValidation
+
+BAR_WIDTH = 30
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object."""
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error, if it is a terminal, for work that reports (done, all)."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:5.1f} %" if whole else ""
+
+
+def _bar(part: float, whole: float, colour: str) -> str:
+    return f"[{colour}]{'█' * round(BAR_WIDTH * part / whole)}[/]" if whole > 0 else ""
+
+
+def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:
+    """Print a simulated step."""
+    console, job = _console(), simulation.job
+    total = figures.step_seconds
+    console.print(
+        f"[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]"
+        f"   grid {job.concrete_grid}   {job.concrete_micro_sequences} sequences × {job.micro_steps} micro-steps"
+    )
+    console.print(
+        f"\n[bold]{total:.3f} s[/] per step   [bold]{figures.percent_of_peak:.1f} %[/] of peak "
+        f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')} hardware, "
+        f"{format_si(figures.model_flops_per_second, 'FLOP/s')} model)   {figures.tokens_per_second:,.0f} tokens/s   "
+        f"{figures.energy_joules / 3.6e6:,.1f} kWh (devices)\n"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(4):
+        table.add_column()
+    rows = [("compute", figures.compute_seconds, "blue")]
+    if figures.slowest_device_wait_seconds > 0:
+        rows.append(("wait for the slowest device", figures.slowest_device_wait_seconds, "cyan"))
+    for axis, seconds in figures.exposed_by_axis.items():
+        if simulation.job.concrete_grid.size(axis) > 1:  # type: ignore[arg-type]
+            rows.append((f"exposed communication, {axis}", seconds, "yellow"))
+    rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
+    for name, seconds, colour in rows:
+        table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
+    console.print(table)
+    _memory(console, figures)
+    console.print(
+        f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} classes of ranks simulated, "
+        f"{answer['wall_seconds']:.2f} s"
+    )
+    if out is not None:
+        console.print(f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}")
+
+
+def _memory(console: Console, figures: Report) -> None:
+    memory = figures.memory
+    verdict = "[green]fits[/]" if memory.fits else "[bold red]does not fit[/]"
+    console.print(
+        f"\nMemory {format_si(memory.per_rank_bytes, 'B')} of {format_si(memory.capacity_bytes, 'B')} per rank: {verdict}"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, size in memory.by_category.items():
+        table.add_row(f"  {name}", f"{format_si(size, 'B', digits=3):>9}",
+                      _bar(size, max(memory.per_rank_bytes, memory.capacity_bytes), "magenta"))  # fmt: skip
+    console.print(table)
+
+
+def machine_list(machines: Sequence[Machine], *, as_json: bool) -> None:
+    """Print the machines that are known."""
+    if as_json:
+        print_json([{"name": m.name, "title": m.title, "nodes": m.nodes, "devices_per_node": m.devices_per_node,
+                     "device": m.device.name, "libraries": list(m.libraries)} for m in machines])  # fmt: skip
+        return
+    table = Table("machine", "nodes", "devices", "device", "peak", "memory", "NICs per node", "libraries")
+    for m in machines:
+        table.add_row(m.name, f"{m.nodes:,}", f"{m.nodes * m.devices_per_node:,}", m.device.title,
+                      format_si(m.device.peak_flops_per_second, "FLOP/s"), format_si(m.device.memory_bytes, "B"),
+                      f"{len(m.nic.devices)} × {format_si(m.nic.bandwidth_bytes_per_second, 'B/s')}",
+                      ", ".join(m.libraries))  # fmt: skip
+    _console().print(table)
+
+
+def machine(described: Machine, *, as_json: bool) -> None:
+    """Print one machine: every number with kind and source."""
+    if as_json:
+        print_json(described.model_dump(mode="json", by_alias=True))
+        return
+    console = _console()
+    console.print(f"[bold]{escape(described.title)}[/]\n")
+    table = Table("key", "value", "kind", "source")
+    table.columns[0].overflow = "fold"
+    table.columns[3].overflow = "fold"
+    for key, value in _rows(described):
+        if isinstance(value, Parameter):
+            _, dimension = split_name(key.rsplit(".", 1)[-1])
+            shown = format_si(value, dimension.si if dimension else "")
+            table.add_row(_yaml_path(key), shown, value.kind, escape(value.source))
+        else:
+            table.add_row(_yaml_path(key), escape(str(value)), "", "")
+    console.print(table)
+    console.print("Sources: " + "; ".join(f"{escape(k)} = {escape(v)}" for k, v in described.sources.items()))
+
+
+def _yaml_path(key: str) -> str:
+    return ".".join(split_name(part)[0] for part in key.split("."))
+
+
+def _rows(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in type(spec).model_fields:
+        if name in {"sources", "schema_version"}:
+            continue
+        yield from _value_rows(f"{prefix}{name}", getattr(spec, name))
+
+
+def _value_rows(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Spec):
+        yield from _rows(value, key + ".")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _value_rows(f"{key}.{name}", item)
+    elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
+        for item in value:
+            plain = [f"{v}" for n, v in item if not isinstance(v, Parameter)]
+            for name, inner in _rows(item):
+                if isinstance(inner, Parameter):
+                    yield f"{key}[{' '.join(plain)}].{name}", inner
+    elif value is not None and value != ():
+        yield key, value
+
+
+def models(known: Sequence[Model], *, as_json: bool) -> None:
+    """Print models."""
+    if as_json:
+        print_json([m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known])
+        return
+    table = Table("model", "parameters", "layers", "hidden", "heads", "sequence", "vocabulary")
+    for m in known:
+        table.add_row(m.name, f"{m.parameters / 1e9:.2f} B", str(m.layers), str(m.hidden), str(m.heads),
+                      str(m.sequence), str(m.vocabulary))  # fmt: skip
+    _console().print(table)
+
+
+def answer(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a flat answer."""
+    if as_json:
+        print_json(values)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in values.items():
+        name, dimension = split_name(key)
+        shown = value
+        if isinstance(value, float):
+            unit = dimension.si if dimension else ""
+            shown = format_si(value, {"seconds": "s", "bytes": "B", "flops": "FLOP"}.get(key, unit))
+        elif isinstance(value, dict):
+            shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+        table.add_row(f"[dim]{name.replace('_', ' ')}[/]", escape(str(shown)))
+    _console().print(table)
+
+
+def _groups(title: str, groups: Sequence[Group]) -> Table:
+    table = Table("group", "rows", "median error", "mean error", "90 % below", "bias", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for g in groups:
+        table.add_row(escape(g.name), str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}")
+    return table
+
+
+def measurements(result: Validation, *, as_json: bool) -> None:
+    """Print a comparison with a user's measurements."""
+    if as_json:
+        print_json({"kind": result.kind, "groups": [vars_of(g) for g in result.groups], "rows": result.rows,
+                    "skipped": result.skipped})  # fmt: skip
+        return
+    console = _console()
+    console.print(_groups(f"Predicted against measured: {result.kind}", result.groups))
+    for reason, count in result.skipped.items():
+        console.print(f"[yellow]{count} rows left out:[/] {escape(reason)}")
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a dictionary of its fields."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def published(result: PublishedValidation, *, as_json: bool) -> None:
+    """Print the comparison with published runs."""
+    if as_json:
+        print_json({
+            **{part: [vars_of(c) | {"error": c.error} for c in getattr(result, part)]
+               for part in ("weak_scaling", "ablation", "kernel_tuning")},
+            "weak_scaling_summary": vars_of(result.summary),
+            "collectives": [vars_of(g) for g in result.collectives],
+        })  # fmt: skip
+        return
+    console = _console()
+    for title, part in (("Weak scaling, seconds per batch (arXiv 2502.08145)", result.weak_scaling),
+                        ("Overlap ablation, GPT-80B on 8,192 GCDs of Frontier", result.ablation),
+                        ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning)):  # fmt: skip
+        table = Table("case", "predicted", "measured", "error", "compute", "wait", "exposed", "grid (data × z × y × x)",
+                      title=title, title_justify="left")  # fmt: skip
+        for c in part:
+            d = c.details
+            low, high = d.get("interval", (c.predicted, c.predicted))
+            table.add_row(escape(c.name), f"{c.predicted:.2f} s [{low:.2f}–{high:.2f}]" if low < high else f"{c.predicted:.2f} s",
+                          f"{c.measured:.2f} s", f"{c.error:+.1%}", f"{d['compute_seconds']:.2f}",
+                          f"{d['slowest_device_wait_seconds']:.2f}", f"{d['exposed_seconds']:.2f}", d["grid"])  # fmt: skip
+        console.print(table)
+    s = result.summary
+    console.print(f"Weak scaling: median error {s.median:.1%}, largest {max(abs(c.error) for c in result.weak_scaling):.1%}. "
+                  "Nothing was fitted to these times.\n")  # fmt: skip
+    console.print(_groups("Collectives, all sizes, package data", result.collectives))

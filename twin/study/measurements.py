@@ -1,0 +1,235 @@
+"""Predictions beside a user's measurements: collectives, matrix products, training iterations.
+
+The kind of a table is told by its header:
+
+* `machine,collective,library,ranks,bytes,microseconds`
+* `device,m,n,k,microseconds`
+* `nodes,gpus,global_batch_sequences,micro_batch_sequences,layers,hidden,heads,sequence_length,
+  data_parallel,tensor_parallel,iteration_milliseconds` (simulated as y = tensor_parallel)
+
+Further columns are carried along. Rows that the twin does not know (another library, an
+unknown machine) are counted and named, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from twin.cost.collective import collective_cost
+from twin.cost.gemm import gemm_seconds
+from twin.cost.placement import Placement
+from twin.description.device import Device
+from twin.description.library import CollectiveKind
+from twin.description.load import load_device, load_job, load_machine, names
+from twin.description.machine import Machine
+from twin.description.problems import DescriptionError, Problem, fail
+from twin.engine.simulate import simulate
+from twin.schedule.kernels import Gemm
+from twin.study.parallel import in_parallel
+
+COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
+GEMMS = ("device", "m", "n", "k", "microseconds")
+ITERATIONS = ("nodes", "gpus", "global_batch_sequences", "micro_batch_sequences", "layers", "hidden", "heads",
+              "sequence_length", "data_parallel", "tensor_parallel", "iteration_milliseconds")  # fmt: skip
+WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
+ALIASES = {"dgx-a100-node": "dgx-a100", "dgx-h100-node": "dgx-h100", "perlmutter-node": "perlmutter"}
+"""Names of single nodes in public tables, and the machine whose node it is."""
+ITERATION_MACHINE = "dgx-a100"
+VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
+"""GPT-2's vocabulary; Megatron pads it to a multiple of 128 × tensor_parallel."""
+MPI_WRAPPER = "mpich-rccl"
+MPI_WRAPPER_SECONDS = 17e-6
+"""github ggracelii/mpich-rccl: calling RCCL through MPICH adds 15 to 20 µs to what it measures."""
+MOST_ROWS = 200_000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Errors of one group of rows; errors are |predicted − measured| / measured."""
+
+    name: str
+    count: int
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    """Mean of the signed errors."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A whole table compared."""
+
+    kind: str
+    groups: list[Group]
+    rows: list[dict[str, Any]]
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Reason → number of rows."""
+
+
+def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
+    """Compare the rows of a CSV file with predictions."""
+    header, rows = _read(path)
+    kinds: dict[tuple[str, ...], tuple[str, Callable[..., Any]]] = {
+        COLLECTIVES: ("collectives", _collective), GEMMS: ("gemm", _gemm), ITERATIONS: ("iterations", _iteration),
+    }  # fmt: skip
+    for columns, (kind, predict) in kinds.items():
+        if set(columns) <= set(header):
+            measured = _numbers(path, rows, columns)
+            answers = in_parallel(predict, measured, workers if kind == "iterations" else 1, progress)
+            return _compare(kind, measured, answers, columns[-1])
+    wanted = "; or ".join(",".join(columns) for columns in kinds)
+    raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            header = [str(h).strip() for h in reader.fieldnames or []]
+            rows = []
+            for row in reader:
+                rows.append(row)
+                if len(rows) > MOST_ROWS:
+                    raise fail(str(path), f"has more than {MOST_ROWS:,} rows")
+    except OSError as error:
+        raise fail(str(path), f"cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise fail(str(path), f"not a CSV file in UTF-8: {error}") from None
+    if not rows:
+        raise fail(str(path), "has no rows")
+    return header, rows
+
+
+def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[str]) -> list[dict[str, Any]]:
+    """Convert what must be a positive number, and report every cell that is not."""
+    converted, problems = [], []
+    for line, row in enumerate(rows, start=2):
+        new: dict[str, Any] = dict(row)
+        for column in columns:
+            text = row.get(column)
+            if column in WORDS:
+                if not text:
+                    problems.append(Problem(f"line {line}, {column}", "missing"))
+                continue
+            try:
+                value = float(text or "nan")
+            except ValueError:
+                value = float("nan")
+            if not (np.isfinite(value) and value > 0):
+                problems.append(Problem(f"line {line}, {column}", "must be a number above 0", text))
+            new[column] = value
+        converted.append(new)
+    if problems:
+        raise DescriptionError(problems[:20], str(path))
+    return converted
+
+
+def _compare(kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, str] | str], measured: str) -> Validation:
+    done, skipped = [], dict[str, int]()
+    by_group: dict[str, list[float]] = {}
+    for row, answer in zip(rows, answers, strict=True):
+        if isinstance(answer, str):
+            skipped[answer] = skipped.get(answer, 0) + 1
+            continue
+        seconds, group = answer
+        scale = 1e3 if measured.endswith("milliseconds") else 1e6
+        predicted = seconds * scale
+        error = predicted / row[measured] - 1.0
+        unit = measured.rsplit("_", maxsplit=1)[-1]
+        done.append({**row, "group": group, f"predicted_{unit}": predicted, f"measured_{unit}": row[measured],
+                     "predicted": predicted, "measured": row[measured], "error": error})  # fmt: skip
+        by_group.setdefault(group, []).append(error)
+    return Validation(kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped)
+
+
+def summary(name: str, errors: Sequence[float]) -> Group:
+    """Summarise signed relative errors."""
+    size = np.abs(np.array(errors))
+    return Group(name, len(size), float(np.median(size)), float(size.mean()), float(np.percentile(size, 90)),
+                 float(np.mean(errors)))  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _machine(name: str) -> Machine | str:
+    try:
+        return load_machine(ALIASES.get(name, name))
+    except DescriptionError:
+        return f"machine {name!r} is not known"
+
+
+@lru_cache(maxsize=64)
+def _device(name: str) -> Device | str:
+    return load_device(name) if name in names("devices") else f"device {name!r} is not known"
+
+
+def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
+    machine = _machine(row["machine"])
+    if isinstance(machine, str):
+        return machine
+    library = machine.libraries.get(row["library"])
+    if library is None:
+        return f"{machine.name} has no library {row['library']!r} (it has {', '.join(machine.libraries)})"
+    if row["collective"] not in get_args(CollectiveKind):
+        return f"collective {row['collective']!r} is not known"
+    ranks = int(row["ranks"])
+    if ranks > machine.nodes * machine.devices_per_node:
+        return f"more ranks than {machine.name} has devices"
+    cost = collective_cost(machine, library, row["collective"], row["bytes"], _placement(machine.name, ranks))
+    wrapper = MPI_WRAPPER_SECONDS if MPI_WRAPPER in str(row.get("source", "")) else 0.0
+    span = "one node" if ranks <= machine.devices_per_node else "multi-node"
+    return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}"
+
+
+@lru_cache(maxsize=256)
+def _placement(machine_name: str, ranks: int) -> Placement:
+    machine = _machine(machine_name)
+    assert isinstance(machine, Machine)
+    return Placement.contiguous(ranks, machine.devices_per_node, machine.network.group_nodes)
+
+
+def _gemm(row: Mapping[str, Any]) -> tuple[float, str] | str:
+    device = _device(row["device"])
+    if isinstance(device, str):
+        return device
+    gemm = Gemm(int(row["m"]), int(row["n"]), int(row["k"]), "TN")
+    return gemm_seconds(device, gemm, tuned=False), row["device"]
+
+
+def iteration_job(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the job of a Megatron-DeepSpeed iteration: fp16, full recomputation, unfused attention."""
+
+    def whole(key: str) -> int:
+        return int(row[key])
+
+    multiple = VOCABULARY_MULTIPLE * whole("tensor_parallel")
+    vocabulary = -(-VOCABULARY // multiple) * multiple
+    return {
+        "name": "measured iteration",
+        "model": {"layers": whole("layers"), "hidden": whole("hidden"), "heads": whole("heads"),
+                  "sequence": whole("sequence_length"), "vocabulary": vocabulary},
+        "machine": row.get("machine") or ITERATION_MACHINE,
+        "ranks": whole("gpus"),
+        "grid": {"data": whole("data_parallel"), "y": whole("tensor_parallel")},
+        "batch": {"sequences": whole("global_batch_sequences"), "micro_sequences": whole("micro_batch_sequences")},
+        "precision": "fp16",
+        "attention": "plain",
+        "overlap": {"all_reduce": False},
+    }  # fmt: skip
+
+
+def _iteration(row: Mapping[str, Any]) -> tuple[float, str] | str:
+    try:
+        job = load_job(iteration_job(row))
+    except DescriptionError as error:
+        return str(error.problems[0])
+    return simulate(job).step_seconds, str(row["nodes"])

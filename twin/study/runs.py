@@ -1,0 +1,113 @@
+"""Write a simulated run: trace directory, resolved job, timeline page, Chrome trace."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from twin import __version__
+from twin.description.grid import AXES
+from twin.description.problems import fail
+from twin.description.units import format_si
+from twin.engine.events import event_table
+from twin.engine.simulate import Simulation
+from twin.trace.chrome import write_chrome
+from twin.trace.html import timeline_html
+from twin.trace.store import write_trace
+
+MOST_SHOWN = 4
+"""Ranks drawn in the timeline page."""
+
+
+def rank_name(simulation: Simulation, rank: int) -> str:
+    """Name a rank with its coordinates."""
+    at = simulation.job.concrete_grid.coordinates(rank)
+    return f"rank {rank} ({', '.join(f'{axis} {at[axis]}' for axis in AXES)})"
+
+
+def default_ranks(simulation: Simulation) -> list[int]:
+    """One rank of each class."""
+    return [int(r) for r in simulation.partition.representatives]
+
+
+def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any],
+              ranks: Sequence[int] | None, *, overwrite: bool) -> None:  # fmt: skip
+    """Write `manifest.json`, `events.parquet`, `classes.parquet`, `job.yaml`, `timeline.html`."""
+    chosen = list(ranks or default_ranks(simulation))
+    events = _events(simulation, chosen)
+    job = simulation.job
+    manifest = {
+        "kind": "predicted",
+        "job": job.model_dump(mode="json", by_alias=True),
+        "code_version": __version__,
+        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "clock": {"method": "simulated", "uncertainty_ns": 0},
+        "seed": job.seed,
+        "figures": {k: v for k, v in figures.items() if k != "wall_seconds"},
+        "ranks_written": chosen,
+        "classes": [
+            {"representative": int(r), "ranks": int(n)}
+            for r, n in zip(
+                simulation.partition.representatives, np.bincount(simulation.partition.rank_class), strict=True
+            )
+        ],
+    }
+    rank_class = pa.table(
+        {"rank": np.arange(job.ranks, dtype=np.int32), "class": simulation.partition.rank_class.astype(np.int32)}
+    )
+    extra = {
+        "job.yaml": yaml.safe_dump(job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True),
+        "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN]),
+    }
+    write_trace(directory, manifest, events, rank_class, extra, overwrite=overwrite)
+
+
+def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int]) -> str:
+    """Return the HTML timeline of a few ranks."""
+    job = simulation.job
+    memory = figures["memory"]
+    facts = [
+        ("step", f"{figures['step_seconds']:.3f} s"),
+        ("percent of peak", f"{figures['percent_of_peak']:.1f} %"),
+        ("compute", f"{figures['compute_seconds']:.3f} s"),
+        ("waiting for the slowest device", f"{figures['slowest_device_wait_seconds']:.3f} s"),
+        ("exposed communication", f"{figures['exposed_communication_seconds']:.3f} s"),
+        ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
+        ("memory per rank", f"{format_si(memory['per_rank_bytes'], 'B', digits=3)} of "
+                            f"{format_si(memory['capacity_bytes'], 'B', digits=3)}"),
+        ("grid", str(job.concrete_grid)),
+    ]  # fmt: skip
+    title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}, predicted"
+    names = {rank: rank_name(simulation, rank) for rank in ranks}
+    return timeline_html(_events(simulation, list(ranks)), names, title, facts)
+
+
+def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] | None, *,
+                       overwrite: bool) -> None:  # fmt: skip
+    """Write the chosen ranks for Perfetto; whole or not at all."""
+    chosen = list(ranks or default_ranks(simulation))
+    if path.exists() and not overwrite:
+        raise fail(str(path), "exists already; choose another file or pass --force")
+    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
+    try:
+        write_chrome(temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen})
+        temporary.replace(path)
+    except OSError as error:
+        raise fail(str(path), f"cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _events(simulation: Simulation, ranks: list[int]) -> pa.Table:
+    try:
+        return event_table(simulation, ranks)
+    except ValueError as error:
+        raise fail("--ranks", str(error)) from None

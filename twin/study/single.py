@@ -1,0 +1,73 @@
+"""Answers to a single question: one collective, one matrix product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
+from twin.cost.gemm import gemm_seconds
+from twin.description.grid import Grid
+from twin.description.library import CollectiveKind
+from twin.description.load import load_machine
+from twin.description.machine import Machine
+from twin.description.problems import did_you_mean, fail
+from twin.description.units import SUFFIXES, parse_quantity
+from twin.engine.layout import Layout, groups_of
+from twin.schedule.kernels import Gemm, Mode
+
+BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
+
+
+def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size: str, stride: int,
+                      library: str | None) -> dict[str, Any]:  # fmt: skip
+    """Price one collective over ranks 0, stride, 2·stride, …"""
+    machine = load_machine(machine_name)
+    name = library or machine.library
+    if name not in machine.libraries:
+        raise fail("--library", f"{machine.name}: {did_you_mean(name, machine.libraries)}", name)
+    try:
+        bytes_ = parse_quantity(size, SUFFIXES["_bytes"])
+    except ValueError as error:
+        raise fail("--bytes", str(error)) from None
+    if bytes_ <= 0:
+        raise fail("--bytes", "must be more than 0", size)
+    capacity = machine.nodes * machine.devices_per_node
+    if ranks * stride > capacity:
+        raise fail("--ranks", f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}", ranks)
+    grid = Grid(z=ranks, x=stride)  # z over x gives groups with this stride
+    groups = groups_of(grid, "z", Layout.contiguous(machine, ranks * stride))
+    cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
+    bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
+    return {
+        "machine": machine.name, "library": name, "kind": kind, "ranks": ranks, "stride": stride, "bytes": bytes_,
+        "seconds": cost.seconds, "startup_seconds": cost.startup_seconds, "transfer_seconds": cost.transfer_seconds,
+        "bus_bandwidth_bytes_per_second": bus, "algorithm": cost.algorithm, "protocol": cost.protocol,
+        "nodes": groups.placements[groups.pattern[0]].node_count,
+        "busiest_resource": _busiest(machine, cost),
+    }  # fmt: skip
+
+
+def _busiest(machine: Machine, cost: CollectiveCost) -> dict[str, Any] | None:
+    """The resource nearest to its capacity, and its share of it."""
+    best: dict[str, Any] | None = None
+    for pattern, uses in cost.node_loads.items():
+        for use in uses:
+            share = use.bytes / cost.transfer_seconds / resource_capacity(machine, use.kind, use.index)
+            if np.isfinite(share) and (best is None or share > best["share_of_capacity"]):
+                best = {"kind": use.kind, "index": use.index, "devices": list(pattern), "share_of_capacity": share}
+    return best
+
+
+def gemm_answer(machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool) -> dict[str, Any]:
+    """Price one matrix product on a machine's device."""
+    machine = load_machine(machine_name)
+    device = machine.device
+    gemm = Gemm(m, n, k, mode)
+    seconds = gemm_seconds(device, gemm, tuned=tuned)
+    return {
+        "machine": machine.name, "device": device.name, "m": m, "n": n, "k": k, "mode": mode, "tuned": tuned,
+        "seconds": seconds, "flops": gemm.flops, "flops_per_second": gemm.flops / seconds,
+        "percent_of_peak": 100.0 * gemm.flops / seconds / device.peak_flops_per_second,
+    }  # fmt: skip
