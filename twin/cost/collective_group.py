@@ -39,7 +39,8 @@ class Group:
     local_latency_seconds: float
     """Hardware latency of a hop inside a node."""
     network_latency_seconds: float
-    """Mean hardware latency of a hop between neighbouring nodes of the ring."""
+    """Hardware latency of a hop between neighbouring nodes of the ring; the hop that leaves the
+    dragonfly group decides if there is one, for all members step together."""
     far_latency_seconds: float
     """Hardware latency of a hop between far nodes of the group (tree, recursive doubling)."""
     crossings: tuple[int, ...]
@@ -68,7 +69,6 @@ def look(machine: Machine, placement: Placement) -> Group:
     outside = float(network.group_latency_seconds or 0.0) + switch
     # Neighbours share a first-level switch except at its border; see Placement.contiguous.
     leave_switch = min(1.0, 1.0 / network.nodes_per_switch)
-    leave_group = sum(crossings) / nodes
     one_switch = nodes <= network.nodes_per_switch
     return Group(
         machine=machine,
@@ -84,7 +84,7 @@ def look(machine: Machine, placement: Placement) -> Group:
         local_latency_seconds=float(machine.fabric.latency_seconds),
         network_latency_seconds=near
         + (0.0 if one_switch else leave_switch * switch)
-        + leave_group * outside,
+        + (outside if crossings else 0.0),
         far_latency_seconds=near
         + (0.0 if one_switch else switch)
         + (outside if crossings else 0.0),

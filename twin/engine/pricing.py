@@ -2,6 +2,9 @@
 
 Shared resources are numbered: first those of each node (NICs, then directed links, then
 ports), node after node, then the global links of each dragonfly group.
+
+A resource that could carry everything that may ever run over it at once never slows anything
+down, so it is left out: that is exact, and it keeps links apart that nobody notices.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
 from twin.description.grid import Axis
@@ -17,7 +21,7 @@ from twin.description.job import Job
 from twin.engine.layout import AxisGroups, Ints, Layout
 from twin.engine.program import Call
 from twin.engine.symmetry import Edges
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
 
 Key = tuple[str, int, int]
 """("node", index of the node in the placement, local resource) or ("uplink", group, 0)."""
@@ -27,14 +31,16 @@ Key = tuple[str, int, int]
 class Prices:
     """Costs of all calls, and the labelled loads of each axis.
 
-    `costs[call][pattern]` is the cost of a call on a placement pattern of its axis.
+    `costs[call][pattern]` is the cost of a call on a placement pattern of its axis;
+    `alike[axis][pattern]` is the same number for patterns on which every call costs the same.
     `label_bytes[axis][label][call]` are the bytes an edge with this label carries in a call.
     """
 
     costs: list[list[CollectiveCost]]
+    alike: dict[Axis, Ints]
     edges: dict[Axis, Edges]
     label_bytes: dict[Axis, list[Mapping[int, float]]]
-    capacity: np.ndarray[tuple[int], np.dtype[np.float64]]
+    capacity: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,18 +73,65 @@ def price(job: Job, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups], layo
          for p in axes[COMMUNICATOR_AXIS[communicator]].placements]
         for communicator, kind, size in calls
     ]  # fmt: skip
-    edges: dict[Axis, Edges] = {}
-    label_bytes: dict[Axis, list[Mapping[int, float]]] = {}
+    capacity = _capacity(job, resources)
+    found: dict[Axis, _Loads] = {}
+    alike: dict[Axis, Ints] = {}
     for axis, groups in axes.items():
-        own = [i for i, call in enumerate(calls) if COMMUNICATOR_AXIS[call[0]] == axis]
-        edges[axis], label_bytes[axis] = _edges(groups, layout, resources, {i: costs[i] for i in own})
-    return Prices(costs, edges, label_bytes, _capacity(job, resources))
+        own = {i: costs[i] for i, call in enumerate(calls) if COMMUNICATOR_AXIS[call[0]] == axis}
+        streams = {i: calls[i][0] for i in own}
+        found[axis] = _loads(groups, layout, resources, own, streams)
+        alike[axis] = _alike(len(groups.placements), own)
+    demand = np.zeros(len(capacity))
+    for loads in found.values():
+        np.add.at(demand, loads.edges.resource, loads.rate)
+    binding = demand > capacity
+    edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
+    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity)
 
 
-def _edges(groups: AxisGroups, layout: Layout, resources: _Resources,
-           costs: Mapping[int, list[CollectiveCost]]) -> tuple[Edges, list[Mapping[int, float]]]:  # fmt: skip
+@dataclass(frozen=True)
+class _Loads:
+    """All loads of one axis, before those that cannot bind are left out."""
+
+    edges: Edges
+    rate: NDArray[np.float64]
+    """(edges,): most bytes per second an edge can carry, its communicators together."""
+    label_bytes: list[Mapping[int, float]]
+
+
+def _only(edges: Edges, binding: NDArray[np.bool_]) -> Edges:
+    kept = binding[edges.resource]
+    return Edges(edges.group[kept], edges.resource[kept], edges.label[kept])
+
+
+def _alike(patterns: int, costs: Mapping[int, list[CollectiveCost]]) -> Ints:
+    known: dict[tuple[tuple[float, float], ...], int] = {}
+    keys = [tuple((c[p].startup_seconds, c[p].transfer_seconds) for c in costs.values()) for p in range(patterns)]
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+
+def _most(loads: Sequence[tuple[int, float]], number: int, costs: Mapping[int, list[CollectiveCost]],
+          streams: Mapping[int, Communicator]) -> float:  # fmt: skip
+    """Most bytes per second of these loads: one call of each communicator at a time."""
+    fastest: dict[Communicator, float] = {}
+    for call, size in loads:
+        rate = size / max(costs[call][number].transfer_seconds, 1e-30)
+        fastest[streams[call]] = max(fastest.get(streams[call], 0.0), rate)
+    return sum(fastest.values())
+
+
+def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Mapping[int, list[CollectiveCost]],
+           streams: Mapping[int, Communicator]) -> _Loads:  # fmt: skip
     labels: dict[tuple[tuple[int, float], ...], int] = {}
     columns: list[tuple[Ints, Ints, Ints]] = []
+    rates: list[NDArray[np.float64]] = []
+
+    def add(which: Ints, targets: Ints, loads: list[tuple[int, float]], number: int) -> None:
+        label = labels.setdefault(tuple(loads), len(labels))
+        columns.append((np.repeat(which, targets.shape[1]), targets.ravel(),
+                        np.full(targets.size, label, dtype=np.int64)))  # fmt: skip
+        rates.append(np.full(targets.size, _most(loads, number, costs, streams)))
+
     for number, placement in enumerate(groups.placements):
         which = np.flatnonzero(groups.pattern == number)
         per_pattern: dict[tuple[int, ...], dict[int, list[tuple[int, float]]]] = {}
@@ -100,20 +153,14 @@ def _edges(groups: AxisGroups, layout: Layout, resources: _Resources,
             kinds.setdefault(pattern, []).append(i)
         for pattern, at in kinds.items():
             for local, loads in per_pattern.get(pattern, {}).items():
-                label = labels.setdefault(tuple(loads), len(labels))
-                columns.append(_column(which, nodes[:, at] * resources.per_node + local, label))
+                add(which, nodes[:, at] * resources.per_node + local, loads, number)
         offset = resources.nodes * resources.per_node
         starts = np.array([placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64)
         for g, start in zip(sorted(uplinks), starts, strict=True):
-            label = labels.setdefault(tuple(uplinks[g]), len(labels))
             outside = layout.switch_group[members[:, first[start]]]
-            columns.append(_column(which, outside[:, None] + offset, label))
-    return _join(columns), [dict(loads) for loads in labels]
-
-
-def _column(which: Ints, resources: Ints, label: int) -> tuple[Ints, Ints, Ints]:
-    group = np.repeat(which, resources.shape[1])
-    return group, resources.ravel(), np.full(resources.size, label, dtype=np.int64)
+            add(which, outside[:, None] + offset, uplinks[g], number)
+    rate = np.concatenate(rates) if rates else np.zeros(0)
+    return _Loads(_join(columns), rate, [dict(loads) for loads in labels])
 
 
 def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
@@ -124,7 +171,7 @@ def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
     return Edges(group, resource, label)
 
 
-def _capacity(job: Job, resources: _Resources) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _capacity(job: Job, resources: _Resources) -> NDArray[np.float64]:
     machine = job.machine
     node = np.full(resources.per_node, np.inf)
     for nic in range(resources.nics):

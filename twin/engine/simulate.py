@@ -52,7 +52,7 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     prices = price(job, program.calls, axes, layout)
     speed, typical = _slowness(job)
     partition = (
-        fold(axes, prices.edges, speed, prices.capacity)
+        fold(axes, prices.alike, prices.edges, speed, prices.capacity)
         if engine == "folded"
         else unfolded(axes, prices.edges, job.ranks, prices.capacity)
     )

@@ -2,8 +2,8 @@
 
 An *equitable partition* of the machine as the job uses it, by colour refinement. Three kinds
 of vertices: ranks, groups (of every axis) and shared resources (NICs, links, global links).
-Colours start from what differs: a rank's device speed, a group's placement, a resource's
-capacity. Then, until nothing splits any more:
+Colours start from what differs: a rank's device speed, what collectives cost on a group's
+placement, a resource's capacity. Then, until nothing splits any more:
 
 * a group's colour takes in the colours of its members and of the resources it loads,
 * a resource's colour takes in the colours of the groups that load it,
@@ -85,15 +85,16 @@ class Partition:
         return len(self.representatives)
 
 
-def fold(axes: Mapping[Axis, AxisGroups], edges: Mapping[Axis, Edges], speed: NDArray[np.float64],
-         capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
+def fold(axes: Mapping[Axis, AxisGroups], alike: Mapping[Axis, Ints], edges: Mapping[Axis, Edges],
+         speed: NDArray[np.float64], capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
     """Find the coarsest equitable partition.
 
-    `speed` is (ranks,), `capacity` is (resources,).
+    `alike[axis]` numbers the placement patterns by what collectives cost on them; `speed` is
+    (ranks,), `capacity` is (resources,).
     """
     rank = _compress(speed.view(np.uint64))
     resource = _compress(capacity.view(np.uint64))
-    group = {axis: _compress(_mix(a.pattern.astype(np.uint64), 1)) for axis, a in axes.items()}
+    group = {axis: _compress(alike[axis][a.pattern].astype(np.uint64)) for axis, a in axes.items()}
     before = -1
     while (now := _count(rank, resource, *group.values())) != before:
         before = now
