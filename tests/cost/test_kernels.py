@@ -19,7 +19,8 @@ attentions = st.builds(
     sequence_length=st.sampled_from([1, 128, 200, 1024, 2048, 8192]),
     heads=st.integers(1, 32),
     head_size=st.sampled_from([32, 64, 80, 128, 256]),
-    fused=st.booleans(),
+    form=st.sampled_from(["flash", "fused_softmax", "plain"]),
+    dropout=st.booleans(),
     backward=st.booleans(),
     element_bytes=st.sampled_from([2, 4]),
 )
@@ -51,7 +52,7 @@ def test_more_sequences_cost_more_and_at_most_in_proportion(
 ) -> None:
     double = Attention(
         2 * attention.sequences, attention.sequence_length, attention.heads, attention.head_size,
-        attention.fused, attention.backward, attention.element_bytes,
+        attention.form, attention.dropout, attention.backward, attention.element_bytes,
     )  # fmt: skip
     one, two = kernel_seconds(device, attention), kernel_seconds(device, double)
     assert one * (1 - 1e-9) <= two <= 2 * one * (1 + 1e-9)
@@ -60,8 +61,8 @@ def test_more_sequences_cost_more_and_at_most_in_proportion(
 @pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_fused_beats_plain_for_long_sequences(name: str, backward: bool) -> None:
-    fused = Attention(4, 2048, 16, 128, fused=True, backward=backward)
-    plain = Attention(4, 2048, 16, 128, fused=False, backward=backward)
+    fused = Attention(4, 2048, 16, 128, form="flash", backward=backward)
+    plain = Attention(4, 2048, 16, 128, form="plain", backward=backward)
     assert kernel_seconds(DEVICES[name], plain) > 2 * kernel_seconds(DEVICES[name], fused)
 
 

@@ -68,6 +68,12 @@ class CollectiveCost:
         return self.startup_seconds + self.transfer_seconds
 
     @property
+    def peak_bytes_per_second(self) -> float:
+        """Rate on its busiest resource when nothing else runs."""
+        sizes = [use.bytes for uses in self.node_loads.values() for use in uses]
+        return max([*sizes, *self.uplink_loads], default=0.0) / max(self.transfer_seconds, 1e-30)
+
+    @property
     def loads(self) -> tuple[Load, ...]:
         """All loads written out, node by node."""
         nodes = [

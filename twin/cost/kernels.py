@@ -34,7 +34,7 @@ def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True) -> flo
         case Gemm():
             return gemm_seconds(device, kernel, tuned=tuned)
         case Attention():
-            if kernel.fused:
+            if kernel.form == "flash":
                 return _fused_attention_seconds(device, kernel)
             return _plain_attention_seconds(device, kernel, tuned=tuned)
         case Memory():
@@ -62,19 +62,19 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
     streaming = attention.bytes / (
         device.memory_bandwidth_bytes_per_second * device.memory_efficiency
     )
-    kernels = 3 if attention.backward else 1  # backward: row sums, gradients, conversion of dQ
-    return max(computed / (rate * occupied), streaming) + kernels * device.kernel_latency_seconds
+    floor = attention.kernels * device.kernel_latency_seconds
+    return max(computed / (rate * occupied), streaming) + floor
 
 
 def _plain_attention_seconds(device: Device, attention: Attention, *, tuned: bool) -> float:
-    model, s, size = device.attention, attention.sequence_length, attention.head_size
+    s, size = attention.sequence_length, attention.head_size
     batch, width = attention.sequences * attention.heads, attention.element_bytes
     scores = Gemm(s, s, size, "TN", batch, width)  # Q·Kᵀ; in backward dO·Vᵀ
     values = Gemm(s, size, s, "NN", batch, width)  # P·V; in backward dS·K
     products = gemm_seconds(device, scores, tuned=tuned) + gemm_seconds(device, values, tuned=tuned)
-    passes = model.score_passes_backward if attention.backward else model.score_passes_forward
     if attention.backward:
         turned = Gemm(s, size, s, "NT", batch, width)  # Pᵀ·dO and dSᵀ·Q
         products += 2 * gemm_seconds(device, turned, tuned=tuned)
-    matrix = float(batch * s * s * width)
-    return products + _memory_seconds(device, Memory(passes * matrix, kernels=round(passes / 2)))
+    between = attention.kernels - (4 if attention.backward else 2)
+    moved = attention.score_passes * float(batch * s * s * width) + attention.bytes
+    return products + _memory_seconds(device, Memory(moved, kernels=between))

@@ -66,7 +66,7 @@ def block_activation_bytes(job: Job, shapes: Shapes) -> float:
 
     Two norm inputs and outputs (m, h/G_x), qkv (m, 3h/G_y), attention output (m, h/G_y), MLP
     before and after its activation (m, 4h/G_y), norm statistics; unfused attention also keeps
-    its probabilities and their dropout-free copy.
+    its scores before and after normalisation, and dropout's mask.
     """
     m, e = shapes.tokens, job.element_bytes
     hidden_y = shapes.heads_y * job.model.head_size
@@ -74,7 +74,7 @@ def block_activation_bytes(job: Job, shapes: Shapes) -> float:
     scores = shapes.sequences * shapes.heads_y * job.model.sequence
     if job.attention == "flash":
         return float(saved + FP32_BYTES * scores)
-    return float(saved + 2 * e * scores * job.model.sequence)
+    return float(saved + (2 * e + (job.dropout > 0)) * scores * job.model.sequence)
 
 
 def activation_bytes(job: Job, shapes: Shapes) -> float:

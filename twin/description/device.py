@@ -4,7 +4,7 @@ Everything here is a property of the device and of the libraries that usually ru
 of the machine around it. The numbers are in `topologies/devices/*.yaml`.
 
 * `GemmModel`: what the matrix-multiply library has to work with (tiles, units, caches).
-* `AttentionModel`: rates of fused attention and passes of unfused attention.
+* `AttentionModel`: rates of flash attention.
 * `Device`: memory, bandwidth, power, launch costs, and the two models.
 """
 
@@ -68,7 +68,7 @@ class GemmModel(Spec):
 
 
 class AttentionModel(Spec):
-    """Self-attention: rates of the fused (flash) form, passes of the unfused form."""
+    """Self-attention: rates of the flash form."""
 
     forward_share: Parameter
     """Share of peak of fused forward on the flops it computes: long sequences, wide heads."""
@@ -78,10 +78,6 @@ class AttentionModel(Spec):
     """Head size at which the fused rate is half of the wide-head rate."""
     block_rows: Parameter
     """Rows of Q that one unit works on at a time; blocks masked entirely are skipped."""
-    score_passes_forward: Parameter
-    """Unfused: times the score matrix is read or written by scale, mask, softmax, dropout."""
-    score_passes_backward: Parameter
-    """The same in backward."""
 
 
 class Device(Spec):

@@ -75,7 +75,13 @@ class Job(Spec):
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
     data_reduction: DataReduction = DataReduction()
-    attention: Literal["flash", "plain"] = "flash"
+    attention: Literal["flash", "fused_softmax", "plain"] = "flash"
+    """flash: no score matrix in memory; fused_softmax: one kernel between two batched products
+    (Megatron's); plain: a kernel each for scale, mask and softmax."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropout after attention and MLP, and on unfused attention's scores."""
+    fused_elementwise: bool = False
+    """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
     kernel_tuning: bool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: bool = True

@@ -91,11 +91,7 @@ _COLLECTIVE_HOST_KERNELS = 2
 
 def launches(kernel: Kernel) -> int:
     """How many device kernels the host launches for an op."""
-    if isinstance(kernel, Memory):
-        return kernel.kernels
-    if isinstance(kernel, Attention) and not kernel.fused:
-        return 8 if kernel.backward else 5
-    return 1
+    return 1 if isinstance(kernel, Gemm) else kernel.kernels
 
 
 def kernel_flops(kernel: Kernel) -> float:

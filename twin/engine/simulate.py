@@ -96,11 +96,9 @@ def _transfer(prices: Prices, partition: Partition, call: int, axis: Axis,
     cost = prices.costs[call][group.pattern]
     seconds = cost.transfer_seconds
     demands: dict[int, float] = {}
-    peak = 0.0
     for use in group.uses:
         moved = prices.label_bytes[axis][use.label].get(call, 0.0)
         if moved > 0.0 and seconds > 0.0 and math.isfinite(partition.capacity[use.resource_class]):
             rate = moved / seconds
             demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count
-            peak = max(peak, rate)
-    return des.Transfer(cost.startup_seconds, seconds, tuple(demands.items()), peak)
+    return des.Transfer(cost.startup_seconds, seconds, tuple(demands.items()), cost.peak_bytes_per_second)

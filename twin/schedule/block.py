@@ -38,9 +38,20 @@ def norm_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
 def _attention(job: Job, shapes: Shapes, *, backward: bool) -> Attention:
     return Attention(
         sequences=shapes.sequences, sequence_length=job.model.sequence, heads=shapes.heads_y,
-        head_size=job.model.head_size, fused=job.attention == "flash", backward=backward,
+        head_size=job.model.head_size, form=job.attention, dropout=job.dropout > 0, backward=backward,
         element_bytes=job.element_bytes,
     )  # fmt: skip
+
+
+def _residual(job: Job, residual: float) -> Memory:
+    """Add to the residual stream, or two gradients that meet there.
+
+    Dropout (or its gradient) has a mask of one byte, and unless fused is a kernel of its own.
+    """
+    mask = residual / job.element_bytes if job.dropout else 0.0
+    if job.dropout and not job.fused_elementwise:
+        return Memory(5 * residual + mask, kernels=2)
+    return Memory(3 * residual + mask)
 
 
 def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
@@ -54,16 +65,17 @@ def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear
         use_weight(index, under)
         linear4d.forward(under, job, linears[index], shapes.tokens)
 
+    residual_add = _residual(job, residual)
     norm_forward(emit.under("norm1"), job, shapes)
     apply(0)
     emit.compute("attention", _attention(job, shapes, backward=False))
     apply(1)
-    emit.compute("residual1", Memory(3 * residual))
+    emit.compute("residual1", residual_add)
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     emit.compute("gelu", Memory(2 * inner))
     apply(3)
-    emit.compute("residual2", Memory(3 * residual))
+    emit.compute("residual2", residual_add)
 
 
 def block_backward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
@@ -82,12 +94,12 @@ def block_backward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linea
     emit.compute("gelu", Memory(3 * inner))
     apply(2)
     norm_backward(emit.under("norm2"), job, shapes)
-    emit.compute("residual2", Memory(3 * residual))
+    emit.compute("residual2", _residual(job, residual))
     apply(1)
     emit.compute("attention", _attention(job, shapes, backward=True))
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
-    emit.compute("residual1", Memory(3 * residual))
+    emit.compute("residual1", _residual(job, residual))
     return [name for name in pending if name is not None]
 
 

@@ -43,19 +43,24 @@ class Gemm:
         return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
 
 
+AttentionForm = Literal["flash", "fused_softmax", "plain"]
+"""flash: no score matrix in memory; fused_softmax: batched products around one kernel that
+scales, masks and normalises; plain: a kernel for each of these."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Causal self-attention of `heads` local heads over `sequences` × `sequence_length` tokens.
 
-    `fused` is flash attention (no score matrix in memory); otherwise two batched GEMMs and the
-    memory-bound kernels between them. Backward includes the recomputation flash attention does.
+    Backward includes the recomputation that flash attention does.
     """
 
     sequences: int
     sequence_length: int
     heads: int
     head_size: int
-    fused: bool = True
+    form: AttentionForm = "flash"
+    dropout: bool = False
     backward: bool = False
     element_bytes: int = 2
 
@@ -71,8 +76,30 @@ class Attention:
     @property
     def bytes(self) -> float:
         """Q, K, V and O once (their gradients too in backward)."""
-        one = self.sequences * self.sequence_length * self.heads * self.head_size * self.element_bytes
+        tokens = self.sequences * self.sequence_length
+        one = tokens * self.heads * self.head_size * self.element_bytes
         return float(one * (8 if self.backward else 4))
+
+    @property
+    def score_passes(self) -> float:
+        """Times the whole score matrix is read or written between the products.
+
+        Forward: scale, mask and softmax each read and write it, or one fused kernel does.
+        Backward: softmax reads two matrices and writes one; scale and mask read and write.
+        Dropout reads and writes, and writes or reads a mask of one byte.
+        """
+        if self.form == "flash":
+            return 0.0
+        own = {"fused_softmax": (2.0, 3.0), "plain": (6.0, 7.0)}[self.form][self.backward]
+        return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels on the device, copies into and out of the heads' layout included."""
+        if self.form == "flash":
+            return 3 if self.backward else 1  # backward: row sums, gradients, conversion of dQ
+        between = {"fused_softmax": (1, 1), "plain": (3, 3)}[self.form][self.backward]
+        return (4 if self.backward else 2) + between + self.dropout + 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
         emit.collective("all_reduce", _communicator(linear.contraction_axis), output_bytes)
-        if job.model.biases and linear.layer is not None:
+        if job.model.biases and linear.layer is not None and not job.fused_elementwise:
             # the bias can be added only to the complete sum, so no longer inside the GEMM
             emit.compute("bias", Memory(2.0 * output_bytes))
 

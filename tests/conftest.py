@@ -1,0 +1,52 @@
+"""Small jobs and machines that many tests share."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from twin.description.job import Job
+from twin.description.load import load_job
+
+MakeJob = Callable[..., Job]
+
+TINY = {"layers": 2, "hidden": 1680, "heads": 840, "sequence": 64, "vocabulary": 1000}
+"""Two blocks whose widths 1 to 8 divide, so that any small grid is possible."""
+
+
+@pytest.fixture(scope="session")
+def tiny() -> dict[str, Any]:
+    """Return the shape of the tiny model."""
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def make_job() -> MakeJob:
+    """Build a job from a grid, a machine (name or mapping), and any keys of a job file.
+
+    `per_rank` is how many sequences each (data, z) coordinate trains on in a step.
+    """
+
+    def make(
+        grid: Mapping[str, int] | None = None,
+        machine: str | Mapping[str, Any] = "perlmutter",
+        *,
+        model: Mapping[str, Any] | str | None = None,
+        per_rank: int = 1,
+        micro_sequences: int | str = 1,
+        overrides: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Job:
+        sizes = {"data": 1, "z": 1, "y": 1, "x": 1, **(grid or {})}
+        batch = per_rank * sizes["data"] * sizes["z"]
+        described = {
+            "model": TINY if model is None else model,
+            "machine": machine,
+            "ranks": sizes["data"] * sizes["z"] * sizes["y"] * sizes["x"],
+            "grid": sizes,
+            "batch": {"sequences": batch, "micro_sequences": micro_sequences},
+            **options,
+        }
+        return load_job(described, overrides)
+
+    return make
