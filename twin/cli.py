@@ -93,7 +93,9 @@ def simulate(
     show_ranks: Annotated[str, typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; "
                                             "by default one of each class.")] = "",
     chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing run in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --out or --chrome wrote before.")] = False,
+    with_interval: Annotated[bool, typer.Option("--interval", help="Also simulate optimistic and pessimistic "
+                                                "terms.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Simulate one training step of a job."""
@@ -112,6 +114,11 @@ def simulate(
     simulation = run(described, engine=engine.value)
     figures = report(simulation)
     answer = to_object(simulation, figures, time.perf_counter() - begin)
+    if with_interval:
+        from twin.study.interval import interval
+
+        bounds = interval(described)
+        answer["step_seconds_interval"] = [bounds.low, bounds.high]
     if out is not None or chrome is not None:
         from twin.study.runs import write_chrome_trace, write_run
 

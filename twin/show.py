@@ -84,6 +84,9 @@ def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out
         table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
     console.print(table)
     _memory(console, figures)
+    if "step_seconds_interval" in answer:
+        low, high = answer["step_seconds_interval"]
+        console.print(f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad.")
     console.print(
         f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} classes of ranks simulated, "
         f"{answer['wall_seconds']:.2f} s"
@@ -133,12 +136,17 @@ def machine(described: Machine, *, as_json: bool) -> None:
     for key, value in _rows(described):
         if isinstance(value, Parameter):
             _, dimension = split_name(key.rsplit(".", 1)[-1])
-            shown = format_si(value, dimension.si if dimension else "")
+            shown = format_si(value, dimension.si) if dimension else f"{value:.4g}"
             table.add_row(_yaml_path(key), shown, value.kind, escape(value.source))
         else:
             table.add_row(_yaml_path(key), escape(str(value)), "", "")
     console.print(table)
-    console.print("Sources: " + "; ".join(f"{escape(k)} = {escape(v)}" for k, v in described.sources.items()))
+    sources = dict(described.sources) | described.device.sources
+    for library in described.libraries.values():
+        sources |= library.sources
+    console.print("[bold]Sources[/]")
+    for short, document in sources.items():
+        console.print(f"  {escape(short)}: {escape(document)}")
 
 
 def _yaml_path(key: str) -> str:
@@ -192,6 +200,10 @@ def answer(values: Mapping[str, Any], *, as_json: bool) -> None:
         if isinstance(value, float):
             unit = dimension.si if dimension else ""
             shown = format_si(value, {"seconds": "s", "bytes": "B", "flops": "FLOP"}.get(key, unit))
+            if not dimension and key not in {"seconds", "bytes", "flops", "seconds_with_all_groups"}:
+                shown = f"{value:.4g}"
+            if key == "seconds_with_all_groups":
+                shown = format_si(value, "s")
         elif isinstance(value, dict):
             shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
         table.add_row(f"[dim]{name.replace('_', ' ')}[/]", escape(str(shown)))
@@ -238,14 +250,15 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
     for title, part in (("Weak scaling, seconds per batch (arXiv 2502.08145)", result.weak_scaling),
                         ("Overlap ablation, GPT-80B on 8,192 GCDs of Frontier", result.ablation),
                         ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning)):  # fmt: skip
-        table = Table("case", "predicted", "measured", "error", "compute", "wait", "exposed", "grid (data × z × y × x)",
+        table = Table("case", "predicted", "measured", "error", "compute", "wait", "exposed", "data × z × y × x",
                       title=title, title_justify="left")  # fmt: skip
         for c in part:
             d = c.details
             low, high = d.get("interval", (c.predicted, c.predicted))
             table.add_row(escape(c.name), f"{c.predicted:.2f} s [{low:.2f}–{high:.2f}]" if low < high else f"{c.predicted:.2f} s",
                           f"{c.measured:.2f} s", f"{c.error:+.1%}", f"{d['compute_seconds']:.2f}",
-                          f"{d['slowest_device_wait_seconds']:.2f}", f"{d['exposed_seconds']:.2f}", d["grid"])  # fmt: skip
+                          f"{d['slowest_device_wait_seconds']:.2f}", f"{d['exposed_seconds']:.2f}",
+                          " × ".join(str(size) for size in d["grid"].values()))  # fmt: skip
         console.print(table)
     s = result.summary
     console.print(f"Weak scaling: median error {s.median:.1%}, largest {max(abs(c.error) for c in result.weak_scaling):.1%}. "

@@ -91,9 +91,13 @@ def test_flops_are_the_exact_count_and_section_8(make_job, grid, recompute, voca
 @both
 def test_published_models_need_the_flops_of_section_8(name, recompute) -> None:
     described = {
-        "model": name, "machine": "frontier", "ranks": 64, "grid": {"z": 64}, "recompute": recompute,
+        "model": name,
+        "machine": "frontier",
+        "ranks": 64,
+        "grid": {"z": 64},
+        "recompute": recompute,
         "batch": {"sequences": 64, "micro_sequences": 1},
-    }  # fmt: skip
+    }
     job = load_job(described)
     assert counted_flops(job) == pytest.approx(section_8(job), rel=1e-12 if recompute else 0.02)
     m = job.model
@@ -200,8 +204,11 @@ def test_gathers_and_scatters_of_each_linear(make_job, z, recompute, cached, dep
     for micro in (0, 1):
         for layer in range(3):
             for linear in LINEARS:
-                own = [(n, o) for n, o in issued
-                       if n.startswith(f"micro{micro}/") and f"/block{layer}/{linear}/" in n]  # fmt: skip
+                own = [
+                    (n, o)
+                    for n, o in issued
+                    if n.startswith(f"micro{micro}/") and f"/block{layer}/{linear}/" in n
+                ]
                 gathers = [n.split("/")[1] for n, o in own if o.kind == "all_gather"]
                 again = [] if layer < cached else ["recompute" if recompute else "bwd"]
                 assert gathers == (["fwd", *again] if z > 1 else [])

@@ -10,14 +10,15 @@ down, so it is left out: that is exact, and it keeps links apart that nobody not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
 from twin.description.grid import Axis
-from twin.description.job import Job
+from twin.description.library import Library
+from twin.description.machine import Machine
 from twin.engine.layout import AxisGroups, Ints, Layout
 from twin.engine.program import Call
 from twin.engine.symmetry import Edges
@@ -41,6 +42,12 @@ class Prices:
     edges: dict[Axis, Edges]
     label_bytes: dict[Axis, list[Mapping[int, float]]]
     capacity: NDArray[np.float64]
+    first_global_link: int
+
+    def without_global_links(self) -> Prices:
+        """Return the same prices with no load on links between dragonfly groups."""
+        edges = {a: _only(e, np.arange(len(self.capacity)) < self.first_global_link) for a, e in self.edges.items()}
+        return replace(self, edges=edges)
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,9 @@ class _Resources:
         return offset[kind] + index
 
 
-def price(job: Job, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups], layout: Layout) -> Prices:
+def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups],
+          layout: Layout) -> Prices:  # fmt: skip
     """Price every call on every placement pattern of its axis."""
-    machine = job.machine
-    library = machine.libraries[job.library or machine.library]
     resources = _Resources(len(machine.nic.devices), machine.devices_per_node,
                            int(layout.node.max()) + 1, int(layout.switch_group.max()) + 1)  # fmt: skip
     costs = [
@@ -73,7 +79,7 @@ def price(job: Job, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups], layo
          for p in axes[COMMUNICATOR_AXIS[communicator]].placements]
         for communicator, kind, size in calls
     ]  # fmt: skip
-    capacity = _capacity(job, resources)
+    capacity = _capacity(machine, resources)
     found: dict[Axis, _Loads] = {}
     alike: dict[Axis, Ints] = {}
     for axis, groups in axes.items():
@@ -86,7 +92,8 @@ def price(job: Job, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups], layo
         np.add.at(demand, loads.edges.resource, loads.rate)
     binding = demand > capacity
     edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
-    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity)
+    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity,
+                  resources.nodes * resources.per_node)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,11 @@ def _only(edges: Edges, binding: NDArray[np.bool_]) -> Edges:
 
 
 def _alike(patterns: int, costs: Mapping[int, list[CollectiveCost]]) -> Ints:
-    known: dict[tuple[tuple[float, float], ...], int] = {}
-    keys = [tuple((c[p].startup_seconds, c[p].transfer_seconds) for c in costs.values()) for p in range(patterns)]
+    known: dict[tuple[tuple[float, float, float], ...], int] = {}
+    keys = [
+        tuple((c[p].startup_seconds, c[p].transfer_seconds, c[p].peak_bytes_per_second) for c in costs.values())
+        for p in range(patterns)
+    ]
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
 
@@ -171,8 +181,7 @@ def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
     return Edges(group, resource, label)
 
 
-def _capacity(job: Job, resources: _Resources) -> NDArray[np.float64]:
-    machine = job.machine
+def _capacity(machine: Machine, resources: _Resources) -> NDArray[np.float64]:
     node = np.full(resources.per_node, np.inf)
     for nic in range(resources.nics):
         node[resources.local("nic", nic)] = resource_capacity(machine, "nic", nic)

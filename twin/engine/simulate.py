@@ -11,7 +11,7 @@ import numpy as np
 from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.engine import des
-from twin.engine.layout import AxisGroups, Layout, groups_of
+from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import Prices, price
 from twin.engine.program import Program, compile_program
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
@@ -20,6 +20,17 @@ from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Schedule
 from twin.schedule.step import generate
 
 Engine = Literal["folded", "des"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Factors on all compute and all collective times, to see what uncertainty does."""
+
+    compute: float = 1.0
+    collective: float = 1.0
+
+
+EXACT = Scales()
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,8 @@ class Simulation:
     """(rank classes,): factor on compute time."""
     typical_slowness: float
     """Factor on compute time that all ranks share, because they wait for the slowest device."""
+    global_links_left_out: bool = False
+    """Whether contention on the links between dragonfly groups was left out to keep classes few."""
 
     @property
     def step_seconds(self) -> float:
@@ -42,24 +55,34 @@ class Simulation:
         return self.timeline.step_seconds
 
 
-def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None = None) -> Simulation:
-    """Simulate one training step; grid and micro-batch must be concrete."""
+def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None = None, scales: Scales = EXACT,
+             most_classes: int | None = None) -> Simulation:  # fmt: skip
+    """Simulate one training step; grid and micro-batch must be concrete.
+
+    With `most_classes`, a job whose ranks fall into more classes than that is simulated without
+    contention on global links, which is what makes classes many; the result says so.
+    """
     machine = job.machine
     program = compile_program(schedule or generate(job), job)
     layout = Layout.contiguous(machine, job.ranks)
     used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
     axes = {axis: groups_of(job.concrete_grid, axis, layout) for axis in used}
-    prices = price(job, program.calls, axes, layout)
+    library = machine.libraries[job.library or machine.library]
+    prices = price(machine, library, program.calls, axes, layout)
     speed, typical = _slowness(job)
-    partition = (
-        fold(axes, prices.alike, prices.edges, speed, prices.capacity)
-        if engine == "folded"
-        else unfolded(axes, prices.edges, job.ranks, prices.capacity)
-    )
+    left_out = False
+    if engine == "folded":
+        partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity)
+        if most_classes is not None and partition.rank_classes > most_classes:
+            inside = prices.without_global_links()
+            partition = fold(axes, prices.alike, inside.edges, speed, prices.capacity)
+            left_out = True
+    else:
+        partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
     slowness = speed[partition.representatives]
-    setting = _setting(job, program, partition, axes, prices, slowness.tolist())
+    setting = _setting(job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective)
     timeline = des.run(program, setting)
-    return Simulation(job, program, partition, prices, timeline, slowness, typical)
+    return Simulation(job, program, partition, prices, timeline, slowness, typical, left_out)
 
 
 def _slowness(job: Job) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:
@@ -70,11 +93,11 @@ def _slowness(job: Job) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], f
     return slowness, typical
 
 
-def _setting(job: Job, program: Program, partition: Partition, axes: dict[Axis, AxisGroups],
-             prices: Prices, slowness: list[float]) -> des.Setting:  # fmt: skip
+def _setting(job: Job, program: Program, partition: Partition, prices: Prices, slowness: list[float],
+             scale: float) -> des.Setting:  # fmt: skip
     communicators: dict[Communicator, None] = {c: None for c, _, _ in program.calls}
     transfers = [
-        [_transfer(prices, partition, number, COMMUNICATOR_AXIS[communicator], group)
+        [transfer_of(prices, partition, number, COMMUNICATOR_AXIS[communicator], group, scale)
          for group in partition.groups[COMMUNICATOR_AXIS[communicator]]]
         for number, (communicator, _, _) in enumerate(program.calls)
     ]  # fmt: skip
@@ -91,8 +114,9 @@ def _setting(job: Job, program: Program, partition: Partition, axes: dict[Axis, 
     )
 
 
-def _transfer(prices: Prices, partition: Partition, call: int, axis: Axis,
-              group: GroupClass) -> des.Transfer:  # fmt: skip
+def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass,
+                scale: float = 1.0) -> des.Transfer:  # fmt: skip
+    """Price one call on one class of groups, with its demands on classes of resources."""
     cost = prices.costs[call][group.pattern]
     seconds = cost.transfer_seconds
     demands: dict[int, float] = {}
@@ -101,4 +125,6 @@ def _transfer(prices: Prices, partition: Partition, call: int, axis: Axis,
         if moved > 0.0 and seconds > 0.0 and math.isfinite(partition.capacity[use.resource_class]):
             rate = moved / seconds
             demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count
-    return des.Transfer(cost.startup_seconds, seconds, tuple(demands.items()), cost.peak_bytes_per_second)
+    return des.Transfer(
+        scale * cost.startup_seconds, scale * seconds, tuple(demands.items()), cost.peak_bytes_per_second
+    )

@@ -18,6 +18,8 @@ from twin.engine.simulate import Simulation, simulate
 from twin.study.ranking import communication_seconds
 
 CANDIDATES = 10
+MOST_CLASSES = 64
+"""A candidate that folds into more classes is first tried without contention on global links."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,12 @@ def choose(job: Job, *, most: int = CANDIDATES,
     simulations = []
     for number, candidate in enumerate(ranked[:most]):
         progress(number, min(most, len(ranked)))
-        simulations.append(simulate(candidate))
+        simulations.append(simulate(candidate, most_classes=MOST_CLASSES))
     simulations.sort(key=lambda s: s.step_seconds)
+    # Leaving contention out only makes a candidate look faster: do the best ones properly.
+    while simulations[0].global_links_left_out:
+        simulations[0] = simulate(simulations[0].job)
+        simulations.sort(key=lambda s: s.step_seconds)
     return Choice(tuple(simulations), len(ranked))
 
 

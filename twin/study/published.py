@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twin.description.grid import AXES
 from twin.description.job import Job, Overlap
 from twin.description.load import load_job, read_yaml
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
 from twin.study.choose import choose
+from twin.study.interval import interval
 
 DATA = Path(__file__).parent / "data" / "published.yaml"
 SEQUENCES = 8192
@@ -42,18 +44,21 @@ def runs() -> dict[str, Any]:
 
 
 def published_job(run: dict[str, Any]) -> Job:
-    """Make the job of a published run; grid and micro-batch are left to the twin."""
-    return load_job(
-        {"name": f"{run['model']} on {run['ranks']} of {run['machine']}", "model": run["model"],
-         "machine": run["machine"], "ranks": run["ranks"], "batch": {"sequences": SEQUENCES}}
-    )  # fmt: skip
+    """Make the job of a published run; unless published, grid and micro-batch are left to the twin."""
+    return load_job({
+        "name": f"{run['model']} on {run['ranks']} of {run['machine']}", "model": run["model"],
+        "machine": run["machine"], "ranks": run["ranks"], "batch": {"sequences": SEQUENCES},
+        "grid": run.get("grid", "auto"),
+    })  # fmt: skip
 
 
 def weak_scaling(run: dict[str, Any]) -> Comparison:
     """Predict one point of the weak scaling."""
     choice = choose(published_job(run))
+    bounds = interval(choice.best.job)
     return Comparison(choice.best.job.name, choice.best.step_seconds, run["seconds"],
-                      _details(choice.best) | {"note": run.get("note", "")})  # fmt: skip
+                      _details(choice.best) | {"interval": [bounds.low, bounds.high],
+                                               "note": run.get("note", "")})  # fmt: skip
 
 
 def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
@@ -83,7 +88,7 @@ def _details(simulation: Simulation) -> dict[str, Any]:
     figures = report(simulation)
     job = simulation.job
     return {
-        "grid": str(job.concrete_grid),
+        "grid": {axis: job.concrete_grid.size(axis) for axis in AXES},
         "micro_sequences": job.concrete_micro_sequences,
         "compute_seconds": figures.compute_seconds,
         "slowest_device_wait_seconds": figures.slowest_device_wait_seconds,

@@ -14,7 +14,11 @@ from twin.description.load import load_machine
 from twin.description.machine import Machine
 from twin.description.problems import did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
-from twin.engine.layout import Layout, groups_of
+from twin.engine.layout import AxisGroups, Layout, groups_of
+from twin.engine.pricing import price
+from twin.engine.sharing import Flow, assign_speeds
+from twin.engine.simulate import transfer_of
+from twin.engine.symmetry import fold
 from twin.schedule.kernels import Gemm, Mode
 
 BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
@@ -36,17 +40,40 @@ def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size:
     capacity = machine.nodes * machine.devices_per_node
     if ranks * stride > capacity:
         raise fail("--ranks", f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}", ranks)
-    grid = Grid(z=ranks, x=stride)  # z over x gives groups with this stride
-    groups = groups_of(grid, "z", Layout.contiguous(machine, ranks * stride))
+    grid = _grid(machine, ranks, stride)
+    layout = Layout.contiguous(machine, grid.ranks)
+    groups = groups_of(grid, "z", layout)
     cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
     bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
     return {
         "machine": machine.name, "library": name, "kind": kind, "ranks": ranks, "stride": stride, "bytes": bytes_,
-        "seconds": cost.seconds, "startup_seconds": cost.startup_seconds, "transfer_seconds": cost.transfer_seconds,
+        "seconds": cost.seconds,
+        "seconds_with_all_groups": _together(machine, name, kind, bytes_, layout, groups),
+        "startup_seconds": cost.startup_seconds, "transfer_seconds": cost.transfer_seconds,
         "bus_bandwidth_bytes_per_second": bus, "algorithm": cost.algorithm, "protocol": cost.protocol,
         "nodes": groups.placements[groups.pattern[0]].node_count,
         "busiest_resource": _busiest(machine, cost),
     }  # fmt: skip
+
+
+def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
+    """z over x gives groups with this stride; as many of them as fill the nodes they touch."""
+    inside = ranks * stride
+    return Grid(z=ranks, x=stride, data=max(1, machine.devices_per_node // inside))
+
+
+def _together(machine: Machine, library: str, kind: CollectiveKind, size: float, layout: Layout,
+              groups: AxisGroups) -> float:  # fmt: skip
+    """Seconds when all groups with this stride do the same at once: the slowest of them."""
+    if groups.members.shape[1] < 2:
+        return 0.0
+    prices = price(machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout)
+    speed = np.ones(len(layout.node))
+    partition = fold({"z": groups}, prices.alike, prices.edges, speed, prices.capacity)
+    transfers = [transfer_of(prices, partition, 0, "z", group) for group in partition.groups["z"]]
+    flows = [Flow(t.demands, t.peak_rate) for t in transfers]
+    assign_speeds(flows, partition.capacity)
+    return max(t.startup_seconds + t.transfer_seconds / f.speed for t, f in zip(transfers, flows, strict=True))
 
 
 def _busiest(machine: Machine, cost: CollectiveCost) -> dict[str, Any] | None:

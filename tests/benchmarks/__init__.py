@@ -1,0 +1,1 @@
+"""How fast the simulator is. Run by `make bench`, never by the tests."""

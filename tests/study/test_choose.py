@@ -1,0 +1,142 @@
+"""`grid: auto` and `micro_sequences: auto`: all factorizations, the ten best, their fastest."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from twin.cost.memory import largest_micro_sequences, memory_use, with_micro_sequences
+from twin.description.grid import Grid, factorizations
+from twin.description.job import Job
+from twin.description.load import load_job
+from twin.description.problems import DescriptionError
+from twin.engine.simulate import simulate
+from twin.study import choose as choose_module
+from twin.study.choose import CANDIDATES, candidates, choose, is_concrete, resolve, with_grid
+from twin.study.ranking import communication_seconds
+
+MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
+
+
+def auto(ranks: int = 12, sequences: int = 24, *overrides: str, **options: Any) -> Job:
+    described = {"model": MODEL, "machine": "perlmutter", "ranks": ranks,
+                 "batch": {"sequences": sequences}, **options}  # fmt: skip
+    return load_job(described, overrides)
+
+
+def leaves(gigabytes: float) -> tuple[str, str]:
+    """Overrides that leave so much memory to tensors."""
+    return f"machine.device.memory={1 + gigabytes} GB", "machine.device.reserved_memory=1 GB"
+
+
+def feasible_by_trying(job: Job) -> dict[tuple[int, ...], int]:
+    """Every grid that keeps the rules of section 3 and fits, with its largest micro-batch."""
+    found = {}
+    sizes = range(1, job.ranks + 1)
+    for d, z, y, x in product(sizes, repeat=4):
+        if (
+            d * z * y * x != job.ranks
+            or 768 % x
+            or 768 % y
+            or 12 % y
+            or job.batch.sequences % (d * z)
+        ):
+            continue
+        local = job.batch.sequences // (d * z)
+        placed = job.model_copy(update={"grid": Grid(data=d, z=z, y=y, x=x)})
+        fitting = [
+            m
+            for m in range(1, local + 1)
+            if local % m == 0 and memory_use(with_micro_sequences(placed, m)).fits
+        ]
+        if fitting:
+            found[d, z, y, x] = max(fitting)
+    return found
+
+
+def test_the_factorizations_of_a_power_of_two_are_counted() -> None:
+    """2¹⁵ into four ordered factors: 15 twos into four boxes, (15 + 3 over 3) = 816."""
+    grids = {grid.sizes for grid in factorizations(2**15)}
+    assert len(grids) == 816
+    assert all(d * z * y * x == 2**15 for d, z, y, x in grids)
+
+
+@pytest.mark.parametrize("gigabytes", [38.0, 0.3, 0.16, 0.08])
+def test_candidates_are_all_feasible_grids(gigabytes) -> None:
+    job = auto(12, 24, *leaves(gigabytes))
+    expected = feasible_by_trying(job)
+    ranked = candidates(job)
+    found = {j.concrete_grid.sizes: j.concrete_micro_sequences for j in ranked}
+    assert found == expected
+    assert len(ranked) == len(found)
+    keys = [communication_seconds(j, j.concrete_grid) for j in ranked]
+    assert keys == sorted(keys)
+
+
+def test_memory_decides_between_these_limits() -> None:
+    """The sizes of the test above are real limits: fewer and fewer grids fit."""
+    counts = [len(candidates(auto(12, 24, *leaves(g)))) for g in (38.0, 0.16, 0.08)]
+    assert counts[0] > counts[1] > counts[2]
+
+
+def test_the_best_is_the_fastest_of_the_ten_best_ranked() -> None:
+    job = auto(16, 32)
+    choice = choose(job)
+    ranked = candidates(job)
+    assert choice.feasible == len(ranked) > CANDIDATES
+    times = {j.concrete_grid.sizes: simulate(j).step_seconds for j in ranked[:CANDIDATES]}
+    assert {s.job.concrete_grid.sizes: s.step_seconds for s in choice.simulations} == times
+    assert choice.best.step_seconds == min(times.values())
+    assert resolve(job) == choice.best.job
+    assert is_concrete(choice.best.job)
+
+
+def test_leaving_global_links_out_at_first_does_not_change_the_best(monkeypatch) -> None:
+    """Candidates with many classes are tried without these links; the winner never is."""
+    group = {"group_nodes": 1, "group_bandwidth": "1 GB/s"}
+    narrow = {"extends": "perlmutter", "nic": {"bandwidth": "2 GB/s"}, "network": group}
+    job = auto(16, 32, machine=narrow)
+    full = {j.concrete_grid.sizes: simulate(j).step_seconds for j in candidates(job)[:CANDIDATES]}
+    monkeypatch.setattr(choose_module, "MOST_CLASSES", 0)
+    best = choose(job).best
+    assert not best.global_links_left_out
+    assert best.step_seconds == min(full.values())
+    assert best.step_seconds == full[best.job.concrete_grid.sizes]
+
+
+def test_fewer_candidates_can_be_asked_for() -> None:
+    seen = []
+    choice = choose(auto(16, 32), most=3, progress=lambda done, whole: seen.append((done, whole)))
+    assert len(choice.simulations) == 3
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_given_grid_is_kept_and_its_micro_batch_found() -> None:
+    job = auto(8, 16, grid={"data": 2, "z": 2, "x": 2})
+    choice = choose(job)
+    assert choice.feasible == 1
+    assert choice.best.job.concrete_grid == job.concrete_grid
+    assert choice.best.job.concrete_micro_sequences == largest_micro_sequences(job) == 4
+
+
+def test_a_given_micro_batch_is_kept() -> None:
+    job = auto(8, 16, batch={"sequences": 16, "micro_sequences": 2})
+    ranked = candidates(job)
+    assert {j.concrete_micro_sequences for j in ranked} == {2}
+    assert all(16 // (j.concrete_grid.data * j.concrete_grid.z) % 2 == 0 for j in ranked)
+    assert with_grid(job, Grid(data=8, z=1, y=1, x=1)) is not None
+    assert with_grid(job, Grid(data=4, z=4, y=1, x=1)) is None
+
+
+def test_nothing_fits_is_said_with_the_reason() -> None:
+    with pytest.raises(DescriptionError, match=r"no grid of 4 ranks .* memory") as caught:
+        choose(auto(4, 8, *leaves(0.001)))
+    assert "GB more than the device has" in str(caught.value)
+    with pytest.raises(DescriptionError, match="not even one sequence fits"):
+        choose(auto(4, 8, *leaves(0.001), grid={"z": 4}))
+
+
+def test_no_grid_divides_is_said() -> None:
+    """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11."""
+    with pytest.raises(DescriptionError, match="no grid divides the model and the batch"):
+        choose(auto(11, 7))

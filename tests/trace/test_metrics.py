@@ -1,0 +1,101 @@
+"""Metrics against brute force on a grid of whole time units."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twin.engine.report import report
+from twin.engine.simulate import simulate
+from twin.trace.metrics import breakdown, union_length
+
+LAST = 40
+AXES = ("data", "z", "y", "x")
+repeatable = settings(max_examples=200, deadline=None, derandomize=True)
+
+intervals = st.lists(
+    st.tuples(st.integers(0, LAST), st.integers(0, LAST)).map(lambda pair: (min(pair), max(pair))),
+    max_size=7,
+)
+by_axis = st.dictionaries(st.sampled_from(AXES), intervals)
+
+
+def arrays(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    made = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return made[:, 0], made[:, 1]
+
+
+def units(pairs: list[tuple[int, int]]) -> set[int]:
+    """Whole units [t, t + 1) that are covered."""
+    return {t for start, end in pairs for t in range(start, end)}
+
+
+@given(pairs=intervals)
+@repeatable
+def test_union_length(pairs) -> None:
+    assert union_length(arrays(pairs)) == len(units(pairs))
+
+
+@given(compute=intervals, communication=by_axis, waits=by_axis)
+@repeatable
+def test_breakdown(compute, communication, waits) -> None:
+    """Exposed time is the awaited axis's if it can be, else the first active one's."""
+    found = breakdown(
+        float(LAST), arrays(compute), {a: arrays(p) for a, p in communication.items()},
+        {a: arrays(p) for a, p in waits.items()},
+    )  # fmt: skip
+    computing = units(compute)
+    active = {axis: units(pairs) for axis, pairs in communication.items()}
+    expected = dict.fromkeys(communication, 0)
+    exposed = 0
+    for t in range(LAST):
+        running = [axis for axis in active if t in active[axis]]
+        if t in computing or not running:
+            continue
+        exposed += 1
+        awaited = [axis for axis in active if t in units(waits.get(axis, []))]
+        expected[(awaited or running)[0]] += 1
+    assert found.compute == len(computing)
+    assert found.exposed == exposed
+    assert found.idle == LAST - len(computing) - exposed
+    assert found.exposed_by_axis == expected
+
+
+def test_nothing_happened() -> None:
+    found = breakdown(5.0, arrays([]), {}, {})
+    assert (found.compute, found.exposed, found.idle) == (0.0, 0.0, 5.0)
+    assert union_length(arrays([])) == 0.0
+
+
+@pytest.mark.parametrize(
+    "grid", [{}, {"x": 2, "z": 2}, {"data": 2, "z": 3, "y": 2, "x": 2}], ids=str
+)
+def test_a_simulated_step_adds_up(make_job, grid) -> None:
+    """compute + wait for the slowest device + exposed + idle = step; exposed = sum over axes."""
+    figures = report(simulate(make_job(grid, stragglers=[{"rank": 0, "slowdown": 1.5}])))
+    parts = (figures.compute_seconds, figures.slowest_device_wait_seconds, figures.exposed_seconds,
+             figures.idle_seconds)  # fmt: skip
+    assert all(part >= -1e-15 for part in parts)
+    assert sum(parts) == pytest.approx(figures.step_seconds, rel=1e-9)
+    assert sum(figures.exposed_by_axis.values()) == pytest.approx(figures.exposed_seconds, rel=1e-9)
+    # Phases are sums of durations; compute is a union of them: they agree without overlap.
+    assert sum(figures.compute_by_phase.values()) == pytest.approx(
+        figures.compute_seconds, rel=1e-9
+    )
+
+
+def test_rates_are_counts_over_the_step(make_job) -> None:
+    """Model FLOP/s leaves recomputation out (72), hardware FLOP/s counts it (96)."""
+    job = make_job({"data": 2, "x": 2}, model="gpt2", per_rank=4)
+    figures = report(simulate(job))
+    tokens, layers, h = 8 * 1024, 12, 768
+    bracket = 1 + 1024 / (6 * h) + 50304 / (16 * layers * h)
+    model = 72 * tokens * layers * h**2 * bracket
+    step = figures.step_seconds
+    assert figures.model_flops_per_second * step == pytest.approx(model)
+    assert figures.hardware_flops_per_second * step == pytest.approx(model * 96 / 72)
+    assert figures.tokens_per_second * step == pytest.approx(tokens)
+    peak = 4 * job.machine.device.peak_flops_per_second
+    assert figures.percent_of_peak == pytest.approx(100 * model * 96 / 72 / step / peak)
+    kept = report(simulate(job.model_copy(update={"recompute": False})))
+    assert kept.hardware_flops_per_second == kept.model_flops_per_second

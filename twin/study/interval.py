@@ -1,0 +1,63 @@
+"""How far a prediction may be off: the same job under stated optimistic and pessimistic terms.
+
+The terms are those whose size is assumed or uncertain; their ranges come from the models' own
+errors against microbenchmarks and from the sources of the machine files, never from training
+times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twin.description.job import Job
+from twin.description.spec import Parameter
+from twin.engine.simulate import Scales, simulate
+from twin.study.choose import MOST_CLASSES
+
+COMPUTE_ERROR = 0.15
+"""90 % of large GEMMs are predicted within this (docs/validation.md); other kernels are worse."""
+COLLECTIVE_ERROR = 0.25
+"""90 % of most groups of measured collectives are predicted within this (docs/validation.md)."""
+MOST_COMPUTE_SLOWDOWN = 0.40
+"""Largest slowdown under overlap in arXiv 2507.03114."""
+COLLECTIVE_SLOWDOWN_FACTOR = 2.0
+"""Assumed factor on the slowdown of collectives beside compute; at least `LEAST_PESSIMISTIC`."""
+LEAST_PESSIMISTIC = 0.5
+SPREAD_FACTOR = 2.0
+"""Outliers double the measured spread of device speeds (12 and 28 % on Perlmutter)."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Step seconds under optimistic and pessimistic terms."""
+
+    low: float
+    high: float
+
+
+def interval(job: Job) -> Interval:
+    """Simulate a concrete job at both ends of what the uncertain terms may be."""
+    low = simulate(
+        _varied(job, compute_slowdown=0.0, collective_slowdown=0.0, device_speed_spread=0.0),
+        scales=Scales(1 - COMPUTE_ERROR, 1 - COLLECTIVE_ERROR), most_classes=MOST_CLASSES,
+    )  # fmt: skip
+    variation = job.machine.variation
+    high = simulate(
+        _varied(
+            job,
+            compute_slowdown=MOST_COMPUTE_SLOWDOWN,
+            collective_slowdown=max(
+                LEAST_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown
+            ),
+            device_speed_spread=min(0.5, SPREAD_FACTOR * variation.device_speed_spread),
+        ),
+        scales=Scales(1 + COMPUTE_ERROR, 1 + COLLECTIVE_ERROR), most_classes=MOST_CLASSES,
+    )  # fmt: skip
+    return Interval(low.step_seconds, high.step_seconds)
+
+
+def _varied(job: Job, **values: float) -> Job:
+    changed: dict[str, Any] = {k: Parameter(v, "assumed", "interval") for k, v in values.items()}
+    variation = job.machine.variation.model_copy(update=changed)
+    return job.model_copy(update={"machine": job.machine.model_copy(update={"variation": variation})})
