@@ -1,0 +1,1 @@
+"""The web application. Not written yet; see the CHANGELOG."""

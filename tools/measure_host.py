@@ -72,7 +72,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         t, b, h = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(t, b * HEADS, 3 * h // HEADS).transpose(0, 1).chunk(3, -1)
+        q, k, v = (
+            self.qkv(self.norm1(x)).view(t, b * HEADS, 3 * h // HEADS).transpose(0, 1).chunk(3, -1)
+        )
         scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(h // HEADS)
         weights = torch.softmax(scores.masked_fill(self.mask, -1e4), -1)
         mixed = torch.bmm(nn.functional.dropout(weights, 0.1), v)
@@ -85,7 +87,9 @@ class Checkpoint(torch.autograd.Function):
     """Run a block without saving, and again before its backward, with the same random numbers."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+    ) -> torch.Tensor:
         ctx.run, ctx.states = run, (torch.get_rng_state(), torch.get_rng_state())
         ctx.save_for_backward(x)
         with torch.no_grad():
@@ -137,7 +141,9 @@ def main() -> None:
         step()
         seconds.append((time.perf_counter() - begin) / BLOCKS)
     block, kernels = statistics.median(seconds), kernels_per_block()
-    print(f"{block * 1e3:.3f} ms a block, {kernels} kernels: {block / kernels * 1e6:.1f} us of CPU a kernel")
+    print(
+        f"{block * 1e3:.3f} ms a block, {kernels} kernels: {block / kernels * 1e6:.1f} us of CPU a kernel"
+    )
 
 
 if __name__ == "__main__":

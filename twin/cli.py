@@ -76,7 +76,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     del version
@@ -212,7 +215,9 @@ def collective(
     from twin import show
     from twin.study.single import collective_answer
 
-    show.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
+    show.answer(
+        collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json
+    )
 
 
 @app.command()

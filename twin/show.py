@@ -56,7 +56,9 @@ def _bar(part: float, whole: float, colour: str) -> str:
     return f"[{colour}]{'█' * round(BAR_WIDTH * part / whole)}[/]" if whole > 0 else ""
 
 
-def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:
+def step(
+    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
+) -> None:
     """Print a simulated step."""
     console, job = _console(), simulation.job
     total = figures.step_seconds
@@ -81,26 +83,31 @@ def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out
             rows.append((f"exposed communication, {axis}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:
-        table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
+        table.add_row(
+            f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour)
+        )
     console.print(table)
     _memory(console, figures)
     if "step_seconds_interval" in answer:
         low, high = answer["step_seconds_interval"]
-        console.print(f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad.")
+        console.print(
+            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
+        )
     console.print(
         f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} classes of ranks simulated, "
         f"{answer['wall_seconds']:.2f} s"
     )
     if out is not None:
-        console.print(f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}")
+        console.print(
+            f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}"
+        )
 
 
 def _memory(console: Console, figures: Report) -> None:
     memory = figures.memory
     verdict = "[green]fits[/]" if memory.fits else "[bold red]does not fit[/]"
-    console.print(
-        f"\nMemory {format_si(memory.per_rank_bytes, 'B')} of {format_si(memory.capacity_bytes, 'B')} per rank: {verdict}"
-    )
+    need, have = format_si(memory.per_rank_bytes, "B"), format_si(memory.capacity_bytes, "B")
+    console.print(f"\nMemory {need} of {have} per rank: {verdict}")
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, size in memory.by_category.items():
         table.add_row(f"  {name}", f"{format_si(size, 'B', digits=3):>9}",
@@ -114,7 +121,9 @@ def machine_list(machines: Sequence[Machine], *, as_json: bool) -> None:
         print_json([{"name": m.name, "title": m.title, "nodes": m.nodes, "devices_per_node": m.devices_per_node,
                      "device": m.device.name, "libraries": list(m.libraries)} for m in machines])  # fmt: skip
         return
-    table = Table("machine", "nodes", "devices", "device", "peak", "memory", "NICs per node", "libraries")
+    table = Table(
+        "machine", "nodes", "devices", "device", "peak", "memory", "NICs per node", "libraries"
+    )
     for m in machines:
         table.add_row(m.name, f"{m.nodes:,}", f"{m.nodes * m.devices_per_node:,}", m.device.title,
                       format_si(m.device.peak_flops_per_second, "FLOP/s"), format_si(m.device.memory_bytes, "B"),
@@ -179,7 +188,9 @@ def _value_rows(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 def models(known: Sequence[Model], *, as_json: bool) -> None:
     """Print models."""
     if as_json:
-        print_json([m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known])
+        print_json(
+            [m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known]
+        )
         return
     table = Table("model", "parameters", "layers", "hidden", "heads", "sequence", "vocabulary")
     for m in known:
@@ -200,22 +211,45 @@ def answer(values: Mapping[str, Any], *, as_json: bool) -> None:
         if isinstance(value, float):
             unit = dimension.si if dimension else ""
             shown = format_si(value, {"seconds": "s", "bytes": "B", "flops": "FLOP"}.get(key, unit))
-            if not dimension and key not in {"seconds", "bytes", "flops", "seconds_with_all_groups"}:
+            if not dimension and key not in {
+                "seconds",
+                "bytes",
+                "flops",
+                "seconds_with_all_groups",
+            }:
                 shown = f"{value:.4g}"
             if key == "seconds_with_all_groups":
                 shown = format_si(value, "s")
         elif isinstance(value, dict):
-            shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+            shown = ", ".join(
+                f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items()
+            )
         table.add_row(f"[dim]{name.replace('_', ' ')}[/]", escape(str(shown)))
     _console().print(table)
 
 
 def _groups(title: str, groups: Sequence[Group]) -> Table:
-    table = Table("group", "rows", "median error", "mean error", "90 % below", "bias", title=title, title_justify="left")
+    table = Table(
+        "group",
+        "rows",
+        "median error",
+        "mean error",
+        "90 % below",
+        "bias",
+        title=title,
+        title_justify="left",
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for g in groups:
-        table.add_row(escape(g.name), str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}")
+        table.add_row(
+            escape(g.name),
+            str(g.count),
+            f"{g.median:.1%}",
+            f"{g.mean:.1%}",
+            f"{g.p90:.1%}",
+            f"{g.bias:+.1%}",
+        )
     return table
 
 
@@ -247,20 +281,24 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
         })  # fmt: skip
         return
     console = _console()
-    for title, part in (("Weak scaling, seconds per batch (arXiv 2502.08145)", result.weak_scaling),
-                        ("Overlap ablation, GPT-80B on 8,192 GCDs of Frontier", result.ablation),
-                        ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning)):  # fmt: skip
+    parts = (
+        ("Weak scaling, seconds per batch (arXiv 2502.08145)", result.weak_scaling),
+        ("Overlap ablation, GPT-80B on 8,192 GCDs of Frontier", result.ablation),
+        ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning),
+    )
+    for title, part in parts:
         table = Table("case", "predicted", "measured", "error", "compute", "wait", "exposed", "data × z × y × x",
                       title=title, title_justify="left")  # fmt: skip
         for c in part:
             d = c.details
             low, high = d.get("interval", (c.predicted, c.predicted))
-            table.add_row(escape(c.name), f"{c.predicted:.2f} s [{low:.2f}–{high:.2f}]" if low < high else f"{c.predicted:.2f} s",
+            table.add_row(escape(c.name), f"{c.predicted:.2f} s" + (f" [{low:.2f}–{high:.2f}]" if low < high else ""),
                           f"{c.measured:.2f} s", f"{c.error:+.1%}", f"{d['compute_seconds']:.2f}",
                           f"{d['slowest_device_wait_seconds']:.2f}", f"{d['exposed_seconds']:.2f}",
                           " × ".join(str(size) for size in d["grid"].values()))  # fmt: skip
         console.print(table)
     s = result.summary
-    console.print(f"Weak scaling: median error {s.median:.1%}, largest {max(abs(c.error) for c in result.weak_scaling):.1%}. "
+    worst = max(abs(c.error) for c in result.weak_scaling)
+    console.print(f"Weak scaling: median error {s.median:.1%}, largest {worst:.1%}. "
                   "Nothing was fitted to these times.\n")  # fmt: skip
     console.print(_groups("Collectives, all sizes, package data", result.collectives))

@@ -35,14 +35,20 @@ def measure(job: Path) -> tuple[float, float, dict[str, object]]:
 
 def main() -> None:
     """Print a table."""
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
     print(f"{'job':34} {'ranks':>7} {'classes':>8} {'wall s':>7} {'peak MB':>8}")
     for job in sorted(EXAMPLES.glob("*.yaml")):
         seconds, peak, answer = measure(job)
-        print(f"{job.stem:34} {answer['ranks']:>7} {answer['classes']:>8} {seconds:7.2f} {peak:8.0f}")
+        print(
+            f"{job.stem:34} {answer['ranks']:>7} {answer['classes']:>8} {seconds:7.2f} {peak:8.0f}"
+        )
     begin = time.perf_counter()
     for _ in range(RUNS):
-        subprocess.run([sys.executable, "-m", "twin", "--help"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "twin", "--help"], check=True, stdout=subprocess.DEVNULL
+        )
     print(f"fourfold --help {(time.perf_counter() - begin) / RUNS:.2f} s")
 
 

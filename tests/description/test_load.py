@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "device without units": (device(gemm={"units": 0}), ["device.gemm.units", "0"]),
     "device without tiles": (device(gemm={"tiles": []}), ["device.gemm.tiles", "[]"]),
     "device too efficient": (device(memory_efficiency=3),
-                    ["memory_efficiency", "3", "between 0 and 1"]),
+                    ["memory_efficiency", "3", "1"]),
     "device all reserved": (device(reserved_memory="1 TB"), ["reserved_memory"]),
     "version from the future": ([("schema", 2)], ["schema = 2", "1"]),
     "no version": ([("schema", GONE)], ["schema", "missing"]),

@@ -145,7 +145,13 @@ def test_a_collective_slows_while_its_member_computes(compute, transfer, slow, l
 
 def test_a_collective_slows_again_when_a_wait_is_over() -> None:
     """b moves 1 s during the wait for a, 3/(1 + q) beside the compute, the rest at full speed."""
-    steps = [("start", "a", "x"), ("start", "b", "y"), ("wait", "a"), ("compute", 3.0), ("wait", "b")]
+    steps = [
+        ("start", "a", "x"),
+        ("start", "b", "y"),
+        ("wait", "a"),
+        ("compute", 3.0),
+        ("wait", "b"),
+    ]
     timeline = run(steps, [alone(1.0), alone(10.0)], collective=0.5)
     assert timeline.end[0].tolist() == pytest.approx([1.0, 11.0, 1.0, 4.0, 11.0])
 

@@ -100,7 +100,9 @@ def gathered_bytes(job: Job, shapes: Shapes) -> float:
     # a time is in use. The head's weight is gathered between its forward and its backward.
     at_work = shapes.block_gathered_elements if job.recompute else (1 + ahead) * largest
     forward = (1 + ahead) * largest
-    return float(job.element_bytes * (cached + max(at_work, forward, shapes.head.gathered_elements)))
+    return float(
+        job.element_bytes * (cached + max(at_work, forward, shapes.head.gathered_elements))
+    )
 
 
 def buffer_bytes(job: Job, shapes: Shapes) -> float:
@@ -145,7 +147,9 @@ def advice(job: Job, use: MemoryUse) -> str:
     inside = grid.z * grid.y * grid.x
     for factor in divisors(grid.data)[1:]:
         grown = job.model_copy(
-            update={"grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})}
+            update={
+                "grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})
+            }
         )
         if largest_micro_sequences(grown) is not None:
             return f"{head}; z {grid.z * factor} with data {grid.data // factor} would fit"

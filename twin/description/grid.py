@@ -1,6 +1,6 @@
 """The 4D grid of ranks: `G_data × G_z × G_y × G_x`, x innermost.
 
-    rank = ((d · G_z + z) · G_y + y) · G_x + x
+rank = ((d · G_z + z) · G_y + y) · G_x + x
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Job(Spec):
     to contain (`variation.device_speed_spread` of the machine)."""
     stragglers: tuple[Straggler, ...] = ()
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
-    train: dict[str, Any] = {}
+    train: dict[str, Any] = Field(default_factory=dict)
     """For the runtime only: data, optimizer, steps, checkpoints."""
 
     @property
@@ -132,20 +132,40 @@ def check(job: Job) -> list[Problem]:
     problems = []
     capacity = machine.nodes * machine.devices_per_node
     if job.ranks > capacity:
-        problems.append(Problem("ranks", f"{machine.name} has {capacity:,} devices ({machine.nodes:,} "
-                                f"nodes × {machine.devices_per_node}); use at most that many", job.ranks))
+        problems.append(
+            Problem(
+                "ranks",
+                f"{machine.name} has {capacity:,} devices ({machine.nodes:,} "
+                f"nodes × {machine.devices_per_node}); use at most that many",
+                job.ranks,
+            )
+        )
     if model.hidden % model.heads:
         choices = [d for d in divisors(model.hidden) if d <= model.hidden]
-        problems.append(Problem("model.heads", f"must divide hidden {model.hidden}; nearest is "
-                                f"{nearest(model.heads, choices)}", model.heads))
+        problems.append(
+            Problem(
+                "model.heads",
+                f"must divide hidden {model.hidden}; nearest is {nearest(model.heads, choices)}",
+                model.heads,
+            )
+        )
     if job.library is not None and job.library not in machine.libraries:
-        problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
+        problems.append(
+            Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library)
+        )
     if job.cache_gathered_layers > model.layers:
-        problems.append(Problem("cache_gathered_layers", f"the model has {model.layers} layers; use at most "
-                                "that many", job.cache_gathered_layers))
+        problems.append(
+            Problem(
+                "cache_gathered_layers",
+                f"the model has {model.layers} layers; use at most that many",
+                job.cache_gathered_layers,
+            )
+        )
     for i, straggler in enumerate(job.stragglers):
         if straggler.rank >= job.ranks:
-            problems.append(Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank))
+            problems.append(
+                Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank)
+            )
     if isinstance(job.grid, Grid):
         problems += check_grid(job, job.grid)
     return problems
@@ -160,7 +180,9 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
         remedy = (f"set data to {job.ranks // inside}" if job.ranks % inside == 0
                   else f"z·y·x = {inside} does not divide {job.ranks}: choose axes among its divisors "
                        f"{_some(divisors(job.ranks))}")  # fmt: skip
-        problems.append(Problem("grid", f"has {grid.ranks} ranks ({grid}), but ranks is {job.ranks}; {remedy}"))
+        problems.append(
+            Problem("grid", f"has {grid.ranks} ranks ({grid}), but ranks is {job.ranks}; {remedy}")
+        )
     rules = (
         ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
         ("y", grid.y, model.hidden, f"hidden {model.hidden}"),
@@ -168,19 +190,39 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
     )
     for axis, size, total, what in rules:
         if total % size:
-            problems.append(Problem(f"grid.{axis}", f"must divide {what}; nearest is "
-                                    f"{nearest(size, divisors(total))}", size))
+            problems.append(
+                Problem(
+                    f"grid.{axis}",
+                    f"must divide {what}; nearest is {nearest(size, divisors(total))}",
+                    size,
+                )
+            )
     replicas = grid.data * grid.z
     micro = job.batch.micro_sequences
     if job.batch.sequences % replicas:
         below = job.batch.sequences // replicas * replicas
-        near = below if below and below + replicas > 2 * job.batch.sequences - below else below + replicas
-        problems.append(Problem("batch.sequences", f"must be a multiple of data·z = {replicas}; nearest is "
-                                f"{near}", job.batch.sequences))
+        near = (
+            below
+            if below and below + replicas > 2 * job.batch.sequences - below
+            else below + replicas
+        )
+        problems.append(
+            Problem(
+                "batch.sequences",
+                f"must be a multiple of data·z = {replicas}; nearest is {near}",
+                job.batch.sequences,
+            )
+        )
     elif micro != "auto" and job.batch.sequences % (replicas * micro):
         local = job.batch.sequences // replicas
-        problems.append(Problem("batch.micro_sequences", f"must divide the {local} sequences of each rank; "
-                                f"nearest is {nearest(micro, divisors(local))}", micro))
+        problems.append(
+            Problem(
+                "batch.micro_sequences",
+                f"must divide the {local} sequences of each rank; "
+                f"nearest is {nearest(micro, divisors(local))}",
+                micro,
+            )
+        )
     return problems
 
 

@@ -44,9 +44,12 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.constructor.ConstructorError(
-                None, None, "anchors and aliases are not used here; write the value out", event.start_mark
+                None,
+                None,
+                "anchors and aliases are not used here; write the value out",
+                event.start_mark,
             )
         return super().compose_node(parent, index)
 
@@ -65,7 +68,7 @@ class _StrictLoader(yaml.SafeLoader):
 def parse_yaml(text: str, origin: str) -> dict[str, Any]:
     """Parse YAML text whose top level must be a mapping with text keys."""
     try:
-        data = yaml.load(text, _StrictLoader)  # noqa: S506: _StrictLoader is a SafeLoader
+        data = yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
@@ -78,7 +81,9 @@ def parse_yaml(text: str, origin: str) -> dict[str, Any]:
     if data is None:
         raise DescriptionError([Problem("", "the file is empty")], origin)
     if not isinstance(data, dict):
-        raise DescriptionError([Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin)
+        raise DescriptionError(
+            [Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin
+        )
     if _depth(data) > MOST_DEPTH:
         raise DescriptionError([Problem("", "nested too deeply")], origin)
     if odd := [k for k in data if not isinstance(k, str)]:
@@ -207,7 +212,9 @@ def _packaged(name: str, folder: str, path: str) -> dict[str, Any]:
     return read_yaml(ROOT / folder / f"{name}.yaml")
 
 
-def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path = Path()) -> dict[str, Any]:
+def _machine_mapping(
+    name: str, path: str, seen: tuple[str, ...], folder: Path = Path()
+) -> dict[str, Any]:
     if name in seen:
         raise fail(path, f"extends itself: {' → '.join([*seen, name])}")
     if "/" in name or name.endswith((".yaml", ".yml")):
@@ -217,7 +224,9 @@ def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path =
     return _extend(_packaged(name, "", path), path, (*seen, name), folder)
 
 
-def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Path) -> dict[str, Any]:
+def _extend(
+    raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Path
+) -> dict[str, Any]:
     """Resolve `extends`, and device and library names, inside a machine mapping."""
     data = dict(raw)
     base = data.pop("extends", None)
@@ -229,7 +238,8 @@ def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Pa
     libraries = data.get("libraries")
     if isinstance(libraries, dict):
         data["libraries"] = {
-            key: _named_part(value, "libraries", f"{path}.libraries.{key}") for key, value in libraries.items()
+            key: _named_part(value, "libraries", f"{path}.libraries.{key}")
+            for key, value in libraries.items()
         }
     if data["device"] is None:
         del data["device"]
@@ -252,7 +262,11 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         old = merged.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             merged[key] = _merge(old, value)
-        elif isinstance(old, dict) and {"value", "kind", "source"} <= set(old) and not isinstance(value, dict):
+        elif (
+            isinstance(old, dict)
+            and {"value", "kind", "source"} <= set(old)
+            and not isinstance(value, dict)
+        ):
             merged[key] = {"value": value, "kind": "assumed", "source": "set by the user"}
         elif isinstance(old, str) and isinstance(value, dict):
             merged[key] = {"extends": old, **value}  # a named device or library with changes
@@ -274,7 +288,7 @@ def apply_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     if not equals or not all(keys):
         raise fail("--set", "expected KEY.KEY=VALUE", override)
     try:
-        value = yaml.load(text, _StrictLoader)  # noqa: S506
+        value = yaml.load(text, _StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise fail("--set", "the value is not valid YAML", override) from None
     return _set(raw, keys, value)

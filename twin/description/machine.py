@@ -131,17 +131,23 @@ class Machine(Spec):
     def _consistent(self) -> Self:
         problems: list[str] = []
         for link in self.fabric.links:
-            problems += [f"fabric.links: device {d} of {list(link.devices)}; devices are 0 to "
-                         f"{self.devices_per_node - 1}" for d in link.devices if d >= self.devices_per_node]
+            problems += [
+                f"fabric.links: device {d} of {list(link.devices)}; devices are 0 to "
+                f"{self.devices_per_node - 1}"
+                for d in link.devices
+                if d >= self.devices_per_node
+            ]
             if link.devices[0] == link.devices[1]:
                 problems.append(f"fabric.links: {list(link.devices)} links a device to itself")
-        if bool(self.fabric.links) == (self.fabric.port_bandwidth_bytes_per_second is not None):
-            if self.devices_per_node > 1:
-                problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
+        switched = self.fabric.port_bandwidth_bytes_per_second is not None
+        if bool(self.fabric.links) == switched and self.devices_per_node > 1:
+            problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
         served = sorted(d for devices in self.nic.devices for d in devices)
         if served != list(range(self.devices_per_node)):
-            problems.append(f"nic.devices: each of the {self.devices_per_node} devices must be served by "
-                            f"exactly one NIC; the list serves {served}")
+            problems.append(
+                f"nic.devices: each of the {self.devices_per_node} devices must be served by "
+                f"exactly one NIC; the list serves {served}"
+            )
         for ring in self.fabric.rings:
             if sorted(ring) != list(range(self.devices_per_node)):
                 problems.append(f"fabric.rings: {list(ring)} does not visit every device once")

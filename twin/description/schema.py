@@ -25,7 +25,10 @@ def job_schema() -> Schema:
     properties["machine"] = _named(properties["machine"], names(), "A name, a path, or a machine.")
     properties["model"] = _named(properties["model"], list(presets()), "A preset, or a model.")
     model = schema["$defs"]["Model"]
-    model["properties"]["preset"] = {"enum": list(presets()), "description": "Start from this model."}
+    model["properties"]["preset"] = {
+        "enum": list(presets()),
+        "description": "Start from this model.",
+    }
     model.pop("required", None)
     _loosen_machine(schema["$defs"])
     return schema
@@ -49,7 +52,9 @@ def _loosen_machine(definitions: Schema) -> None:
     machine = definitions["Machine"]
     machine["properties"]["extends"] = {"type": "string", "description": "Start from this machine."}
     machine.pop("required", None)
-    machine["properties"]["device"] = _named(machine["properties"]["device"], names("devices"), "A name, or a device.")
+    machine["properties"]["device"] = _named(
+        machine["properties"]["device"], names("devices"), "A name, or a device."
+    )
     libraries = machine["properties"]["libraries"]
     libraries["additionalProperties"] = _named(
         libraries["additionalProperties"], names("libraries"), "A name, or a library."

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    field_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from pydantic_core.core_schema import ValidationInfo
@@ -30,6 +36,7 @@ class Parameter(float):
     source: str
 
     def __new__(cls, value: float, kind: Kind = "assumed", source: str = "") -> Parameter:
+        """Make a parameter; `value` is in SI units."""
         parameter = super().__new__(cls, value)
         parameter.kind = kind
         parameter.source = source
@@ -48,20 +55,25 @@ class Parameter(float):
             return raw
         _, dimension = split_name(name)
         if not isinstance(raw, dict):
-            raise ValueError(f"{raw!r}: a hardware number is written {{value: …, kind: "
+            raise ValueError(  # noqa: TRY004 - pydantic reports ValueErrors
+                f"{raw!r}: a hardware number is written {{value: …, kind: "
                              f"{'|'.join(get_args(Kind))}, source: …}}")  # fmt: skip
         if unknown := set(raw) - {"value", "kind", "source"}:
             raise ValueError(f"unknown key {sorted(unknown)[0]!r}; use value, kind and source")
         if "value" not in raw:
             raise ValueError("value is missing")
         if raw.get("kind") not in get_args(Kind):
-            raise ValueError(f"kind is {raw.get('kind')!r}; choose from {', '.join(get_args(Kind))}")
+            raise ValueError(
+                f"kind is {raw.get('kind')!r}; choose from {', '.join(get_args(Kind))}"
+            )
         if not isinstance(raw.get("source"), str) or not raw["source"].strip():
             raise ValueError("source is missing: name the document or measurement")
         return cls(parse_quantity(raw["value"], dimension), raw["kind"], raw["source"])
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, _source: Any, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.is_instance_schema(
             cls,
             serialization=core_schema.plain_serializer_function_ser_schema(
@@ -70,7 +82,9 @@ class Parameter(float):
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, _s: CoreSchema, _h: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, _s: CoreSchema, _h: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {
             "type": "object",
             "properties": {

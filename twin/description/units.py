@@ -96,7 +96,7 @@ def parse_quantity(text: object, dimension: Dimension | None = None) -> float:
     3.7e-06
     """
     if isinstance(text, bool) or not isinstance(text, int | float | str):
-        raise ValueError(f"{text!r} is not a number")  # noqa: TRY004: pydantic wants ValueError
+        raise ValueError(f"{text!r} is not a number")  # noqa: TRY004 - pydantic wants ValueError
     if isinstance(text, str):
         match = _NUMBER.match(text)
         if match is None:

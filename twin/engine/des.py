@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START, Program
 from twin.engine.sharing import Flow, assign_speeds
-from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
+from twin.schedule.ops import Communicator
 
 Process = Generator[simpy.Event, None, None]
 
@@ -84,14 +84,17 @@ def run(program: Program, setting: Setting) -> Timeline:
     ranks = [_Rank(environment, c, slow, 1.0 + setting.compute_slowdown)
              for c, slow in enumerate(setting.slowness)]  # fmt: skip
     streams = {
-        communicator: [_Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members]
+        communicator: [
+            _Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members
+        ]
         for communicator, members in setting.members.items()
     }
     for rank in ranks:
         own = {c: streams[c][classes[rank.number]] for c, classes in setting.group_class.items()}
         indices = {c: classes[rank.number] for c, classes in setting.group_class.items()}
         transfers = [
-            setting.transfers[i][indices[communicator]] for i, (communicator, _, _) in enumerate(program.calls)
+            setting.transfers[i][indices[communicator]]
+            for i, (communicator, _, _) in enumerate(program.calls)
         ]
         environment.process(_walk(environment, rank, program, own, transfers, recorder))
     environment.run()
@@ -108,7 +111,9 @@ class _Recorder:
 def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],
           transfers: Sequence[Transfer], recorder: _Recorder) -> Process:  # fmt: skip
     """One rank's program, op by op."""
-    start, end, arrival = (rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival))
+    start, end, arrival = (
+        rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival)
+    )
     host = 0.0
     done: dict[int, simpy.Event] = {}
     call_stream = [streams[communicator] for communicator, _, _ in program.calls]
@@ -142,7 +147,9 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
 class _Rank:
     """The device of a rank class: one compute op at a time, slower beside collectives."""
 
-    def __init__(self, environment: simpy.Environment, number: int, slowness: float, stretch: float) -> None:
+    def __init__(
+        self, environment: simpy.Environment, number: int, slowness: float, stretch: float
+    ) -> None:
         self.number = number
         self.slowness = slowness
         self._environment = environment
@@ -265,7 +272,9 @@ class _Stream:
             member.collective_begins(self)
 
         def start_flow(_event: simpy.Event) -> None:
-            self._flow = self._links.begin(pending.transfer, self._limit(), lambda: self._finish(pending))
+            self._flow = self._links.begin(
+                pending.transfer, self._limit(), lambda: self._finish(pending)
+            )
 
         _listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
@@ -296,7 +305,9 @@ class _Active(Flow):
 
     __slots__ = ("finish", "plan", "remaining", "since")
 
-    def __init__(self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float) -> None:
+    def __init__(
+        self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
+    ) -> None:
         super().__init__(transfer.demands, transfer.peak_rate, limit)
         self.remaining = transfer.transfer_seconds
         self.finish = finish

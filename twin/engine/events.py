@@ -25,7 +25,9 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
     program = simulation.program
     if len(ranks) * len(program) > MOST_EVENTS:
         most = MOST_EVENTS // max(len(program), 1)
-        raise ValueError(f"{len(ranks)} ranks have {len(ranks) * len(program):,} events; choose at most {most}")
+        raise ValueError(
+            f"{len(ranks)} ranks have {len(ranks) * len(program):,} events; choose at most {most}"
+        )
     columns = _op_columns(simulation, step)
     classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
     times = {
@@ -39,7 +41,9 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
     count = len(program)
     arrays = {name: _repeat(array, len(ranks)) for name, array in columns.items()}
     arrays["rank"] = pa.array(np.repeat(np.array(ranks, dtype=np.int32), count))
-    arrays["group"] = pa.array(_groups(simulation, ranks), mask=np.tile(_no_group(simulation), len(ranks)))
+    arrays["group"] = pa.array(
+        _groups(simulation, ranks), mask=np.tile(_no_group(simulation), len(ranks))
+    )
     arrays |= {name: pa.array(values) for name, values in times.items()}
     return pa.table({field.name: arrays[field.name] for field in SCHEMA}, schema=SCHEMA)
 
@@ -55,11 +59,13 @@ def _repeat(array: pa.Array, times: int) -> pa.Array:
 def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
     program = simulation.program
     kind_of = {COMPUTE: "compute", START: "collective", WAIT: "wait"}
-    op_names, kinds, streams, axes, phases, names, layers, micros, sizes = ([] for _ in range(9))  # type: ignore[var-annotated]
+    op_names, kinds, streams, axes, phases, names, layers, micros, sizes = ([] for _ in range(9))
     for index, (op, values) in enumerate(program.ops):
         full = op.name.format_map(values)
         code = program.code[index]
-        started = op if code == START else program.ops[program.target[index]][0] if code == WAIT else None
+        started = (
+            op if code == START else program.ops[program.target[index]][0] if code == WAIT else None
+        )
         op_names.append(f"step{step}/{full}" + ("/wait" if code == WAIT else ""))
         kinds.append(kind_of[code])
         streams.append(op.communicator if isinstance(op, Start) else "compute")
@@ -112,7 +118,7 @@ def _bytes(op: Any) -> float:
 
 
 def _no_group(simulation: Simulation) -> NDArray[np.bool_]:
-    return np.array(simulation.program.code) == COMPUTE
+    return np.asarray(np.array(simulation.program.code) == COMPUTE, dtype=np.bool_)
 
 
 def _groups(simulation: Simulation, ranks: Sequence[int]) -> NDArray[np.int32]:
@@ -126,7 +132,10 @@ def _groups(simulation: Simulation, ranks: Sequence[int]) -> NDArray[np.int32]:
     ])  # fmt: skip
     rows = []
     for rank in ranks:
-        number = [rank // (grid.inner(a) * grid.size(a)) * grid.inner(a) + rank % grid.inner(a) for a in axes]
+        number = [
+            rank // (grid.inner(a) * grid.size(a)) * grid.inner(a) + rank % grid.inner(a)
+            for a in axes
+        ]
         table = np.array([*number, 0], dtype=np.int32)
         rows.append(table[call])
     return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)

@@ -35,7 +35,9 @@ class Layout:
         rank = np.arange(ranks, dtype=np.int64)
         node = rank // machine.devices_per_node
         per_group = machine.network.group_nodes or machine.nodes
-        return cls(node, rank % machine.devices_per_node, node // per_group, machine.devices_per_node)
+        return cls(
+            node, rank % machine.devices_per_node, node // per_group, machine.devices_per_node
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ def groups_of(grid: Grid, axis: Axis, layout: Layout) -> AxisGroups:
     patterns, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
     del patterns
     placements = tuple(_placement(node[i], layout.device[members[i]], group[i]) for i in first)
-    return AxisGroups(axis, members, group_of_rank, inverse.reshape(-1).astype(np.int64), placements)
+    return AxisGroups(
+        axis, members, group_of_rank, inverse.reshape(-1).astype(np.int64), placements
+    )
 
 
 def _renumber(rows: Ints) -> Ints:

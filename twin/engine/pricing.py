@@ -46,7 +46,10 @@ class Prices:
 
     def without_global_links(self) -> Prices:
         """Return the same prices with no load on links between dragonfly groups."""
-        edges = {a: _only(e, np.arange(len(self.capacity)) < self.first_global_link) for a, e in self.edges.items()}
+        edges = {
+            a: _only(e, np.arange(len(self.capacity)) < self.first_global_link)
+            for a, e in self.edges.items()
+        }
         return replace(self, edges=edges)
 
 
@@ -114,7 +117,10 @@ def _only(edges: Edges, binding: NDArray[np.bool_]) -> Edges:
 def _alike(patterns: int, costs: Mapping[int, list[CollectiveCost]]) -> Ints:
     known: dict[tuple[tuple[float, float, float], ...], int] = {}
     keys = [
-        tuple((c[p].startup_seconds, c[p].transfer_seconds, c[p].peak_bytes_per_second) for c in costs.values())
+        tuple(
+            (c[p].startup_seconds, c[p].transfer_seconds, c[p].peak_bytes_per_second)
+            for c in costs.values()
+        )
         for p in range(patterns)
     ]
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
@@ -151,7 +157,9 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
             for pattern, uses in cost.node_loads.items():
                 into = per_pattern.setdefault(pattern, {})
                 for use in uses:
-                    into.setdefault(resources.local(use.kind, use.index), []).append((call, use.bytes))
+                    into.setdefault(resources.local(use.kind, use.index), []).append(
+                        (call, use.bytes)
+                    )
             for g, size in enumerate(cost.uplink_loads):
                 if size:
                     uplinks.setdefault(g, []).append((call, size))
@@ -165,7 +173,9 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
             for local, loads in per_pattern.get(pattern, {}).items():
                 add(which, nodes[:, at] * resources.per_node + local, loads, number)
         offset = resources.nodes * resources.per_node
-        starts = np.array([placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64)
+        starts = np.array(
+            [placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64
+        )
         for g, start in zip(sorted(uplinks), starts, strict=True):
             outside = layout.switch_group[members[:, first[start]]]
             add(which, outside[:, None] + offset, uplinks[g], number)
@@ -193,4 +203,6 @@ def _capacity(machine: Machine, resources: _Resources) -> NDArray[np.float64]:
         for device in range(resources.devices):
             node[resources.local("port", device)] = resource_capacity(machine, "port", device)
     uplink = resource_capacity(machine, "uplink", 0)
-    return np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])
+    return np.concatenate(
+        [np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)]
+    )

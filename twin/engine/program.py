@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twin.cost.kernels import kernel_seconds
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
-from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+from twin.schedule.kernels import Attention, Gemm, Kernel
 from twin.schedule.ops import Communicator, Compute, Schedule, Simple, Start
 
 COMPUTE, START, WAIT = 0, 1, 2
@@ -43,11 +43,15 @@ class Program:
     @property
     def compute_seconds(self) -> float:
         """All compute ops, one after the other, at nominal speed."""
-        return float(np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE]))
+        return float(
+            np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE])
+        )
 
     def flops(self) -> NDArray[np.float64]:
         """Flops of every op."""
-        return np.array([kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops])
+        return np.array(
+            [kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops]
+        )
 
 
 def compile_program(schedule: Schedule, job: Job) -> Program:

@@ -42,7 +42,7 @@ class Report:
 
 def report(simulation: Simulation) -> Report:
     """Work out the figures of a simulated step."""
-    job, program = simulation.job, simulation.program
+    job = simulation.job
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
     parts = [class_breakdown(simulation, c) for c in range(len(weight))]
@@ -130,7 +130,9 @@ def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> di
         simulation.program.code, simulation.program.ops, duration, strict=True
     ):
         if code == COMPUTE:
-            totals[op.phase] = totals.get(op.phase, 0.0) + float(seconds) / simulation.typical_slowness
+            totals[op.phase] = (
+                totals.get(op.phase, 0.0) + float(seconds) / simulation.typical_slowness
+            )
     return totals
 
 

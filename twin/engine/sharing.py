@@ -56,7 +56,7 @@ def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float]) -> None:
             demand[resource] += rate * flow.limit
     if all(demand[r] <= free[r] * (1 + FULL) for r in free):
         return
-    rising = list(flows)
+    rising = [flow for flow in flows if flow.demands]
     while rising:
         # Level λ is the common rate; a flow's speed is λ / peak_rate, at most its limit.
         slope = dict.fromkeys(free, 0.0)
@@ -69,7 +69,9 @@ def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float]) -> None:
         full = {r for r, s in slope.items() if s > 0 and free[r] / s <= level * (1 + FULL)}
         still = []
         for flow in rising:
-            if flow.peak_rate * flow.limit <= level * (1 + FULL) or any(r in full for r, _ in flow.demands):
+            if flow.peak_rate * flow.limit <= level * (1 + FULL) or any(
+                r in full for r, _ in flow.demands
+            ):
                 flow.speed = min(flow.limit, level / flow.peak_rate)
                 for resource, rate in flow.demands:
                     free[resource] = max(0.0, free[resource] - rate * flow.speed)

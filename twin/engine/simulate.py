@@ -80,7 +80,9 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     else:
         partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
     slowness = speed[partition.representatives]
-    setting = _setting(job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective)
+    setting = _setting(
+        job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective
+    )
     timeline = des.run(program, setting)
     return Simulation(job, program, partition, prices, timeline, slowness, typical, left_out)
 
@@ -102,9 +104,12 @@ def _setting(job: Job, program: Program, partition: Partition, prices: Prices, s
         for number, (communicator, _, _) in enumerate(program.calls)
     ]  # fmt: skip
     return des.Setting(
-        group_class={c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators},
+        group_class={
+            c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators
+        },
         members={
-            c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]] for c in communicators
+            c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]]
+            for c in communicators
         },
         transfers=transfers,
         capacity=partition.capacity,
@@ -126,5 +131,8 @@ def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, gro
             rate = moved / seconds
             demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count
     return des.Transfer(
-        scale * cost.startup_seconds, scale * seconds, tuple(demands.items()), cost.peak_bytes_per_second
+        scale * cost.startup_seconds,
+        scale * seconds,
+        tuple(demands.items()),
+        cost.peak_bytes_per_second,
     )

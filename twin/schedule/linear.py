@@ -81,7 +81,9 @@ def backward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> str | None
         _bias_gradient(emit, job, linear, tokens)
         return pending
     emit.compute("input_gradient", input_gradient)
-    reduced = emit.start("all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e)
+    reduced = emit.start(
+        "all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e
+    )
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)

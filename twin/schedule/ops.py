@@ -98,7 +98,9 @@ class Schedule:
             yield op.name.format_map(values), op
 
 
-def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simple, dict[str, int]]]:
+def _flatten(
+    ops: tuple[Op, ...], values: dict[str, int]
+) -> Iterator[tuple[Simple, dict[str, int]]]:
     for op in ops:
         if isinstance(op, Repeat):
             for value in op.values:

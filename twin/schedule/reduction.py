@@ -115,7 +115,9 @@ def finish(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> Non
     if mode == "sharded" and grid.data > 1:
         size = elements * grid.data * job.element_bytes
         optimizer.collective("all_gather", "data", size)
-    optimizer.compute("zero_gradients", Memory(float(shapes.local_elements * FP32_BYTES), kernels=4))
+    optimizer.compute(
+        "zero_gradients", Memory(float(shapes.local_elements * FP32_BYTES), kernels=4)
+    )
 
 
 def _clip(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from twin.description.job import Job
 from twin.schedule.block import (
-    FP32_BYTES,
     block_backward,
     block_forward,
     embedding_backward,
@@ -20,7 +19,6 @@ from twin.schedule.block import (
     norm_forward,
 )
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import Memory
 from twin.schedule.linear import WeightGathers
 from twin.schedule.linear import backward as linear_backward
 from twin.schedule.linear import forward as linear_forward
@@ -29,6 +27,7 @@ from twin.schedule.reduction import Reduction, finish
 from twin.schedule.shapes import Linear, Shapes
 
 Use = Callable[[int, Emitter], None]
+Block = tuple[Linear, Linear, Linear, Linear]
 
 
 def generate(job: Job) -> Schedule:
@@ -64,22 +63,28 @@ def _micro_step(prefix: str, job: Job, shapes: Shapes, reduction: Reduction) -> 
             gathers = _gathers(recompute, blocks[layer], job, depth)
             if not cached:
                 gathers.enter()
-            block_forward(recompute, job, shapes, blocks[layer], _nothing if cached else gathers.use)
+            block_forward(
+                recompute, job, shapes, blocks[layer], _nothing if cached else gathers.use
+            )
         elif not cached:
             use = _backward_gathers(under, blocks[layer], job, depth)
-        reduction.after_backward(backward, layer, block_backward(under, job, shapes, blocks[layer], use))
+        reduction.after_backward(
+            backward, layer, block_backward(under, job, shapes, blocks[layer], use)
+        )
     embedding_backward(backward.under("embedding"), job, shapes)
     reduction.end_of_backward(backward)
     return root.ops
 
 
-def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear, ...]],
+def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[Block],
              depth: int | None) -> None:  # fmt: skip
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
     order = [linear for block in blocks for linear in block]
     places = [under.under(linear.name)
               for under, block in zip(emitters, blocks, strict=True) for linear in block]  # fmt: skip
-    gathers = WeightGathers([*order, shapes.head], [*places, emit.under("head")], job.element_bytes, depth)
+    gathers = WeightGathers(
+        [*order, shapes.head], [*places, emit.under("head")], job.element_bytes, depth
+    )
     gathers.enter()
     embedding_forward(emit.under("embedding"), job, shapes)
     for layer, (under, block) in enumerate(zip(emitters, blocks, strict=True)):
@@ -103,13 +108,17 @@ def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None
     reduction.after_backward(backward, None, [] if pending is None else [pending])
 
 
-def _gathers(emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None) -> WeightGathers:
+def _gathers(
+    emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None
+) -> WeightGathers:
     """Gathers limited to one block: its first one is exposed."""
     places = [emit.under(linear.name) for linear in linears]
     return WeightGathers(linears, places, job.element_bytes, depth)
 
 
-def _backward_gathers(emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None) -> Use:
+def _backward_gathers(
+    emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None
+) -> Use:
     """Gather dropped weights again in the order of the backward pass."""
     gathers = _gathers(emit, linears[::-1], job, depth)
     gathers.enter()
@@ -122,6 +131,3 @@ def _backward_gathers(emit: Emitter, linears: tuple[Linear, ...], job: Job, dept
 
 def _nothing(_index: int, _emit: Emitter) -> None:
     """The weight is gathered already."""
-
-
-__all__ = ["FP32_BYTES", "Memory", "generate"]

@@ -55,7 +55,9 @@ def with_grid(job: Job, grid: Grid) -> Job | None:
 def candidates(job: Job) -> list[Job]:
     """Every feasible grid of a job, best first by the published model."""
     placed = [found for grid in factorizations(job.ranks) if (found := with_grid(job, grid))]
-    return sorted(placed, key=lambda j: (communication_seconds(j, j.concrete_grid), j.concrete_grid.sizes))
+    return sorted(
+        placed, key=lambda j: (communication_seconds(j, j.concrete_grid), j.concrete_grid.sizes)
+    )
 
 
 def choose(job: Job, *, most: int = CANDIDATES,
@@ -75,7 +77,7 @@ def choose(job: Job, *, most: int = CANDIDATES,
         progress(number, min(most, len(ranked)))
         simulations.append(simulate(candidate, most_classes=MOST_CLASSES))
     simulations.sort(key=lambda s: s.step_seconds)
-    # Leaving contention out only makes a candidate look faster: do the best ones properly.
+    # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
     while simulations[0].global_links_left_out:
         simulations[0] = simulate(simulations[0].job)
         simulations.sort(key=lambda s: s.step_seconds)
@@ -93,7 +95,10 @@ def _with_micro(job: Job) -> Job:
     micro = largest_micro_sequences(job)
     if micro is None:
         smallest = with_micro_sequences(job, 1)
-        raise fail("batch.micro_sequences", f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}")
+        raise fail(
+            "batch.micro_sequences",
+            f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}",
+        )
     return with_micro_sequences(job, micro)
 
 
@@ -108,4 +113,6 @@ def _why(job: Job) -> str:
         over = use.per_rank_bytes - use.capacity_bytes
         if best is None or over < best[0]:
             best = over, f"the nearest, {grid}, {advice(placed, use)}"
-    return best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"
+    return (
+        best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"
+    )

@@ -60,4 +60,6 @@ def interval(job: Job) -> Interval:
 def _varied(job: Job, **values: float) -> Job:
     changed: dict[str, Any] = {k: Parameter(v, "assumed", "interval") for k, v in values.items()}
     variation = job.machine.variation.model_copy(update=changed)
-    return job.model_copy(update={"machine": job.machine.model_copy(update={"variation": variation})})
+    return job.model_copy(
+        update={"machine": job.machine.model_copy(update={"variation": variation})}
+    )

@@ -39,7 +39,11 @@ GEMMS = ("device", "m", "n", "k", "microseconds")
 ITERATIONS = ("nodes", "gpus", "global_batch_sequences", "micro_batch_sequences", "layers", "hidden", "heads",
               "sequence_length", "data_parallel", "tensor_parallel", "iteration_milliseconds")  # fmt: skip
 WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
-ALIASES = {"dgx-a100-node": "dgx-a100", "dgx-h100-node": "dgx-h100", "perlmutter-node": "perlmutter"}
+ALIASES = {
+    "dgx-a100-node": "dgx-a100",
+    "dgx-h100-node": "dgx-h100",
+    "perlmutter-node": "perlmutter",
+}
 """Names of single nodes in public tables, and the machine whose node it is."""
 ITERATION_MACHINE = "dgx-a100"
 VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
@@ -76,7 +80,9 @@ class Validation:
     """Reason → number of rows."""
 
 
-def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
+def validate_file(
+    path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None
+) -> Validation:
     """Compare the rows of a CSV file with predictions."""
     header, rows = _read(path)
     kinds: dict[tuple[str, ...], tuple[str, Callable[..., Any]]] = {
@@ -85,7 +91,9 @@ def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _
     for columns, (kind, predict) in kinds.items():
         if set(columns) <= set(header):
             measured = _numbers(path, rows, columns)
-            answers = in_parallel(predict, measured, workers if kind == "iterations" else 1, progress)
+            answers = in_parallel(
+                predict, measured, workers if kind == "iterations" else 1, progress
+            )
             return _compare(kind, measured, answers, columns[-1])
     wanted = "; or ".join(",".join(columns) for columns in kinds)
     raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
@@ -110,7 +118,9 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return header, rows
 
 
-def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[str]) -> list[dict[str, Any]]:
+def _numbers(
+    path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[str]
+) -> list[dict[str, Any]]:
     """Convert what must be a positive number, and report every cell that is not."""
     converted, problems = [], []
     for line, row in enumerate(rows, start=2):
@@ -134,7 +144,9 @@ def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[st
     return converted
 
 
-def _compare(kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, str] | str], measured: str) -> Validation:
+def _compare(
+    kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, str] | str], measured: str
+) -> Validation:
     done, skipped = [], dict[str, int]()
     by_group: dict[str, list[float]] = {}
     for row, answer in zip(rows, answers, strict=True):
@@ -149,7 +161,9 @@ def _compare(kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, s
         done.append({**row, "group": group, f"predicted_{unit}": predicted, f"measured_{unit}": row[measured],
                      "predicted": predicted, "measured": row[measured], "error": error})  # fmt: skip
         by_group.setdefault(group, []).append(error)
-    return Validation(kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped)
+    return Validation(
+        kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped
+    )
 
 
 def summary(name: str, errors: Sequence[float]) -> Group:
@@ -184,7 +198,9 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     ranks = int(row["ranks"])
     if ranks > machine.nodes * machine.devices_per_node:
         return f"more ranks than {machine.name} has devices"
-    cost = collective_cost(machine, library, row["collective"], row["bytes"], _placement(machine.name, ranks))
+    cost = collective_cost(
+        machine, library, row["collective"], row["bytes"], _placement(machine.name, ranks)
+    )
     wrapper = MPI_WRAPPER_SECONDS if MPI_WRAPPER in str(row.get("source", "")) else 0.0
     span = "one node" if ranks <= machine.devices_per_node else "multi-node"
     return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}"

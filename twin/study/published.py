@@ -67,11 +67,12 @@ def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
     The grid is the one chosen with everything on, as a user would run it.
     """
     best = choose(published_job(run)).best.job
-    switches = [Overlap(all_reduce=a, reduce_scatter=r, all_gather=g)
-                for a, r, g in ((False, False, False), (True, False, False), (True, True, False), (True, True, True))]  # fmt: skip
-    for step, overlap in zip(run["steps"], switches, strict=True):
+    for number, step in enumerate(run["steps"]):
+        overlap = Overlap(all_reduce=number > 0, reduce_scatter=number > 1, all_gather=number > 2)
         simulation = simulate(best.model_copy(update={"overlap": overlap}))
-        yield Comparison(step["name"], simulation.step_seconds, step["seconds"], _details(simulation))
+        yield Comparison(
+            step["name"], simulation.step_seconds, step["seconds"], _details(simulation)
+        )
 
 
 def kernel_tuning(run: dict[str, Any]) -> Iterator[Comparison]:

@@ -40,7 +40,11 @@ def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:
     if ranking is not None:
         outside = float(ranking.between_bytes_per_second)
     else:
-        outside = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+        outside = (
+            len(machine.nic.devices)
+            * machine.nic.bandwidth_bytes_per_second
+            * machine.nic.efficiency
+        )
     return outside / min(node, inner)
 
 

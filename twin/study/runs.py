@@ -56,15 +56,22 @@ def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any
         "classes": [
             {"representative": int(r), "ranks": int(n)}
             for r, n in zip(
-                simulation.partition.representatives, np.bincount(simulation.partition.rank_class), strict=True
+                simulation.partition.representatives,
+                np.bincount(simulation.partition.rank_class),
+                strict=True,
             )
         ],
     }
     rank_class = pa.table(
-        {"rank": np.arange(job.ranks, dtype=np.int32), "class": simulation.partition.rank_class.astype(np.int32)}
+        {
+            "rank": np.arange(job.ranks, dtype=np.int32),
+            "class": simulation.partition.rank_class.astype(np.int32),
+        }
     )
     extra = {
-        "job.yaml": yaml.safe_dump(job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True),
+        "job.yaml": yaml.safe_dump(
+            job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+        ),
         "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN]),
     }
     write_trace(directory, manifest, events, rank_class, extra, overwrite=overwrite)
@@ -81,8 +88,8 @@ def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Seq
         ("waiting for the slowest device", f"{figures['slowest_device_wait_seconds']:.3f} s"),
         ("exposed communication", f"{figures['exposed_communication_seconds']:.3f} s"),
         ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
-        ("memory per rank", f"{format_si(memory['per_rank_bytes'], 'B', digits=3)} of "
-                            f"{format_si(memory['capacity_bytes'], 'B', digits=3)}"),
+        ("memory per rank", " of ".join(format_si(memory[key], "B", digits=3)
+                                        for key in ("per_rank_bytes", "capacity_bytes"))),
         ("grid", str(job.concrete_grid)),
     ]  # fmt: skip
     title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}, predicted"
@@ -98,7 +105,9 @@ def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] 
         raise fail(str(path), "exists already; choose another file or pass --force")
     temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
     try:
-        write_chrome(temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen})
+        write_chrome(
+            temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen}
+        )
         temporary.replace(path)
     except OSError as error:
         raise fail(str(path), f"cannot be written: {error.strerror}") from None

@@ -26,7 +26,7 @@ BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broa
 
 def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size: str, stride: int,
                       library: str | None) -> dict[str, Any]:  # fmt: skip
-    """Price one collective over ranks 0, stride, 2·stride, …"""
+    """Price one collective over ranks 0, stride, 2·stride and so on."""
     machine = load_machine(machine_name)
     name = library or machine.library
     if name not in machine.libraries:
@@ -39,11 +39,17 @@ def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size:
         raise fail("--bytes", "must be more than 0", size)
     capacity = machine.nodes * machine.devices_per_node
     if ranks * stride > capacity:
-        raise fail("--ranks", f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}", ranks)
+        raise fail(
+            "--ranks",
+            f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}",
+            ranks,
+        )
     grid = _grid(machine, ranks, stride)
     layout = Layout.contiguous(machine, grid.ranks)
     groups = groups_of(grid, "z", layout)
-    cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
+    cost = collective_cost(
+        machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]]
+    )
     bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
     return {
         "machine": machine.name, "library": name, "kind": kind, "ranks": ranks, "stride": stride, "bytes": bytes_,
@@ -57,7 +63,7 @@ def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size:
 
 
 def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
-    """z over x gives groups with this stride; as many of them as fill the nodes they touch."""
+    """Z over x gives groups with this stride; as many of them as fill the nodes they touch."""
     inside = ranks * stride
     return Grid(z=ranks, x=stride, data=max(1, machine.devices_per_node // inside))
 
@@ -67,13 +73,18 @@ def _together(machine: Machine, library: str, kind: CollectiveKind, size: float,
     """Seconds when all groups with this stride do the same at once: the slowest of them."""
     if groups.members.shape[1] < 2:
         return 0.0
-    prices = price(machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout)
+    prices = price(
+        machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout
+    )
     speed = np.ones(len(layout.node))
     partition = fold({"z": groups}, prices.alike, prices.edges, speed, prices.capacity)
     transfers = [transfer_of(prices, partition, 0, "z", group) for group in partition.groups["z"]]
     flows = [Flow(t.demands, t.peak_rate) for t in transfers]
     assign_speeds(flows, partition.capacity)
-    return max(t.startup_seconds + t.transfer_seconds / f.speed for t, f in zip(transfers, flows, strict=True))
+    return max(
+        t.startup_seconds + t.transfer_seconds / f.speed
+        for t, f in zip(transfers, flows, strict=True)
+    )
 
 
 def _busiest(machine: Machine, cost: CollectiveCost) -> dict[str, Any] | None:
@@ -81,13 +92,22 @@ def _busiest(machine: Machine, cost: CollectiveCost) -> dict[str, Any] | None:
     best: dict[str, Any] | None = None
     for pattern, uses in cost.node_loads.items():
         for use in uses:
-            share = use.bytes / cost.transfer_seconds / resource_capacity(machine, use.kind, use.index)
+            share = (
+                use.bytes / cost.transfer_seconds / resource_capacity(machine, use.kind, use.index)
+            )
             if np.isfinite(share) and (best is None or share > best["share_of_capacity"]):
-                best = {"kind": use.kind, "index": use.index, "devices": list(pattern), "share_of_capacity": share}
+                best = {
+                    "kind": use.kind,
+                    "index": use.index,
+                    "devices": list(pattern),
+                    "share_of_capacity": share,
+                }
     return best
 
 
-def gemm_answer(machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool) -> dict[str, Any]:
+def gemm_answer(
+    machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool
+) -> dict[str, Any]:
     """Price one matrix product on a machine's device."""
     machine = load_machine(machine_name)
     device = machine.device

@@ -40,8 +40,14 @@ def validate_published(*, workers: int = 1,
         ("kernel_tuning", data["kernel_tuning"]),
     ]
     answers = in_parallel(_task, tasks, workers, progress)
-    weak = [answer[0] for (kind, _), answer in zip(tasks, answers, strict=True) if kind == "weak_scaling"]
-    return PublishedValidation(weak[::-1], answers[-2], answers[-1], validate_file(COLLECTIVES).groups)
+    weak = [
+        answer[0]
+        for (kind, _), answer in zip(tasks, answers, strict=True)
+        if kind == "weak_scaling"
+    ]
+    return PublishedValidation(
+        weak[::-1], answers[-2], answers[-1], validate_file(COLLECTIVES).groups
+    )
 
 
 def _task(task: tuple[str, dict[str, Any]]) -> list[Comparison]:

@@ -33,7 +33,13 @@ def chrome_events(events: pa.Table, rank_names: Mapping[int, str]) -> Iterator[d
         key = (rank, stream)
         if key not in threads:
             threads[key] = len([k for k in threads if k[0] == rank])
-            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": threads[key], "args": {"name": stream}}
+            yield {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": rank,
+                "tid": threads[key],
+                "args": {"name": stream},
+            }
         arguments = {"op": row["op"], "phase": row["phase"], "bytes": row["bytes"]}
         if row["kind"] == "collective":
             arguments |= {"axis": row["axis"], "arrival_us": row["arrival_ns"] / 1e3}
@@ -47,8 +53,8 @@ def chrome_events(events: pa.Table, rank_names: Mapping[int, str]) -> Iterator[d
 
 def write_chrome(path: Path, events: pa.Table, rank_names: Mapping[int, str]) -> None:
     """Write `{"traceEvents": […]}`, compressed if the name ends in .gz."""
-    opened = gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8")
-    with opened as file:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(chrome_events(events, rank_names)):
             file.write((",\n" if number else "") + json.dumps(event))

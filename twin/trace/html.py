@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -30,7 +31,10 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
     """Pack events by rank and stream: names, colours by phase or axis, starts and ends in ms."""
     table = events.filter(pc.not_equal(events["kind"], "wait"))
     rank = table["rank"].to_numpy()
-    columns = {c: np.array(table[c].to_pylist(), dtype=object) for c in ("stream", "name", "phase", "axis", "micro", "layer")}
+    columns = {
+        c: np.array(table[c].to_pylist(), dtype=object)
+        for c in ("stream", "name", "phase", "axis", "micro", "layer")
+    }
     start, end, arrival = (table[c].to_numpy() / 1e6 for c in ("start_ns", "end_ns", "arrival_ns"))
     size = table["bytes"].to_numpy()
     packed = []
@@ -64,17 +68,23 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
 def timeline_html(events: pa.Table, rank_names: Mapping[int, str], title: str,
                   facts: Sequence[tuple[str, str]] = ()) -> str:  # fmt: skip
     """Return the page: title, a table of facts, the timeline."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415: slow to import, needed only here
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
 
     page = resources.files("twin.trace").joinpath("timeline.html").read_text(encoding="utf-8")
-    rows = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts)
-    data = json.dumps({"lanes": lanes(events, rank_names), "colours": COLOURS}, separators=(",", ":"))
-    return (
-        page.replace("%TITLE%", html.escape(title))
-        .replace("%FACTS%", rows)
-        .replace("%DATA%", data.replace("</", "<\\/"))
-        .replace("%PLOTLY%", get_plotlyjs())
+    rows = "".join(
+        f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts
     )
+    data = json.dumps(
+        {"lanes": lanes(events, rank_names), "colours": COLOURS}, separators=(",", ":")
+    )
+    parts = {
+        "TITLE": html.escape(title),
+        "FACTS": rows,
+        "DATA": data.replace("</", "<\\/"),
+        "PLOTLY": get_plotlyjs(),
+    }
+    # in one pass, so that a title that looks like a placeholder stays a title
+    return re.sub(r"%(TITLE|FACTS|DATA|PLOTLY)%", lambda match: parts[match[1]], page)
 
 
 def write_timeline(path: Path, events: pa.Table, rank_names: Mapping[int, str], title: str,

@@ -48,7 +48,9 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
     if directory.exists():
         if not overwrite:
             raise fail(str(directory), "exists already; choose another directory or pass --force")
-        if not directory.is_dir() or (any(directory.iterdir()) and not (directory / MANIFEST).is_file()):
+        if not directory.is_dir() or (
+            any(directory.iterdir()) and not (directory / MANIFEST).is_file()
+        ):
             raise fail(str(directory), "is not a run of Fourfold; it will not be replaced")
     temporary = directory.parent / f".{directory.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
@@ -60,13 +62,26 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
             (temporary / name).write_text(content, encoding="utf-8")
         text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=1, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        if directory.exists():
-            shutil.rmtree(directory)
-        temporary.rename(directory)
+        _replace(directory, temporary)
     except OSError as error:
         raise fail(str(directory), f"cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace(directory: Path, new: Path) -> None:
+    """Put a new directory in place; the old one goes only when the new one is there."""
+    if not directory.exists():
+        new.rename(directory)
+        return
+    old = new.with_name(new.name + ".old")
+    directory.rename(old)
+    try:
+        new.rename(directory)
+    except OSError:
+        old.rename(directory)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_trace(directory: Path) -> Trace:
@@ -77,7 +92,9 @@ def read_trace(directory: Path) -> Trace:
     except FileNotFoundError:
         raise fail(str(directory / EVENTS), "no such file") from None
     except (OSError, pa.ArrowException) as error:
-        raise fail(str(directory / EVENTS), f"not a Parquet file: {str(error).splitlines()[0]}") from None
+        raise fail(
+            str(directory / EVENTS), f"not a Parquet file: {str(error).splitlines()[0]}"
+        ) from None
     if problems := check_table(events):
         raise fail(str(directory / EVENTS), "; ".join(problems))
     return Trace(manifest, events)

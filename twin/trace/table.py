@@ -47,13 +47,21 @@ def check_table(table: pa.Table) -> list[str]:
         elif not _compatible(table.schema.field(field.name).type, field.type):
             found = table.schema.field(field.name).type
             problems.append(f"column {field.name} is {found}, expected {field.type}")
+        elif not field.nullable and (missing := table.column(field.name).null_count):
+            problems.append(f"column {field.name} has {missing} missing values")
     if problems:
         return problems
     start, end = (table.column(c).to_numpy() for c in ("start_ns", "end_ns"))
     if negative := int(np.sum(end < start)):
         problems.append(f"{negative} events end before they start")
+    if early := int(np.sum(start < table.column("arrival_ns").to_numpy())):
+        problems.append(f"{early} events start before their rank arrives")
+    if doubled := table.num_rows - table.group_by(["rank", "op"]).aggregate([]).num_rows:
+        problems.append(f"{doubled} events have the rank and op of another one")
     stream = table.column("stream").combine_chunks().dictionary_encode()
-    code = stream.indices.to_numpy() if isinstance(stream, pa.DictionaryArray) else stream.to_numpy()
+    code = (
+        stream.indices.to_numpy() if isinstance(stream, pa.DictionaryArray) else stream.to_numpy()
+    )
     order = np.lexsort((end, start, code, table.column("rank").to_numpy()))
     rank, code = table.column("rank").to_numpy()[order], code[order]
     same = (rank[1:] == rank[:-1]) & (code[1:] == code[:-1])
@@ -67,6 +75,8 @@ def _compatible(found: pa.DataType, expected: pa.DataType) -> bool:
         found = found.value_type
     if pa.types.is_dictionary(expected):
         expected = expected.value_type
-    text = pa.types.is_string(expected) and (pa.types.is_string(found) or pa.types.is_large_string(found))
+    text = pa.types.is_string(expected) and (
+        pa.types.is_string(found) or pa.types.is_large_string(found)
+    )
     whole = pa.types.is_integer(expected) and pa.types.is_integer(found)
     return bool(text or whole or found == expected)
