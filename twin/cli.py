@@ -223,9 +223,9 @@ def collective(
 @app.command()
 def gemm(
     machine: Annotated[str, typer.Option(help="Machine name or path.")],
-    m: Annotated[int, typer.Option(min=1)],
-    n: Annotated[int, typer.Option(min=1)],
-    k: Annotated[int, typer.Option(min=1)],
+    m: Annotated[int, typer.Option(min=1, max=10**9)],
+    n: Annotated[int, typer.Option(min=1, max=10**9)],
+    k: Annotated[int, typer.Option(min=1, max=10**9)],
     mode: Annotated[ModeName, typer.Option(help="Operand layout: TN forward, NN input gradient, "
                                            "NT weight gradient.")] = ModeName.tn,
     tuned: Annotated[bool, typer.Option("--tuned/--untuned", help="Pick the fastest mode.")] = True,

@@ -275,7 +275,7 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
     if as_json:
         print_json({
             **{part: [vars_of(c) | {"error": c.error} for c in getattr(result, part)]
-               for part in ("weak_scaling", "ablation", "kernel_tuning")},
+               for part in ("weak_scaling", "other_grids", "ablation", "kernel_tuning")},
             "weak_scaling_summary": vars_of(result.summary),
             "collectives": [vars_of(g) for g in result.collectives],
         })  # fmt: skip
@@ -283,6 +283,7 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
     console = _console()
     parts = (
         ("Weak scaling, seconds per batch (arXiv 2502.08145)", result.weak_scaling),
+        ("The same, on grids that the authors' scripts point to", result.other_grids),
         ("Overlap ablation, GPT-80B on 8,192 GCDs of Frontier", result.ablation),
         ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning),
     )

@@ -201,6 +201,8 @@ def test_every_source_begins_with_a_listed_name(name: str) -> None:
 def test_impossible_numbers_are_refused() -> None:
     raw = DEVICES["mi210"].model_dump(by_alias=True)
     raw["reserved_memory"] = {"value": "70 GiB", "kind": "assumed", "source": "x"}
+    with pytest.raises(ValueError, match="reserved_memory"):
+        Device.model_validate(raw)
     raw["elementwise_efficiency"] = {"value": 1.5, "kind": "assumed", "source": "x"}
-    with pytest.raises(ValueError, match=r"elementwise_efficiency: 1\.5 .*reserved_memory"):
+    with pytest.raises(ValueError, match=r"1\.5 is a share"):
         Device.model_validate(raw)

@@ -11,8 +11,9 @@ import yaml
 
 import topologies
 from twin.cli import main
-from twin.description.load import apply_override, load_job, load_machine, parse_yaml
+from twin.description.load import apply_override, load_job, load_machine
 from twin.description.problems import DescriptionError
+from twin.description.strict_yaml import parse_yaml
 
 BASE = yaml.safe_load((Path(topologies.__file__).parent / "perlmutter.yaml").read_text())
 JOB = {"model": "gpt2", "ranks": 8, "grid": {"data": 2, "z": 2, "x": 2},

@@ -128,6 +128,8 @@ class Device(Spec):
             for name in ("main_loop_share", "memory_share", "wave_smoothing", "fp32_share")
             if not 0 <= getattr(self.gemm, name) <= 1
         ]
+        if self.gemm.units < 1:
+            problems.append(f"gemm.units: {self.gemm.units:g} must be at least 1")
         if self.reserved_memory_bytes >= self.memory_bytes:
             problems.append("reserved_memory: leaves no memory for tensors")
         if self.idle_watts > self.busy_watts:

@@ -7,15 +7,19 @@ algorithm chose theirs.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from twin.description.grid import AXES, Grid, divisors, nearest
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
 from twin.description.problems import Problem
 from twin.description.spec import Spec
+
+MOST_BLOCKS = 40_000
+"""Micro-steps × layers of a step that is written out op by op (some 110 ops a block)."""
 
 
 class Batch(Spec):
@@ -30,11 +34,11 @@ class Batch(Spec):
 class Overlap(Spec):
     """Which collectives may run beside compute (OAR, ORS, OAG of arXiv 2502.08145)."""
 
-    all_reduce: bool = True
+    all_reduce: StrictBool = True
     """OAR: the input gradient's all-reduce hides behind the weight gradient's GEMM."""
-    reduce_scatter: bool = True
+    reduce_scatter: StrictBool = True
     """ORS: reduce-scatters over z are waited for once, at the end of the backward pass."""
-    all_gather: bool = True
+    all_gather: StrictBool = True
     """OAG: the all-gather of the next weights is started ahead of their use."""
     prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """How many linears ahead OAG gathers."""
@@ -69,7 +73,7 @@ class Job(Spec):
     grid: Grid | Literal["auto"] = "auto"
     batch: Batch
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    recompute: bool = True
+    recompute: StrictBool = True
     """Activation checkpointing of every block."""
     overlap: Overlap = Overlap()
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -80,14 +84,14 @@ class Job(Spec):
     (Megatron's); plain: a kernel each for scale, mask and softmax."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout after attention and MLP, and on unfused attention's scores."""
-    fused_elementwise: bool = False
+    fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
-    kernel_tuning: bool = True
+    kernel_tuning: StrictBool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
-    clip_gradients: bool = True
+    clip_gradients: StrictBool = True
     library: str | None = None
     """Collective library; the machine's default if absent."""
-    slowest_device: bool = True
+    slowest_device: StrictBool = True
     """Equal devices differ: let all wait for the slowest one that so many devices are expected
     to contain (`variation.device_speed_spread` of the machine)."""
     stragglers: tuple[Straggler, ...] = ()
@@ -185,8 +189,12 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
         )
     rules = (
         ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
-        ("y", grid.y, model.hidden, f"hidden {model.hidden}"),
-        ("y", grid.y, model.heads, f"heads {model.heads}"),
+        (
+            "y",
+            grid.y,
+            gcd(model.hidden, model.heads),
+            f"hidden {model.hidden} and heads {model.heads}",
+        ),
     )
     for axis, size, total, what in rules:
         if total % size:
@@ -223,6 +231,13 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
                 micro,
             )
         )
+    elif (
+        micro != "auto"
+        and (steps := job.batch.sequences // (replicas * micro)) * model.layers > MOST_BLOCKS
+    ):
+        problems.append(Problem("batch.micro_sequences", f"makes {steps:,} micro-steps of {model.layers} layers, "
+                                f"more than the {MOST_BLOCKS:,} blocks that can be simulated; use larger ones",
+                                micro))  # fmt: skip
     return problems
 
 

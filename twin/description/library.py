@@ -14,7 +14,9 @@ copy kernels keep busy, and in which pieces it pipelines. Which algorithm runs i
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from twin.description.spec import Parameter, Spec
 
@@ -23,11 +25,18 @@ ProtocolName = Literal["LL", "LL128", "Simple"]
 
 
 class ByCollective(Spec):
-    """One dimensionless number per collective."""
+    """One dimensionless number above 0 per collective."""
 
     all_gather: Parameter
     reduce_scatter: Parameter
     all_reduce: Parameter
+
+    @model_validator(mode="after")
+    def _above_nothing(self) -> Self:
+        for name in ("all_gather", "reduce_scatter", "all_reduce"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name):g} must be more than 0")
+        return self
 
     def of(self, kind: CollectiveKind) -> float:
         """Return the number of a collective; a broadcast moves data as an all-gather does."""
@@ -131,9 +140,19 @@ class Library(Spec):
     """Short name → address or document."""
     protocols: dict[ProtocolName, Protocol]
     """Protocols for one node and for groups that leave the node; the fastest is used."""
-    network_protocols: tuple[ProtocolName, ...]
+    network_protocols: tuple[ProtocolName, ...] = Field(min_length=1)
     """Those of them that the library uses across nodes."""
     ring: Ring
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None
+
+    @model_validator(mode="after")
+    def _protocols_known(self) -> Self:
+        for name in self.network_protocols:
+            if name not in self.protocols:
+                raise ValueError(
+                    f"network_protocols: {name} has no numbers under protocols, "
+                    f"which has {', '.join(self.protocols)}"
+                )
+        return self

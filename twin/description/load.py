@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 import topologies
@@ -31,87 +30,11 @@ from twin.description.problems import (
     shorten,
 )
 from twin.description.spec import Spec
+from twin.description.strict_yaml import MOST_DEPTH, parse_value, read_yaml
 
-MOST_BYTES = 1 << 20
-MOST_DEPTH = 40
 ROOT = Path(topologies.__file__).parent
 
 S = TypeVar("S", bound=Spec)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without surprises: no duplicate keys, no aliases."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                "anchors and aliases are not used here; write the value out",
-                event.start_mark,
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice; keep one", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def parse_yaml(text: str, origin: str) -> dict[str, Any]:
-    """Parse YAML text whose top level must be a mapping with text keys."""
-    try:
-        data = yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise DescriptionError([Problem(where, f"not valid YAML: {what}")], origin) from None
-    except RecursionError:
-        raise DescriptionError([Problem("", "nested too deeply")], origin) from None
-    except ValueError as error:  # dates and numbers that YAML recognises but Python cannot hold
-        raise DescriptionError([Problem("", f"not valid YAML: {error}")], origin) from None
-    if data is None:
-        raise DescriptionError([Problem("", "the file is empty")], origin)
-    if not isinstance(data, dict):
-        raise DescriptionError(
-            [Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin
-        )
-    if _depth(data) > MOST_DEPTH:
-        raise DescriptionError([Problem("", "nested too deeply")], origin)
-    if odd := [k for k in data if not isinstance(k, str)]:
-        raise DescriptionError([Problem(str(k), "keys must be text") for k in odd], origin)
-    return data
-
-
-def _depth(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one YAML file of moderate size."""
-    try:
-        if not path.is_file():
-            raise fail(str(path), "no such file" if not path.exists() else "not a file")
-        if path.stat().st_size > MOST_BYTES:
-            raise fail(str(path), f"larger than {MOST_BYTES >> 20} MiB; not a description file")
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise fail(str(path), "not text in UTF-8") from None
-    except OSError as error:
-        raise fail(str(path), f"cannot be read: {error.strerror}") from None
-    return parse_yaml(text, str(path))
 
 
 def names(folder: str = "") -> list[str]:
@@ -192,7 +115,11 @@ def _resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         elif isinstance(machine, dict):
             resolved["machine"] = _extend(machine, "machine", (), folder)
     except DescriptionError as error:
-        problems += error.problems
+        # name the file the problem is in, if it is not the job's own
+        where = f"{error.origin}: " if error.origin else ""
+        problems += [
+            Problem(f"{where}{p.path}".rstrip(": "), p.message, p.value) for p in error.problems
+        ]
     if problems:
         raise DescriptionError(problems)
     return resolved
@@ -219,9 +146,16 @@ def _machine_mapping(
         raise fail(path, f"extends itself: {' → '.join([*seen, name])}")
     if "/" in name or name.endswith((".yaml", ".yml")):
         candidate = Path(name) if Path(name).is_absolute() else folder / name
-        file = candidate if candidate.exists() else Path(name)
+        file = candidate if _exists(candidate) else Path(name)
         return _extend(read_yaml(file), path, (*seen, name), file.parent)
     return _extend(_packaged(name, "", path), path, (*seen, name), folder)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def _extend(
@@ -285,12 +219,9 @@ def apply_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     """
     path, equals, text = override.partition("=")
     keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys):
+    if not equals or not all(keys) or len(keys) > MOST_DEPTH:
         raise fail("--set", "expected KEY.KEY=VALUE", override)
-    try:
-        value = yaml.load(text, _StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise fail("--set", "the value is not valid YAML", override) from None
+    value = parse_value(text, override)
     return _set(raw, keys, value)
 
 

@@ -15,7 +15,7 @@ from twin.description.device import Device
 from twin.description.library import Library
 from twin.description.spec import Parameter, Spec
 
-Count = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(gt=0, le=10**7, strict=True)]
 Index = Annotated[int, Field(ge=0, strict=True)]
 
 
@@ -142,6 +142,13 @@ class Machine(Spec):
         switched = self.fabric.port_bandwidth_bytes_per_second is not None
         if bool(self.fabric.links) == switched and self.devices_per_node > 1:
             problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
+        if self.fabric.links and not self._connected():
+            problems.append(
+                "fabric.links: the links do not connect all devices of the node; add the missing ones"
+            )
+        for number, devices in enumerate(self.nic.devices):
+            if not devices:
+                problems.append(f"nic.devices.{number}: serves no device; leave it out")
         served = sorted(d for devices in self.nic.devices for d in devices)
         if served != list(range(self.devices_per_node)):
             problems.append(
@@ -156,6 +163,17 @@ class Machine(Spec):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _connected(self) -> bool:
+        reached, frontier = {0}, [0]
+        while frontier:
+            device = frontier.pop()
+            for link in self.fabric.links:
+                if device in link.devices:
+                    new = set(link.devices) - reached
+                    reached |= new
+                    frontier += new
+        return len(reached) >= self.devices_per_node
 
     def nic_of(self, device: int) -> int:
         """Return the index of the NIC that serves a device of the node."""

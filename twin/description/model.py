@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from twin.description.spec import Spec
 
@@ -22,7 +22,7 @@ class Model(Spec):
     """The shape of a GPT."""
 
     name: str = "custom"
-    layers: Positive
+    layers: Annotated[int, Field(gt=0, le=10_000, strict=True)]
     """Transformer blocks."""
     hidden: Positive
     """Width of the residual stream."""
@@ -34,7 +34,7 @@ class Model(Spec):
     """Rows of the embedding table, padding included."""
     mlp_ratio: Positive = 4
     """MLP width over hidden."""
-    biases: bool = True
+    biases: StrictBool = True
     """Whether linears and norms carry biases."""
 
     @property

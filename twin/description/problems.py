@@ -7,6 +7,7 @@ the command line prints them and exits with code 2.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,8 @@ def from_pydantic(
     error: ValidationError, model: type[BaseModel], prefix: str = ""
 ) -> list[Problem]:
     """Translate pydantic's errors into problems with dotted paths and hints."""
-    problems = []
+    problems: list[Problem] = []
+    literals: dict[str, tuple[str, Any]] = {}
     for item in error.errors(include_url=False):
         loc = [part for part in item["loc"] if not _is_union_tag(part)]
         path = ".".join([prefix, *map(str, loc)] if prefix else map(str, loc))
@@ -76,10 +78,47 @@ def from_pydantic(
             message = f"unknown key; {did_you_mean(str(loc[-1]), _keys_at(model, loc[:-1]))}"
         elif item["type"] == "missing":
             message, value = "missing", None
+        elif item["type"] == "literal_error" and len(item["loc"]) > len(loc):
+            # one branch of a union such as "auto, or a grid": kept only beside the other branch
+            literals[path] = item["ctx"]["expected"], value
+            continue
+        elif item["type"] == "model_type":
+            message = f"expected a mapping with {', '.join(_keys_at(model, loc))}"
         if isinstance(value, dict | BaseModel):
-            value = None
-        problems.append(Problem(path, message, value))
-    return list(dict.fromkeys(problems_hashable(problems)))
+            problems += _split(path, message)
+        else:
+            problems.append(Problem(path, message, value))
+    return list(dict.fromkeys(problems_hashable(_with_literals(problems, literals))))
+
+
+def _split(path: str, message: str) -> list[Problem]:
+    """Take apart what a rule over a whole mapping says: `key.key: what is wrong; key: …`."""
+    found = []
+    for part in message.split("; "):
+        match = re.match(r"([a-z_][a-z_0-9.]*): (.+)", part, re.DOTALL)
+        if match is None and found:  # a remedy after a semicolon belongs to what is before it
+            last = found.pop()
+            found.append(Problem(last.path, f"{last.message}; {part}"))
+        elif match is None:
+            found.append(Problem(path, part))
+        else:
+            found.append(Problem(".".join(filter(None, (path, match[1]))), match[2]))
+    return found
+
+
+def _with_literals(problems: list[Problem], literals: dict[str, tuple[str, Any]]) -> list[Problem]:
+    """Add "or 'auto'" to the problem of the other branch, or report the word alone."""
+    merged = []
+    for problem in problems:
+        if problem.path in literals:
+            expected, _ = literals.pop(problem.path)
+            merged.append(Problem(problem.path, f"{problem.message}, or {expected}", problem.value))
+        else:
+            merged.append(problem)
+    for path, (expected, value) in literals.items():
+        if not any(p.path.startswith(path + ".") for p in problems):
+            merged.append(Problem(path, f"expected {expected}", value))
+    return merged
 
 
 def problems_hashable(problems: Iterable[Problem]) -> Iterable[Problem]:

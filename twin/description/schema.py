@@ -12,6 +12,7 @@ from twin.description.job import Job
 from twin.description.load import names
 from twin.description.machine import Machine
 from twin.description.model import presets
+from twin.description.spec import Spec
 from twin.description.units import split_name
 
 Schema = dict[str, Any]
@@ -51,7 +52,13 @@ def _base(schema: Schema, title: str) -> Schema:
 def _loosen_machine(definitions: Schema) -> None:
     machine = definitions["Machine"]
     machine["properties"]["extends"] = {"type": "string", "description": "Start from this machine."}
-    machine.pop("required", None)
+    for name in _parts(Machine):
+        _loosen(definitions[name])
+    for name in ("Device", "Library"):
+        definitions[name]["properties"]["extends"] = {
+            "type": "string",
+            "description": "Start from this one.",
+        }
     machine["properties"]["device"] = _named(
         machine["properties"]["device"], names("devices"), "A name, or a device."
     )
@@ -65,9 +72,41 @@ def _named(schema: Schema, known: list[str], description: str) -> Schema:
     return {"anyOf": [{"type": "string", "examples": known}, schema], "description": description}
 
 
+def _parts(model: type[Spec]) -> set[str]:
+    found = {model.__name__}
+    for field in model.model_fields.values():
+        for part in _models_in(field.annotation):
+            found |= _parts(part)
+    return found
+
+
+def _models_in(annotation: Any) -> list[type[Spec]]:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+
+
+def _quantities(model: type[Spec]) -> set[str]:
+    found = {
+        split_name(n)[0]
+        for n, f in model.model_fields.items()
+        if f.annotation is float and split_name(n)[1]
+    }
+    return found.union(
+        *(_quantities(p) for f in model.model_fields.values() for p in _models_in(f.annotation))
+    )
+
+
+def _loosen(part: Schema) -> None:
+    part.pop("required", None)
+    for key, value in part["properties"].items():
+        if set(value.get("properties", {})) == {"value", "kind", "source"}:
+            part["properties"][key] = {"anyOf": [value, {"type": ["number", "string"]}]}
+
+
 def _add_units(schema: Schema) -> None:
     """Let every plain number with a unit in its name also be text."""
     for model in [schema, *schema.get("$defs", {}).values()]:
         for key, value in model.get("properties", {}).items():
-            if value.get("type") == "number" and split_name(key)[1] is not None:
+            if value.get("type") == "number" and key in _quantities(Job):
                 value["type"] = ["number", "string"]

@@ -68,7 +68,9 @@ class Parameter(float):
             )
         if not isinstance(raw.get("source"), str) or not raw["source"].strip():
             raise ValueError("source is missing: name the document or measurement")
-        return cls(parse_quantity(raw["value"], dimension), raw["kind"], raw["source"])
+        value = parse_quantity(raw["value"], dimension)
+        _check_range(name, value, raw["value"])
+        return cls(value, raw["kind"], raw["source"])
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -95,6 +97,20 @@ class Parameter(float):
             "required": ["value", "kind", "source"],
             "additionalProperties": False,
         }
+
+
+def _check_range(name: str, value: float, raw: object) -> None:
+    """Refuse what no hardware has: rates and sizes of nothing, negative times, shares beyond 1."""
+    _, dimension = split_name(name)
+    if dimension is not None and dimension.name in {"bandwidth", "compute rate", "size"}:
+        if value <= 0:
+            raise ValueError(f"{raw!r} must be more than 0")
+    elif value < 0:
+        raise ValueError(f"{raw!r} must not be negative")
+    elif name.endswith(("efficiency", "_share")) and not 0 < value <= 1:
+        raise ValueError(f"{raw!r} is a share: more than 0, at most 1")
+    elif name.endswith("_spread") and value >= 1:
+        raise ValueError(f"{raw!r} is a share: at least 0, less than 1")
 
 
 def yaml_key(name: str) -> str:

@@ -104,7 +104,10 @@ def parse_quantity(text: object, dimension: Dimension | None = None) -> float:
         number, unit = float(match[1].replace("_", "")), match[2]
         value = number * _factor(text, unit, dimension)
     else:
-        value = float(text)
+        try:
+            value = float(text)
+        except OverflowError:
+            value = math.inf
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is not a finite number")
     return value

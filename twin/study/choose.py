@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.grid import Grid, factorizations
 from twin.description.job import Job, check_grid
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
 from twin.engine.simulate import Simulation, simulate
 from twin.study.ranking import communication_seconds
 
@@ -49,7 +49,10 @@ def with_grid(job: Job, grid: Grid) -> Job | None:
     if job.batch.micro_sequences != "auto":
         return placed if memory_use(placed).fits else None
     micro = largest_micro_sequences(placed)
-    return None if micro is None else with_micro_sequences(placed, micro)
+    if micro is None:
+        return None
+    resolved = with_micro_sequences(placed, micro)
+    return None if check_grid(resolved, grid) else resolved
 
 
 def candidates(job: Job) -> list[Job]:
@@ -99,7 +102,10 @@ def _with_micro(job: Job) -> Job:
             "batch.micro_sequences",
             f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}",
         )
-    return with_micro_sequences(job, micro)
+    resolved = with_micro_sequences(job, micro)
+    if problems := check_grid(resolved, resolved.concrete_grid):
+        raise DescriptionError(problems)
+    return resolved
 
 
 def _why(job: Job) -> str:

@@ -101,8 +101,8 @@ def validate_file(
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
             header = [str(h).strip() for h in reader.fieldnames or []]
             rows = []
             for row in reader:
@@ -137,6 +137,8 @@ def _numbers(
                 value = float("nan")
             if not (np.isfinite(value) and value > 0):
                 problems.append(Problem(f"line {line}, {column}", "must be a number above 0", text))
+            elif column != "bytes" and not column.endswith("seconds") and value != int(value):
+                problems.append(Problem(f"line {line}, {column}", "must be a whole number", text))
             new[column] = value
         converted.append(new)
     if problems:

@@ -13,7 +13,8 @@ from typing import Any
 
 from twin.description.grid import AXES
 from twin.description.job import Job, Overlap
-from twin.description.load import load_job, read_yaml
+from twin.description.load import load_job
+from twin.description.strict_yaml import read_yaml
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
 from twin.study.choose import choose
@@ -76,13 +77,16 @@ def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
 
 
 def kernel_tuning(run: dict[str, Any]) -> Iterator[Comparison]:
-    """Predict computation per batch without and with kernel tuning."""
-    best = choose(published_job(run)).best.job
-    for tuned in (False, True):
-        simulation = simulate(best.model_copy(update={"kernel_tuning": tuned}))
-        name = "tuned" if tuned else "untuned"
-        yield Comparison(f"computation, {name}", report(simulation).compute_seconds,
-                         run[f"{name}_compute_seconds"], _details(simulation))  # fmt: skip
+    """Predict computation per batch without and with kernel tuning, on each grid given."""
+    for grid in run["grids"]:
+        best = choose(published_job({**run, "grid": grid})).best.job
+        for tuned in (False, True):
+            simulation = simulate(best.model_copy(update={"kernel_tuning": tuned}))
+            name = "tuned" if tuned else "untuned"
+            yield Comparison(
+                f"{name}, grid {'chosen' if grid == 'auto' else 'of the reproducer'}",
+                report(simulation).compute_seconds, run[f"{name}_compute_seconds"], _details(simulation),
+            )  # fmt: skip
 
 
 def _details(simulation: Simulation) -> dict[str, Any]:

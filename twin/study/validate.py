@@ -20,6 +20,7 @@ class PublishedValidation:
     """Published runs and measured collectives, compared."""
 
     weak_scaling: list[Comparison]
+    other_grids: list[Comparison]
     ablation: list[Comparison]
     kernel_tuning: list[Comparison]
     collectives: list[Group]
@@ -36,22 +37,25 @@ def validate_published(*, workers: int = 1,
     data = published.runs()
     tasks: list[tuple[str, dict[str, Any]]] = [
         *(("weak_scaling", run) for run in reversed(data["weak_scaling"])),
+        *(("other_grids", run) for run in data["other_grids"]),
         ("ablation", data["ablation"]),
         ("kernel_tuning", data["kernel_tuning"]),
     ]
     answers = in_parallel(_task, tasks, workers, progress)
-    weak = [
-        answer[0]
-        for (kind, _), answer in zip(tasks, answers, strict=True)
-        if kind == "weak_scaling"
-    ]
+    of_kind: dict[str, list[Comparison]] = {}
+    for (kind, _), answer in zip(tasks, answers, strict=True):
+        of_kind.setdefault(kind, []).extend(answer)
     return PublishedValidation(
-        weak[::-1], answers[-2], answers[-1], validate_file(COLLECTIVES).groups
+        weak_scaling=of_kind["weak_scaling"][::-1],
+        other_grids=of_kind["other_grids"],
+        ablation=of_kind["ablation"],
+        kernel_tuning=of_kind["kernel_tuning"],
+        collectives=validate_file(COLLECTIVES).groups,
     )
 
 
 def _task(task: tuple[str, dict[str, Any]]) -> list[Comparison]:
     kind, run = task
-    if kind == "weak_scaling":
+    if kind in {"weak_scaling", "other_grids"}:
         return [published.weak_scaling(run)]
     return list(published.ablation(run) if kind == "ablation" else published.kernel_tuning(run))

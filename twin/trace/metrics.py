@@ -90,7 +90,7 @@ def model_flops(sequences: int, sequence: int, layers: int, hidden: int, vocabul
     """Flops of one step, section 8 of the algorithm (arXiv 2104.04473): 72 or, with recomputation, 96.
 
     >>> f"{model_flops(8192, 2048, 96, 16384, 50304, recompute=True):.3e}"
-    '4.254e+19'
+    '4.245e+19'
     """
     factor = 96.0 if recompute else 72.0
     ratio = 1.0 + sequence / (6.0 * hidden) + vocabulary / (16.0 * layers * hidden)
