@@ -93,7 +93,7 @@ def from_pydantic(
 
 def _split(path: str, message: str) -> list[Problem]:
     """Take apart what a rule over a whole mapping says: `key.key: what is wrong; key: …`."""
-    found = []
+    found: list[Problem] = []
     for part in message.split("; "):
         match = re.match(r"([a-z_][a-z_0-9.]*): (.+)", part, re.DOTALL)
         if match is None and found:  # a remedy after a semicolon belongs to what is before it

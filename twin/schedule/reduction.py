@@ -58,11 +58,15 @@ class Reduction:
             self._settle(emit)
             if self._bucket_bytes:
                 self._flush(emit)
+            rest = self.shapes.replicated_elements
+            rest -= self.job.model.layers * self.shapes.block_replicated_elements
+            emit.compute("accumulate", _accumulate(self.job, rest, self.shapes.other_tensors))
             return
         for _, name in self._scatters:
             emit.wait(name)
-        elements = self.shapes.local_elements
-        emit.compute("accumulate", _accumulate(self.job, elements, 4 * self.job.model.layers + 1))
+        shapes = self.shapes
+        tensors = self.job.model.layers * shapes.block_tensors + shapes.other_tensors + 1
+        emit.compute("accumulate", _accumulate(self.job, shapes.local_elements, tensors))
 
     def _settle(self, emit: Emitter) -> None:
         """Wait for what earlier blocks started, accumulate it, and fill a bucket."""
@@ -71,10 +75,12 @@ class Reduction:
         self._scatters.clear()
         for layer in self._ready:
             head = layer is None
-            elements = self.shapes.head.shard_elements if head else self.shapes.block_shard_elements
+            shapes = self.shapes
+            sharded = shapes.head.shard_elements if head else shapes.block_shard_elements
+            elements = sharded + (0 if head else shapes.block_replicated_elements)
             name = "head/accumulate" if head else f"block{layer}/accumulate"
-            emit.compute(name, _accumulate(self.job, elements, 1 if head else 4))
-            self._bucket_bytes += elements * FP32_BYTES
+            emit.compute(name, _accumulate(self.job, elements, 1 if head else shapes.block_tensors))
+            self._bucket_bytes += sharded * FP32_BYTES
         self._ready.clear()
         if self._bucket_bytes >= self.job.data_reduction.bucket_bytes:
             self._flush(emit)
@@ -86,7 +92,7 @@ class Reduction:
 
 
 def _accumulate(job: Job, elements: int, kernels: int) -> Memory:
-    # read the new gradient, read and write the fp32 sum
+    # read the new gradient, read and write the fp32 sum; a kernel for each parameter tensor
     return Memory(float(elements * (job.element_bytes + 2 * FP32_BYTES)), kernels=kernels)
 
 

@@ -142,6 +142,16 @@ class Shapes:
         return model.layers * self.block_replicated_elements + embeddings + final_norm
 
     @property
+    def block_tensors(self) -> int:
+        """Parameter tensors of one block: four weights, their biases, two norms."""
+        return 4 + (8 if self.job.model.biases else 2)
+
+    @property
+    def other_tensors(self) -> int:
+        """Parameter tensors outside the blocks, the head apart: two embeddings and a norm."""
+        return 3 + self.job.model.biases
+
+    @property
     def local_elements(self) -> int:
         """All parameter elements that a rank stores."""
         return self.sharded_elements + self.replicated_elements
