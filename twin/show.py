@@ -106,6 +106,8 @@ def step(
 def _memory(console: Console, figures: Report) -> None:
     memory = figures.memory
     verdict = "[green]fits[/]" if memory.fits else "[bold red]does not fit[/]"
+    if not memory.fits:
+        verdict += f": {escape(figures.memory_advice)}"
     need, have = format_si(memory.per_rank_bytes, "B"), format_si(memory.capacity_bytes, "B")
     console.print(f"\nMemory {need} of {have} per rank: {verdict}")
     table = Table(box=None, show_header=False, pad_edge=False)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.energy import step_joules
-from twin.cost.memory import MemoryUse, memory_use
+from twin.cost.memory import MemoryUse, advice, memory_use
 from twin.description.grid import AXES
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Simulation
@@ -37,6 +37,8 @@ class Report:
     percent_of_peak: float
     tokens_per_second: float
     memory: MemoryUse
+    memory_advice: str
+    """What would fit, if this does not."""
     energy_joules: float
 
 
@@ -74,7 +76,8 @@ def report(simulation: Simulation) -> Report:
         hardware_flops_per_second=hardware,
         percent_of_peak=100.0 * hardware / (job.ranks * device.peak_flops_per_second),
         tokens_per_second=job.tokens_per_step / step,
-        memory=memory_use(job),
+        memory=(memory := memory_use(job)),
+        memory_advice="" if memory.fits else advice(job, memory),
         energy_joules=step_joules(device, job.ranks, step, compute),
     )
 
@@ -170,6 +173,7 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
             "per_rank_bytes": memory.per_rank_bytes,
             "capacity_bytes": memory.capacity_bytes,
             "fits": memory.fits,
+            "advice": figures.memory_advice,
             "by_category": memory.by_category,
         },
         "energy_joules": figures.energy_joules,
