@@ -103,9 +103,10 @@ def test_figures_of_a_step_are_complete_and_add_up(cli, edit):
     assert hardware * step == pytest.approx((72 if "recompute" in edit else 96) * work, rel=1e-9)
     assert got["percent_of_peak"] == pytest.approx(100 * hardware / (16 * 312e12), rel=1e-9)
     memory = got["memory"]
-    assert set(memory) == {"per_rank_bytes", "capacity_bytes", "fits", "by_category"}
+    assert set(memory) == {"per_rank_bytes", "capacity_bytes", "fits", "by_category", "advice"}
     assert sum(memory["by_category"].values()) == pytest.approx(memory["per_rank_bytes"])
     assert memory["fits"] is (memory["per_rank_bytes"] <= memory["capacity_bytes"])
+    assert bool(memory["advice"]) is not memory["fits"]
     assert got["energy_joules"] > 0
     assert 1 <= got["classes"] <= 16
 

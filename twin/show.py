@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.spec import Parameter, Spec
+from twin.description.spec import Counted, Parameter, Spec
 from twin.description.units import format_si, split_name
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def machine(described: Machine, *, as_json: bool) -> None:
     table.columns[0].overflow = "fold"
     table.columns[3].overflow = "fold"
     for key, value in _rows(described):
-        if isinstance(value, Parameter):
+        if isinstance(value, Counted):
+            table.add_row(_yaml_path(key), f"{value:,}", value.kind, escape(value.source))
+        elif isinstance(value, Parameter):
             _, dimension = split_name(key.rsplit(".", 1)[-1])
             shown = format_si(value, dimension.si) if dimension else f"{value:.4g}"
             table.add_row(_yaml_path(key), shown, value.kind, escape(value.source))

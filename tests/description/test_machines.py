@@ -235,3 +235,14 @@ def test_a_parameter_computes_as_a_float_and_loses_its_source():
     assert parameter + 1 == 3.0
     assert type(parameter * 2) is float
     assert (parameter.kind, parameter.source) == ("measured", "here")
+
+
+@pytest.mark.parametrize("name", names())
+def test_counts_of_shipped_machines_have_kind_and_source(name):
+    """How many nodes, devices, nodes on a switch: numbers about hardware like any other."""
+    machine = load_machine(name)
+    counts = [machine.nodes, machine.devices_per_node, machine.network.nodes_per_switch]
+    counts += [machine.network.group_nodes] if machine.network.group_nodes else []
+    for count in counts:
+        known = {*machine.sources}
+        assert count.source.split(":")[0].split(" ")[0].rstrip(",;") in known, count.source

@@ -29,7 +29,7 @@ from twin.description.problems import (
     from_pydantic,
     shorten,
 )
-from twin.description.spec import Spec
+from twin.description.spec import USER, Spec
 from twin.description.strict_yaml import MOST_DEPTH, parse_value, read_yaml
 
 ROOT = Path(topologies.__file__).parent
@@ -201,7 +201,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
             and {"value", "kind", "source"} <= set(old)
             and not isinstance(value, dict)
         ):
-            merged[key] = {"value": value, "kind": "assumed", "source": "set by the user"}
+            merged[key] = {"value": value, "kind": "assumed", "source": USER}
         elif isinstance(old, str) and isinstance(value, dict):
             merged[key] = {"extends": old, **value}  # a named device or library with changes
         else:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from twin.description.device import Device
 from twin.description.library import Library
-from twin.description.spec import Parameter, Spec
+from twin.description.spec import Counted, Parameter, Spec
 
 Count = Annotated[int, Field(gt=0, le=10**7, strict=True)]
 Index = Annotated[int, Field(ge=0, strict=True)]
@@ -61,11 +61,11 @@ class Nic(Spec):
 class Network(Spec):
     """Switches between nodes: a dragonfly, or one flat switch if `group_nodes` is absent."""
 
-    nodes_per_switch: Count
+    nodes_per_switch: Counted
     """How many nodes share a first-level switch (or set of rails)."""
     switch_latency_seconds: Parameter
     """Added for each further switch on the way."""
-    group_nodes: Count | None = None
+    group_nodes: Counted | None = None
     """Nodes in one dragonfly group."""
     group_bandwidth_bytes_per_second: Parameter | None = None
     """All global links out of one group together, per direction."""
@@ -113,9 +113,9 @@ class Machine(Spec):
     title: str
     sources: dict[str, str]
     """Short name → address or document. Every parameter's `source` starts with one of them."""
-    nodes: Count
+    nodes: Counted
     """How many such nodes the machine has."""
-    devices_per_node: Count
+    devices_per_node: Counted
     device: Device
     fabric: Fabric
     nic: Nic

@@ -24,6 +24,8 @@ from pydantic_core.core_schema import ValidationInfo
 from twin.description.units import parse_quantity, split_name
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
+USER = "set by the user"
+MOST_COUNTED = 10_000_000
 
 
 class Parameter(float):
@@ -58,19 +60,10 @@ class Parameter(float):
             raise ValueError(  # noqa: TRY004 - pydantic reports ValueErrors
                 f"{raw!r}: a hardware number is written {{value: …, kind: "
                              f"{'|'.join(get_args(Kind))}, source: …}}")  # fmt: skip
-        if unknown := set(raw) - {"value", "kind", "source"}:
-            raise ValueError(f"unknown key {sorted(unknown)[0]!r}; use value, kind and source")
-        if "value" not in raw:
-            raise ValueError("value is missing")
-        if raw.get("kind") not in get_args(Kind):
-            raise ValueError(
-                f"kind is {raw.get('kind')!r}; choose from {', '.join(get_args(Kind))}"
-            )
-        if not isinstance(raw.get("source"), str) or not raw["source"].strip():
-            raise ValueError("source is missing: name the document or measurement")
-        value = parse_quantity(raw["value"], dimension)
-        _check_range(name, value, raw["value"])
-        return cls(value, raw["kind"], raw["source"])
+        given, kind, source = _parts(raw)
+        value = parse_quantity(given, dimension)
+        _check_range(name, value, given)
+        return cls(value, kind, source)
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -87,16 +80,87 @@ class Parameter(float):
     def __get_pydantic_json_schema__(
         cls, _s: CoreSchema, _h: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {
-            "type": "object",
-            "properties": {
-                "value": {"type": ["number", "string"]},
-                "kind": {"enum": list(get_args(Kind))},
-                "source": {"type": "string"},
-            },
-            "required": ["value", "kind", "source"],
-            "additionalProperties": False,
-        }
+        return _json_schema("number", "string")
+
+
+class Counted(int):
+    """A whole hardware number above 0, with its kind and its source: nodes, devices in a node."""
+
+    kind: Kind
+    source: str
+
+    def __new__(cls, value: int, kind: Kind = "assumed", source: str = USER) -> Counted:
+        """Make a counted number."""
+        counted = super().__new__(cls, value)
+        counted.kind = kind
+        counted.source = source
+        return counted
+
+    def __reduce__(self) -> tuple[type[Counted], tuple[int, Kind, str]]:
+        return Counted, (int(self), self.kind, self.source)
+
+    @classmethod
+    def read(cls, raw: object) -> Counted:
+        """Read `{value, kind, source}`; a bare number is taken as set by the user."""
+        if isinstance(raw, Counted):
+            return raw
+        value: Any = raw
+        kind: Kind = "assumed"
+        source = USER
+        if isinstance(raw, dict):
+            value, kind, source = _parts(raw)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("Input should be a valid integer")  # noqa: TRY004 - pydantic reports ValueErrors
+        if not 0 < value <= MOST_COUNTED:
+            limit = "greater than 0" if value <= 0 else f"at most {MOST_COUNTED}"
+            raise ValueError(f"Input should be {limit}")
+        return cls(value, kind, source)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, _source: Any, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.is_instance_schema(
+            cls,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda c: {"value": int(c), "kind": c.kind, "source": c.source}
+            ),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _s: CoreSchema, _h: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = _json_schema("integer")
+        return {"anyOf": [described, {"type": "integer", "minimum": 1}]}
+
+
+def _parts(raw: dict[Any, Any]) -> tuple[Any, Kind, str]:
+    """Take a described number apart: value, kind and source."""
+    if unknown := set(raw) - {"value", "kind", "source"}:
+        raise ValueError(
+            f"unknown key {sorted(map(str, unknown))[0]!r}; use value, kind and source"
+        )
+    if "value" not in raw:
+        raise ValueError("value is missing")
+    if raw.get("kind") not in get_args(Kind):
+        raise ValueError(f"kind is {raw.get('kind')!r}; choose from {', '.join(get_args(Kind))}")
+    if not isinstance(raw.get("source"), str) or not raw["source"].strip():
+        raise ValueError("source is missing: name the document or measurement")
+    return raw["value"], raw["kind"], raw["source"]
+
+
+def _json_schema(*types: str) -> JsonSchemaValue:
+    return {
+        "type": "object",
+        "properties": {
+            "value": {"type": list(types)},
+            "kind": {"enum": list(get_args(Kind))},
+            "source": {"type": "string"},
+        },
+        "required": ["value", "kind", "source"],
+        "additionalProperties": False,
+    }
 
 
 def _check_range(name: str, value: float, raw: object) -> None:
@@ -132,6 +196,8 @@ class Spec(BaseModel):
         name = info.field_name or ""
         annotation = cls.model_fields[name].annotation
         options = (annotation, *get_args(annotation))
+        if Counted in options and raw is not None:
+            return Counted.read(raw)
         if Parameter in options and raw is not None:
             return Parameter.read(raw, name)
         if float in options and (raw is None or isinstance(raw, str | bool | int | float)):
