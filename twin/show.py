@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.spec import Counted, Parameter, Spec
+from twin.description.parameter import Counted, Parameter
+from twin.description.spec import Spec
 from twin.description.units import format_si, split_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twin.cost.gemm import gemm_seconds, products_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
-from twin.description.spec import Parameter
+from twin.description.parameter import Parameter
 from twin.schedule.kernels import Gemm
 from twin.study.fit_gemm import LARGE_FLOPS, errors, read_rows, report
 

@@ -14,7 +14,8 @@ from twin.description.device import Device
 from twin.description.library import Library
 from twin.description.load import load_device, load_library, load_machine, names
 from twin.description.machine import Machine
-from twin.description.spec import Kind, Parameter, Spec
+from twin.description.parameter import Kind, Parameter
+from twin.description.spec import Spec
 
 ROOT = Path(topologies.__file__).parent
 MACHINES = [

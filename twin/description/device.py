@@ -14,7 +14,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from twin.description.spec import Parameter, Spec
+from twin.description.parameter import Parameter
+from twin.description.spec import Spec
 
 Size = Annotated[int, Field(gt=0, strict=True)]
 

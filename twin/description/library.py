@@ -18,7 +18,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from twin.description.spec import Parameter, Spec
+from twin.description.parameter import Parameter
+from twin.description.spec import Spec
 
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
 ProtocolName = Literal["LL", "LL128", "Simple"]

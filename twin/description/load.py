@@ -21,6 +21,7 @@ from twin.description.job import Job
 from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.description.model import presets
+from twin.description.parameter import USER
 from twin.description.problems import (
     DescriptionError,
     Problem,
@@ -29,7 +30,7 @@ from twin.description.problems import (
     from_pydantic,
     shorten,
 )
-from twin.description.spec import USER, Spec
+from twin.description.spec import Spec
 from twin.description.strict_yaml import MOST_DEPTH, parse_value, read_yaml
 
 ROOT = Path(topologies.__file__).parent

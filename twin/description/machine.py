@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from twin.description.device import Device
 from twin.description.library import Library
-from twin.description.spec import Counted, Parameter, Spec
+from twin.description.parameter import Counted, Parameter
+from twin.description.spec import Spec
 
 Count = Annotated[int, Field(gt=0, le=10**7, strict=True)]
 Index = Annotated[int, Field(ge=0, strict=True)]

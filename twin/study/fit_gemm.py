@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from twin.cost.gemm import products_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
-from twin.description.spec import Parameter
+from twin.description.parameter import Parameter
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

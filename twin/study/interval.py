@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twin.description.job import Job
-from twin.description.spec import Parameter
+from twin.description.parameter import Parameter
 from twin.engine.simulate import Scales, simulate
 from twin.study.choose import MOST_CLASSES
 
