@@ -7,6 +7,7 @@ message and exit code 2, never with a traceback.
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from enum import StrEnum
@@ -111,9 +112,12 @@ def simulate(
     from twin.study.choose import choose, is_concrete
 
     described = load_job(job, overrides or [])
+    ranks = _rank_list(show_ranks, described.ranks)
+    choice = None
     if not is_concrete(described):
         with show.progress("simulating candidates") as advance:
-            described = choose(described, progress=advance).best.job
+            choice = choose(described, progress=advance)
+        described = choice.best.job
     simulation = run(described, engine=engine.value)
     figures = report(simulation)
     answer = to_object(simulation, figures, time.perf_counter() - begin)
@@ -125,7 +129,6 @@ def simulate(
     if out is not None or chrome is not None:
         from twin.study.runs import write_chrome_trace, write_run
 
-        ranks = _rank_list(show_ranks, described.ranks)
         if out is not None:
             write_run(out, simulation, answer, ranks, overwrite=force)
         if chrome is not None:
@@ -133,7 +136,11 @@ def simulate(
     if as_json:
         show.print_json(answer)
     else:
+        if choice is not None:
+            show.choice(choice)
         show.step(simulation, figures, answer, out)
+        if chrome is not None:
+            print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
 
 
 @app.command()
@@ -254,6 +261,10 @@ def _rank_list(text: str, ranks: int) -> list[int] | None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; the entry point of the `fourfold` script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a terminal that knows no "×" is no reason to fail
     try:
         return app(args=arguments)
     except DescriptionError as error:
@@ -265,6 +276,9 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; say nothing
         sys.exit(0)
+    except OSError as error:
+        print(f"fourfold: cannot write the output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

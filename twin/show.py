@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from twin.description.model import Model
     from twin.engine.report import Report
     from twin.engine.simulate import Simulation
+    from twin.study.choose import Choice
     from twin.study.measurements import Group, Validation
     from twin.study.validate import PublishedValidation
 
 BAR_WIDTH = 30
+COLLECTIVES_TITLE = (
+    "Collectives, package data (Frontier all-gather from 256 MiB: the source reports spikes below)"
+)
+WORST_SHOWN = 5
+DERIVED = {
+    "group", "predicted", "measured", "error", "source", "microseconds", "iteration_milliseconds",
+    "predicted_microseconds", "measured_microseconds", "predicted_milliseconds", "measured_milliseconds",
+}  # fmt: skip
+"""Columns of a compared row that the shown row does not repeat."""
 
 
 def _console() -> Console:
@@ -67,12 +77,18 @@ def step(
         f"[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]"
         f"   grid {job.concrete_grid}   {job.concrete_micro_sequences} sequences × {job.micro_steps} micro-steps"
     )
+    if not figures.memory.fits:
+        console.print(
+            "\n[bold red]This job cannot run: it does not fit into memory (see below).[/]"
+        )
     console.print(
         f"\n[bold]{total:.3f} s[/] per step   [bold]{figures.percent_of_peak:.1f} %[/] of peak "
         f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')} hardware, "
         f"{format_si(figures.model_flops_per_second, 'FLOP/s')} model)   {figures.tokens_per_second:,.0f} tokens/s   "
         f"{figures.energy_joules / 3.6e6:,.1f} kWh (devices)\n"
     )
+    if simulation.partition.rank_classes > 1:
+        console.print("Where the step of a rank goes, mean over all ranks:")
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(4):
         table.add_column()
@@ -95,13 +111,28 @@ def step(
             f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
         )
     console.print(
-        f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} classes of ranks simulated, "
+        f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} "
+        f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "
         f"{answer['wall_seconds']:.2f} s"
     )
     if out is not None:
         console.print(
             f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}"
         )
+
+
+def choice(made: Choice) -> None:
+    """Print the candidates that `auto` was chosen from."""
+    console = _console()
+    console.print(f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
+                  "published communication model were simulated:")  # fmt: skip
+    table = Table("data × z × y × x", "sequences at a time", "step", box=None, pad_edge=False)
+    for simulation in made.simulations:
+        grid = simulation.job.concrete_grid
+        table.add_row(" × ".join(map(str, grid.sizes)), str(simulation.job.concrete_micro_sequences),
+                      f"{simulation.step_seconds:.3f} s")  # fmt: skip
+    console.print(table)
+    console.print()
 
 
 def _memory(console: Console, figures: Report) -> None:
@@ -266,8 +297,24 @@ def measurements(result: Validation, *, as_json: bool) -> None:
         return
     console = _console()
     console.print(_groups(f"Predicted against measured: {result.kind}", result.groups))
+    worst = sorted(result.rows, key=lambda row: -abs(row["error"]))[:WORST_SHOWN]
+    if len(result.rows) > WORST_SHOWN:
+        console.print(f"The {WORST_SHOWN} rows that are furthest off (all rows: --json)")
+    table = Table("row", "predicted", "measured", "error")
+    for row in worst:
+        own = {k: v for k, v in row.items() if k not in DERIVED}
+        shown = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in own.items())
+        table.add_row(
+            escape(shown),
+            f"{row['predicted']:.4g}",
+            f"{row['measured']:.4g}",
+            f"{row['error']:+.1%}",
+        )
+    console.print(table)
     for reason, count in result.skipped.items():
         console.print(f"[yellow]{count} rows left out:[/] {escape(reason)}")
+    if not result.rows:
+        console.print("[bold red]No row could be compared.[/]")
 
 
 def vars_of(value: Any) -> dict[str, Any]:
@@ -307,4 +354,9 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
     worst = max(abs(c.error) for c in result.weak_scaling)
     console.print(f"Weak scaling: median error {s.median:.1%}, largest {worst:.1%}. "
                   "Nothing was fitted to these times.\n")  # fmt: skip
-    console.print(_groups("Collectives, all sizes, package data", result.collectives))
+    console.print(
+        _groups(
+            COLLECTIVES_TITLE,
+            result.collectives,
+        )
+    )

@@ -17,6 +17,7 @@ from twin.cli import main
 from twin.description.load import load_job
 from twin.engine.simulate import simulate
 from twin.study.measurements import iteration_job, summary, validate_file
+from twin.study.single import collective_answer
 
 COLLECTIVES = ["machine", "collective", "library", "ranks", "bytes", "microseconds"]
 GEMMS = ["device", "m", "n", "k", "microseconds"]
@@ -206,7 +207,7 @@ def test_other_ways_to_write_the_same_table(ask, tmp_path, text):
 
 GOOD = ["frontier", "all_gather", "rccl", "16", "1048576", "100"]
 BAD_CELLS = [("ranks", "many"), ("ranks", "0"), ("ranks", "-8"), ("ranks", "2.5"), ("bytes", ""),
-             ("bytes", "1 MB"), ("bytes", "nan"), ("microseconds", "0"), ("microseconds", "inf"),
+             ("bytes", "1 lot"), ("bytes", "nan"), ("microseconds", "0"), ("microseconds", "inf"),
              ("microseconds", "1e999"), ("machine", ""), ("library", "")]  # fmt: skip
 
 
@@ -270,3 +271,18 @@ def test_figures_of_a_group_are_those_of_statistics(errors):
     if len(errors) > 1:
         tenths = statistics.quantiles(sizes, n=10, method="inclusive")
         assert got.p90 == pytest.approx(tenths[8], abs=1e-12)
+
+
+def test_own_machine_is_placed_by_its_own_file(tmp_path):
+    """Not by the packaged machine whose name it may have inherited."""
+    text = "extends: dgx-h100\ndevices_per_node: 4\nnic: {devices: [[0], [1], [2], [3]]}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    machine = str(tmp_path / "mine.yaml")
+    path = tmp_path / "measured.csv"
+    path.write_text(
+        f"machine,collective,library,ranks,bytes,microseconds\n{machine},all_reduce,nccl,16,1GiB,9000\n"
+    )
+    (row,) = validate_file(path).rows
+    asked = collective_answer(machine, "all_reduce", 16, "1 GiB", 1, None)
+    assert asked["nodes"] == 4
+    assert row["predicted"] == pytest.approx(asked["seconds"] * 1e6)

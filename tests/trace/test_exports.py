@@ -103,7 +103,7 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(simulation) -> str:
-    return timeline_page(simulation, as_json(simulation, report(simulation), 0.0), [0, 9])
+    return timeline_page(simulation, as_json(simulation, report(simulation), 0.0), [0, 9], 2)
 
 
 def test_timeline_loads_nothing_from_elsewhere(page) -> None:

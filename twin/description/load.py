@@ -65,7 +65,7 @@ def load_job(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
     Raises DescriptionError with every problem found.
     """
     if isinstance(source, Path):
-        raw, origin = read_yaml(source), str(source)
+        raw, origin = {"name": source.stem, **read_yaml(source)}, str(source)
     else:
         raw, origin = dict(source), "job"
     for override in overrides:
@@ -168,7 +168,10 @@ def _extend(
     if base is not None:
         if not isinstance(base, str):
             raise fail(f"{path}.extends", "expected the name of a machine", base)
-        data = _merge(_machine_mapping(base, path, seen, folder), data)
+        inherited = _machine_mapping(base, path, seen, folder)
+        if data and "name" not in data:
+            data["name"] = f"{inherited.get('name', base)} (modified)"
+        data = _merge(inherited, data)
     data["device"] = _named_part(data.get("device"), "devices", f"{path}.device")
     libraries = data.get("libraries")
     if isinstance(libraries, dict):

@@ -13,6 +13,7 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -76,8 +77,9 @@ class Timeline:
 
 def run(program: Program, setting: Setting) -> Timeline:
     """Simulate one step and return when everything happened."""
-    shape = len(setting.slowness), len(program)
-    recorder = _Recorder(*(np.zeros(shape).tolist() for _ in range(3)))
+    recorder = _Recorder(
+        *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(3))
+    )
     environment = simpy.Environment()
     links = _Links(environment, setting.capacity)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
@@ -103,9 +105,9 @@ def run(program: Program, setting: Setting) -> Timeline:
 
 @dataclass
 class _Recorder:
-    start: list[list[float]]
-    end: list[list[float]]
-    arrival: list[list[float]]
+    start: list[array[float]]
+    end: list[array[float]]
+    arrival: list[array[float]]
 
 
 def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],

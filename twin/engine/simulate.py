@@ -10,6 +10,7 @@ import numpy as np
 
 from twin.description.grid import Axis
 from twin.description.job import Job
+from twin.description.problems import fail
 from twin.engine import des
 from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import Prices, price
@@ -31,6 +32,8 @@ class Scales:
 
 
 EXACT = Scales()
+MOST_EVENTS = 20_000_000
+"""Simulated classes × ops; each takes 24 bytes and some 10 µs."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
             left_out = True
     else:
         partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
+    if (events := partition.rank_classes * len(program)) > MOST_EVENTS:
+        raise fail("engine", f"{partition.rank_classes:,} classes of ranks with {len(program):,} ops each are "
+                   f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; use --engine folded, "
+                   "fewer ranks or fewer micro-steps")  # fmt: skip
     slowness = speed[partition.representatives]
     setting = _setting(
         job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective

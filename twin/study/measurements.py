@@ -29,7 +29,8 @@ from twin.description.device import Device
 from twin.description.library import CollectiveKind
 from twin.description.load import load_device, load_job, load_machine, names
 from twin.description.machine import Machine
-from twin.description.problems import DescriptionError, Problem, fail
+from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
+from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
 from twin.study.parallel import in_parallel
@@ -52,6 +53,7 @@ MPI_WRAPPER = "mpich-rccl"
 MPI_WRAPPER_SECONDS = 17e-6
 """github ggracelii/mpich-rccl: calling RCCL through MPICH adds 15 to 20 µs to what it measures."""
 MOST_ROWS = 200_000
+SIZES = SUFFIXES["_bytes"]
 
 Progress = Callable[[int, int], None]
 
@@ -132,7 +134,7 @@ def _numbers(
                     problems.append(Problem(f"line {line}, {column}", "missing"))
                 continue
             try:
-                value = float(text or "nan")
+                value = parse_quantity(text or "", SIZES if column == "bytes" else None)
             except ValueError:
                 value = float("nan")
             if not (np.isfinite(value) and value > 0):
@@ -180,12 +182,15 @@ def _machine(name: str) -> Machine | str:
     try:
         return load_machine(ALIASES.get(name, name))
     except DescriptionError:
-        return f"machine {name!r} is not known"
+        return f"machine {name!r} is not known; give a name of `fourfold machines` or a path"
 
 
 @lru_cache(maxsize=64)
 def _device(name: str) -> Device | str:
-    return load_device(name) if name in names("devices") else f"device {name!r} is not known"
+    known = names("devices")
+    if name in known:
+        return load_device(name)
+    return f"device {name!r} is not known; {did_you_mean(name, known)}"
 
 
 def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
@@ -201,7 +206,7 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     if ranks > machine.nodes * machine.devices_per_node:
         return f"more ranks than {machine.name} has devices"
     cost = collective_cost(
-        machine, library, row["collective"], row["bytes"], _placement(machine.name, ranks)
+        machine, library, row["collective"], row["bytes"], _placement(row["machine"], ranks)
     )
     wrapper = MPI_WRAPPER_SECONDS if MPI_WRAPPER in str(row.get("source", "")) else 0.0
     span = "one node" if ranks <= machine.devices_per_node else "multi-node"

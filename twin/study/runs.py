@@ -19,11 +19,11 @@ from twin.description.problems import fail
 from twin.description.units import format_si
 from twin.engine.events import event_table
 from twin.engine.simulate import Simulation
-from twin.trace.chrome import write_chrome
+from twin.trace.chrome import is_chrome_trace, write_chrome
 from twin.trace.html import timeline_html
 from twin.trace.store import write_trace
 
-MOST_SHOWN = 4
+MOST_SHOWN = 8
 """Ranks drawn in the timeline page."""
 
 
@@ -72,26 +72,33 @@ def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any
         "job.yaml": yaml.safe_dump(
             job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
         ),
-        "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN]),
+        "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN], len(chosen)),
     }
     write_trace(directory, manifest, events, rank_class, extra, overwrite=overwrite)
 
 
-def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int]) -> str:
-    """Return the HTML timeline of a few ranks."""
+def timeline_page(
+    simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int], written: int
+) -> str:
+    """Return the HTML timeline of a few of the ranks that were written."""
     job = simulation.job
     memory = figures["memory"]
+    mean = ", mean over ranks" if figures["classes"] > 1 else ""
     facts = [
         ("step", f"{figures['step_seconds']:.3f} s"),
         ("percent of peak", f"{figures['percent_of_peak']:.1f} %"),
-        ("compute", f"{figures['compute_seconds']:.3f} s"),
+        (f"compute{mean}", f"{figures['compute_seconds']:.3f} s"),
         ("waiting for the slowest device", f"{figures['slowest_device_wait_seconds']:.3f} s"),
-        ("exposed communication", f"{figures['exposed_communication_seconds']:.3f} s"),
+        (f"exposed communication{mean}", f"{figures['exposed_communication_seconds']:.3f} s"),
         ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
         ("memory per rank", " of ".join(format_si(memory[key], "B", digits=3)
                                         for key in ("per_rank_bytes", "capacity_bytes"))),
         ("grid", str(job.concrete_grid)),
     ]  # fmt: skip
+    if not memory["fits"]:
+        facts.insert(0, ("CANNOT RUN", "does not fit into memory"))
+    if written > len(ranks):
+        facts.append(("drawn", f"{len(ranks)} of {written} ranks written"))
     title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}, predicted"
     names = {rank: rank_name(simulation, rank) for rank in ranks}
     return timeline_html(_events(simulation, list(ranks)), names, title, facts)
@@ -101,8 +108,11 @@ def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] 
                        overwrite: bool) -> None:  # fmt: skip
     """Write the chosen ranks for Perfetto; whole or not at all."""
     chosen = list(ranks or default_ranks(simulation))
-    if path.exists() and not overwrite:
-        raise fail(str(path), "exists already; choose another file or pass --force")
+    if path.exists():
+        if not overwrite:
+            raise fail(str(path), "exists already; choose another file or pass --force")
+        if not is_chrome_trace(path):
+            raise fail(str(path), "is not a trace that Fourfold wrote; it will not be replaced")
     temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
     try:
         write_chrome(

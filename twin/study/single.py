@@ -50,15 +50,17 @@ def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size:
     cost = collective_cost(
         machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]]
     )
+    together, full = _together(machine, name, kind, bytes_, layout, groups)
     bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
     return {
         "machine": machine.name, "library": name, "kind": kind, "ranks": ranks, "stride": stride, "bytes": bytes_,
         "seconds": cost.seconds,
-        "seconds_with_all_groups": _together(machine, name, kind, bytes_, layout, groups),
+        "seconds_with_all_groups": together,
+        "full_with_all_groups": full,
         "startup_seconds": cost.startup_seconds, "transfer_seconds": cost.transfer_seconds,
         "bus_bandwidth_bytes_per_second": bus, "algorithm": cost.algorithm, "protocol": cost.protocol,
         "nodes": groups.placements[groups.pattern[0]].node_count,
-        "busiest_resource": _busiest(machine, cost),
+        "busiest_alone": _busiest(machine, cost),
     }  # fmt: skip
 
 
@@ -69,10 +71,10 @@ def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
 
 
 def _together(machine: Machine, library: str, kind: CollectiveKind, size: float, layout: Layout,
-              groups: AxisGroups) -> float:  # fmt: skip
-    """Seconds when all groups with this stride do the same at once: the slowest of them."""
+              groups: AxisGroups) -> tuple[float, str]:  # fmt: skip
+    """Seconds when all groups with this stride do the same at once, and what is full then."""
     if groups.members.shape[1] < 2:
-        return 0.0
+        return 0.0, "nothing"
     prices = price(
         machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout
     )
@@ -81,28 +83,41 @@ def _together(machine: Machine, library: str, kind: CollectiveKind, size: float,
     transfers = [transfer_of(prices, partition, 0, "z", group) for group in partition.groups["z"]]
     flows = [Flow(t.demands, t.peak_rate) for t in transfers]
     assign_speeds(flows, partition.capacity)
-    return max(
-        t.startup_seconds + t.transfer_seconds / f.speed
-        for t, f in zip(transfers, flows, strict=True)
-    )
+    slowest = min(range(len(flows)), key=lambda i: flows[i].speed)
+    flow, transfer = flows[slowest], transfers[slowest]
+    if flow.speed >= 1.0:
+        return max(t.startup_seconds + t.transfer_seconds for t in transfers), "nothing"
+    load = {
+        r: sum(rate * f.speed for f in flows for q, rate in f.demands if q == r)
+        for r, _ in flow.demands
+    }
+    full = max(load, key=lambda r: load[r] / partition.capacity[r])
+    kinds = {resource_capacity(machine, "uplink", 0): "links between dragonfly groups",
+             resource_capacity(machine, "nic", 0): "NICs"}  # fmt: skip
+    return (transfer.startup_seconds + transfer.transfer_seconds / flow.speed,
+            kinds.get(partition.capacity[full], "links inside nodes"))  # fmt: skip
 
 
-def _busiest(machine: Machine, cost: CollectiveCost) -> dict[str, Any] | None:
-    """The resource nearest to its capacity, and its share of it."""
-    best: dict[str, Any] | None = None
-    for pattern, uses in cost.node_loads.items():
-        for use in uses:
-            share = (
-                use.bytes / cost.transfer_seconds / resource_capacity(machine, use.kind, use.index)
-            )
-            if np.isfinite(share) and (best is None or share > best["share_of_capacity"]):
-                best = {
-                    "kind": use.kind,
-                    "index": use.index,
-                    "devices": list(pattern),
-                    "share_of_capacity": share,
-                }
-    return best
+def _busiest(machine: Machine, cost: CollectiveCost) -> str:
+    """What limits the collective when it is alone, and how much of its capacity it uses."""
+    shares = {
+        f"{_NAMES[use.kind]} {use.index}": use.bytes
+        / resource_capacity(machine, use.kind, use.index)
+        for uses in cost.node_loads.values()
+        for use in uses
+    }
+    for size in cost.uplink_loads:
+        uplink = size / resource_capacity(machine, "uplink", 0)
+        shares["links between dragonfly groups"] = max(
+            uplink, shares.get("links between dragonfly groups", 0.0)
+        )
+    if not shares or not cost.transfer_seconds:
+        return "nothing"
+    name = max(shares, key=lambda n: shares[n])
+    return f"{name}, {shares[name] / cost.transfer_seconds:.0%} of its rate"
+
+
+_NAMES = {"nic": "NIC", "link": "link inside a node", "port": "switch port of device"}
 
 
 def gemm_answer(

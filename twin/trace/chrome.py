@@ -51,11 +51,24 @@ def chrome_events(events: pa.Table, rank_names: Mapping[int, str]) -> Iterator[d
         }  # fmt: skip
 
 
+HEAD = '{"displayTimeUnit": "ms", "traceEvents": [\n'
+
+
+def is_chrome_trace(path: Path) -> bool:
+    """Whether a file begins as the ones that `write_chrome` makes."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            return file.read(len(HEAD)) == HEAD
+    except (OSError, UnicodeDecodeError, EOFError):
+        return False
+
+
 def write_chrome(path: Path, events: pa.Table, rank_names: Mapping[int, str]) -> None:
     """Write `{"traceEvents": […]}`, compressed if the name ends in .gz."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "wt", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        file.write(HEAD)
         for number, event in enumerate(chrome_events(events, rank_names)):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
