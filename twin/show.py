@@ -74,18 +74,25 @@ def step(
     console, job = _console(), simulation.job
     total = figures.step_seconds
     console.print(
-        f"[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]"
+        f"{escape(job.name)}: [bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
+        f"of [bold]{escape(job.machine.name)}[/]"
         f"   grid {job.concrete_grid}   {job.concrete_micro_sequences} sequences × {job.micro_steps} micro-steps"
     )
     if not figures.memory.fits:
         console.print(
             "\n[bold red]This job cannot run: it does not fit into memory (see below).[/]"
         )
+    energy = figures.energy_joules
     console.print(
-        f"\n[bold]{total:.3f} s[/] per step   [bold]{figures.percent_of_peak:.1f} %[/] of peak "
-        f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')} hardware, "
-        f"{format_si(figures.model_flops_per_second, 'FLOP/s')} model)   {figures.tokens_per_second:,.0f} tokens/s   "
-        f"{figures.energy_joules / 3.6e6:,.1f} kWh (devices)\n"
+        f"\n[bold]{total:.3f} s[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
+        + (f"{energy / 3.6e6:,.1f} kWh" if energy >= 3.6e6 else format_si(energy, "J", digits=3))
+        + " (devices alone)"
+    )
+    console.print(
+        f"[bold]{figures.hardware_percent_of_peak:.1f} %[/] of the {job.precision} peak with recomputation counted "
+        f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "
+        f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
+        f"({format_si(figures.model_flops_per_second, 'FLOP/s')})\n"
     )
     if simulation.partition.rank_classes > 1:
         console.print("Where the step of a rank goes, mean over all ranks:")

@@ -85,17 +85,19 @@ def test_a_simulated_step_adds_up(make_job, grid) -> None:
 
 
 def test_rates_are_counts_over_the_step(make_job) -> None:
-    """Model FLOP/s leaves recomputation out (72), hardware FLOP/s counts it (96)."""
+    """Model FLOP/s leaves recomputation out, hardware FLOP/s counts it; the head runs once."""
     job = make_job({"data": 2, "x": 2}, model="gpt2", per_rank=4)
     figures = report(simulate(job))
     tokens, layers, h = 8 * 1024, 12, 768
-    bracket = 1 + 1024 / (6 * h) + 50304 / (16 * layers * h)
-    model = 72 * tokens * layers * h**2 * bracket
+    block, head = 24 * h**2 + 4 * 1024 * h, 2 * h * 50304
+    model = tokens * 3 * (layers * block + head)
+    hardware = tokens * (4 * layers * block + 3 * head)
     step = figures.step_seconds
     assert figures.model_flops_per_second * step == pytest.approx(model)
-    assert figures.hardware_flops_per_second * step == pytest.approx(model * 96 / 72)
+    assert figures.hardware_flops_per_second * step == pytest.approx(hardware)
     assert figures.tokens_per_second * step == pytest.approx(tokens)
     peak = 4 * job.machine.device.peak_flops_per_second
-    assert figures.percent_of_peak == pytest.approx(100 * model * 96 / 72 / step / peak)
+    assert figures.hardware_percent_of_peak == pytest.approx(100 * hardware / step / peak)
+    assert figures.model_percent_of_peak == pytest.approx(100 * model / step / peak)
     kept = report(simulate(job.model_copy(update={"recompute": False})))
     assert kept.hardware_flops_per_second == kept.model_flops_per_second

@@ -28,8 +28,6 @@ from twin.description.machine import Machine
 
 __all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "resource_capacity"]
 
-BARRIER_BYTES = 4.0
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -69,9 +67,13 @@ class CollectiveCost:
 
     @property
     def peak_bytes_per_second(self) -> float:
-        """Rate on its busiest resource when nothing else runs."""
-        sizes = [use.bytes for uses in self.node_loads.values() for use in uses]
-        return max([*sizes, *self.uplink_loads], default=0.0) / max(self.transfer_seconds, 1e-30)
+        """Rate by which it shares with others, alone: on its busiest NIC if it leaves the node.
+
+        NICs are where collectives meet; inside a node it is the busiest link or port.
+        """
+        uses = [use for per_node in self.node_loads.values() for use in per_node]
+        sizes = [u.bytes for u in uses if u.kind == "nic"] or [u.bytes for u in uses]
+        return max(sizes, default=0.0) / max(self.transfer_seconds, 1e-30)
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -117,11 +119,6 @@ def options(group: Group, library: Library, kind: CollectiveKind, bytes_: float)
         found += tree_options(group, library, bytes_)
         found += _in_switch(group, library, bytes_)
     return found + two_level_options(group, library, kind, bytes_)
-
-
-def barrier_cost(machine: Machine, library: Library, placement: Placement) -> CollectiveCost:
-    """Return the cost of a barrier: an all-reduce of one number."""
-    return collective_cost(machine, library, "all_reduce", BARRIER_BYTES, placement)
 
 
 def _in_switch(group: Group, library: Library, bytes_: float) -> list[Option]:

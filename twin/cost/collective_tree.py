@@ -34,8 +34,8 @@ def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
     nodes = group.nodes
     depth = 2.0 * log2(nodes)
     chain = 2.0 * (group.members - 1)
-    crossing = tuple(2.0 * bytes_ * min(n, log2(nodes)) for n in group.crossings)
     sent = 2.0 * bytes_ * (nodes - 1) / nodes
+    crossing = tuple(sent * min(n, log2(nodes)) for n in group.crossings)
     efficiency = tree.network_efficiency if nodes == 2 else tree.many_nodes_efficiency
     piece = min(sqrt(bytes_ * tree.piece_bytes), tree.largest_piece_bytes, bytes_)
     options = []

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from twin.description.grid import divisors
 from twin.description.job import Job
-from twin.schedule.shapes import Shapes
+from twin.schedule.shapes import FP32_BYTES, Shapes
 
-FP32_BYTES = 4
 OPTIMIZER_BYTES = 12
 """fp32 master weight and two moments."""
 
@@ -95,26 +94,31 @@ def gathered_bytes(job: Job, shapes: Shapes) -> float:
         return 0.0
     cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
     largest = max(linear.gathered_elements for linear in shapes.block_linears(0))
-    ahead = job.overlap.prefetch_depth if job.overlap.all_gather else 0
+    ahead = (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
     # The recomputed block keeps its four weights for its backward; without recomputation one at
-    # a time is in use. The head's weight is gathered between its forward and its backward.
-    at_work = shapes.block_gathered_elements if job.recompute else (1 + ahead) * largest
-    forward = (1 + ahead) * largest
-    return float(
-        job.element_bytes * (cached + max(at_work, forward, shapes.head.gathered_elements))
-    )
+    # a time is in use. The head's is gathered ahead of its use and kept to its backward.
+    at_work = shapes.block_gathered_elements if job.recompute else largest + ahead
+    head = shapes.head.gathered_elements + ahead
+    return float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
 
 
 def buffer_bytes(job: Job, shapes: Shapes) -> float:
-    """Weight gradients on their way: partial ones of two blocks in flight, and all shards."""
+    """Gradients in compute precision: partial ones in flight over z, and all finished ones.
+
+    Reduce-scatters overlap and are waited for at the end. The next block's gathers hold the
+    backward pass back, so that about two blocks are in flight; a cached block gathers nothing,
+    and all of them may be.
+    """
     e = job.element_bytes
-    shards = e * shapes.sharded_elements
+    finished = e * shapes.local_elements
     if shapes.grid.z == 1:
-        return float(shards)
+        return float(finished)
     if not job.overlap.reduce_scatter:
-        largest = max(linear.gathered_elements for linear in shapes.block_linears(0))
-        return float(shards + e * largest)
-    return float(shards + 2 * e * shapes.block_gathered_elements)
+        linears = (*shapes.block_linears(0), shapes.head)
+        return float(finished + e * max(linear.gathered_elements for linear in linears))
+    blocks = min(job.model.layers, max(2, job.cache_gathered_layers + 1))
+    in_flight = max(blocks * shapes.block_gathered_elements, shapes.head.gathered_elements)
+    return float(finished + e * in_flight)
 
 
 def largest_micro_sequences(job: Job) -> int | None:

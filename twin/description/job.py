@@ -96,6 +96,7 @@ class Job(Spec):
     to contain (`variation.device_speed_spread` of the machine)."""
     stragglers: tuple[Straggler, ...] = ()
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Written into the manifest; nothing that is simulated today is random."""
     train: dict[str, Any] = Field(default_factory=dict)
     """For the runtime only: data, optimizer, steps, checkpoints."""
 
@@ -166,6 +167,10 @@ def check(job: Job) -> list[Problem]:
             )
         )
     for i, straggler in enumerate(job.stragglers):
+        if straggler.rank in {s.rank for s in job.stragglers[:i]}:
+            problems.append(
+                Problem(f"stragglers.{i}.rank", "is given twice; keep one", straggler.rank)
+            )
         if straggler.rank >= job.ranks:
             problems.append(
                 Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank)

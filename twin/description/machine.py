@@ -84,7 +84,8 @@ class Variation(Spec):
     collective_slowdown: Parameter
     """Relative lengthening of a collective's transfer while one of its members computes."""
     network_noise: Parameter
-    """Standard deviation of the logarithm of a collective's time, run to run."""
+    """Standard deviation of the logarithm of a collective's time, run to run. Not used yet: what is
+    simulated today has no noise."""
 
 
 class RankingEntry(Spec):
@@ -104,6 +105,9 @@ class Ranking(Spec):
     """Groups that fit into a node, all of them communicating at once."""
     between_bytes_per_second: Parameter
     """All groups that cross a node's border together."""
+
+
+MOST_LINKED = 8
 
 
 class Machine(Spec):
@@ -143,7 +147,12 @@ class Machine(Spec):
         switched = self.fabric.port_bandwidth_bytes_per_second is not None
         if bool(self.fabric.links) == switched and self.devices_per_node > 1:
             problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
-        if self.fabric.links and not self._connected():
+        if self.fabric.links and self.devices_per_node > MOST_LINKED:
+            problems.append(
+                f"fabric.links: paths through more than {MOST_LINKED} linked devices are not searched; "
+                "describe the node by port_bandwidth"
+            )
+        elif self.fabric.links and not self._connected():
             problems.append(
                 "fabric.links: the links do not connect all devices of the node; add the missing ones"
             )

@@ -126,13 +126,16 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
         host += issue
         if code == COMPUTE:
             if host > environment.now:
+                rank.stands_still()
                 yield environment.timeout(host - environment.now)
+            rank.goes_on()
             start[i] = arrival[i] = environment.now
             if amount > 0.0:
                 yield rank.compute(amount * slowness)
             end[i] = environment.now
         elif code == START:
             if host > environment.now:
+                rank.stands_still()
                 yield environment.timeout(host - environment.now)
             arrival[i] = environment.now
             done[i] = call_stream[target].arrive(rank, i, transfers[target])
@@ -142,7 +145,6 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
             if not event.processed:
                 rank.stands_still()
                 yield event
-                rank.goes_on()
             end[i] = environment.now
 
 
@@ -161,19 +163,23 @@ class _Rank:
         self._since = 0.0
         self._finished: simpy.Event | None = None
         self._plan = 0
-        self.busy = True
-        """Whether the compute stream is at work, not standing still in a wait."""
+        self.busy = False
+        """Whether the compute stream is at work, not standing still for a wait or the host."""
         self.streams: list[_Stream] = []
         """Streams on which one of the rank's collectives is running."""
 
     def stands_still(self) -> None:
         """The compute stream waits: collectives have the device to themselves."""
+        if not self.busy:
+            return
         self.busy = False
         for stream in self.streams:
             stream.member_changed()
 
     def goes_on(self) -> None:
-        """The wait is over."""
+        """Compute begins, if the stream stood still."""
+        if self.busy:
+            return
         self.busy = True
         for stream in self.streams:
             stream.member_changed()

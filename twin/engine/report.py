@@ -34,12 +34,23 @@ class Report:
     communication_by_axis: dict[str, float]
     model_flops_per_second: float
     hardware_flops_per_second: float
-    percent_of_peak: float
+    peak_flops_per_second: float
+    """Of all devices together, in the job's precision."""
     tokens_per_second: float
     memory: MemoryUse
     memory_advice: str
     """What would fit, if this does not."""
     energy_joules: float
+
+    @property
+    def hardware_percent_of_peak(self) -> float:
+        """Recomputed flops counted."""
+        return 100.0 * self.hardware_flops_per_second / self.peak_flops_per_second
+
+    @property
+    def model_percent_of_peak(self) -> float:
+        """Model-FLOP utilisation: recomputed flops not counted."""
+        return 100.0 * self.model_flops_per_second / self.peak_flops_per_second
 
 
 def report(simulation: Simulation) -> Report:
@@ -57,12 +68,15 @@ def report(simulation: Simulation) -> Report:
     typical = compute / simulation.typical_slowness
     model = job.model
     flops = {
-        again: model_flops(job.batch.sequences, model.sequence, model.layers, model.hidden,
-                           model.vocabulary, recompute=again)
+        again: model_flops(sequences=job.batch.sequences, sequence=model.sequence, layers=model.layers,
+                           hidden=model.hidden, mlp_ratio=model.mlp_ratio, vocabulary=model.vocabulary,
+                           recompute=again)
         for again in (False, True)
     }  # fmt: skip
     hardware = flops[job.recompute] / step
     device = job.machine.device
+    share = device.gemm.fp32_share if job.precision == "fp32" else 1.0
+    peak = job.ranks * device.peak_flops_per_second * share
     return Report(
         step_seconds=step,
         compute_seconds=typical,
@@ -74,11 +88,11 @@ def report(simulation: Simulation) -> Report:
         communication_by_axis=_communication_by_axis(simulation, weight),
         model_flops_per_second=flops[False] / step,
         hardware_flops_per_second=hardware,
-        percent_of_peak=100.0 * hardware / (job.ranks * device.peak_flops_per_second),
+        peak_flops_per_second=peak,
         tokens_per_second=job.tokens_per_step / step,
         memory=(memory := memory_use(job)),
         memory_advice="" if memory.fits else advice(job, memory),
-        energy_joules=step_joules(device, job.ranks, step, compute),
+        energy_joules=step_joules(device, job.ranks, step, typical),
     )
 
 
@@ -167,7 +181,10 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
         "communication_by_axis": figures.communication_by_axis,
         "model_flops_per_second": figures.model_flops_per_second,
         "hardware_flops_per_second": figures.hardware_flops_per_second,
-        "percent_of_peak": figures.percent_of_peak,
+        "percent_of_peak": figures.hardware_percent_of_peak,
+        "hardware_percent_of_peak": figures.hardware_percent_of_peak,
+        "model_percent_of_peak": figures.model_percent_of_peak,
+        "peak_flops_per_second": figures.peak_flops_per_second,
         "tokens_per_second": figures.tokens_per_second,
         "memory": {
             "per_rank_bytes": memory.per_rank_bytes,

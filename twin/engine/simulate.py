@@ -83,8 +83,9 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     else:
         partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
     if (events := partition.rank_classes * len(program)) > MOST_EVENTS:
+        remedy = "use --engine folded, " if engine == "des" else "use "
         raise fail("engine", f"{partition.rank_classes:,} classes of ranks with {len(program):,} ops each are "
-                   f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; use --engine folded, "
+                   f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; {remedy}"
                    "fewer ranks or fewer micro-steps")  # fmt: skip
     slowness = speed[partition.representatives]
     setting = _setting(

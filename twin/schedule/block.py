@@ -12,9 +12,7 @@ from twin.description.job import Job
 from twin.schedule import linear as linear4d
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
-from twin.schedule.shapes import Linear, Shapes
-
-FP32_BYTES = 4
+from twin.schedule.shapes import FP32_BYTES, Linear, Shapes
 
 
 def norm_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:

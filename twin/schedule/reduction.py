@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from twin.description.job import Job
-from twin.schedule.block import FP32_BYTES
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
-from twin.schedule.shapes import Shapes
+from twin.schedule.ops import Communicator
+from twin.schedule.shapes import FP32_BYTES, Shapes
 
-ADAM_BYTES_PER_ELEMENT = 30
-"""Read gradient, master weight and two moments; write the last three and the bf16 weight."""
+ADAM_BYTES_PER_ELEMENT = 28
+"""Read gradient, master weight and two moments; write the last three, all fp32."""
 SCALAR_BYTES = 4
 
 
@@ -117,7 +117,9 @@ def finish(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> Non
     optimizer = root.under("optimizer", phase="optimizer")
     if job.clip_gradients:
         _clip(optimizer.under("clip"), shapes, elements, sharded=mode == "sharded")
-    optimizer.compute("adamw", Memory(float(elements * ADAM_BYTES_PER_ELEMENT), kernels=8))
+    # in reduced precision the weight that is computed with is written too
+    adam = ADAM_BYTES_PER_ELEMENT + (job.element_bytes if job.element_bytes < FP32_BYTES else 0)
+    optimizer.compute("adamw", Memory(float(elements * adam), kernels=8))
     if mode == "sharded" and grid.data > 1:
         size = elements * grid.data * job.element_bytes
         optimizer.collective("all_gather", "data", size)
@@ -130,9 +132,12 @@ def _clip(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> Non
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
     emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8))
-    for size, communicator in ((grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")):
+    sharded_over: tuple[tuple[int, Communicator], ...] = (
+        (grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter"),
+    )  # fmt: skip
+    for size, communicator in sharded_over:
         if size > 1:
-            emit.collective("all_reduce", communicator, SCALAR_BYTES)  # type: ignore[arg-type]
+            emit.collective("all_reduce", communicator, SCALAR_BYTES)
     if sharded and grid.data > 1:
         emit.collective("all_reduce", "data", SCALAR_BYTES)
     emit.compute("scale", Memory(2.0 * elements * FP32_BYTES, kernels=4))

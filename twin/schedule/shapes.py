@@ -12,6 +12,8 @@ from functools import cached_property
 from twin.description.grid import Grid
 from twin.description.job import Job
 
+FP32_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Linear:

@@ -82,7 +82,10 @@ def choose(job: Job, *, most: int = CANDIDATES,
     simulations.sort(key=lambda s: s.step_seconds)
     # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
     while simulations[0].global_links_left_out:
-        simulations[0] = simulate(simulations[0].job)
+        try:
+            simulations[0] = simulate(simulations[0].job)
+        except DescriptionError:  # too many classes; the result says what was left out
+            break
         simulations.sort(key=lambda s: s.step_seconds)
     return Choice(tuple(simulations), len(ranked))
 

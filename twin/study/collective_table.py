@@ -23,8 +23,8 @@ KIND: dict[str, CollectiveKind] = {
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",
 }
-# What the FR-RCCL tables contain beside the collective: the MPI wrapper (17 us, same source).
-WRAPPER_SECONDS = {("frontier", "all_reduce"): 17e-6}
+WRAPPER, WRAPPER_SECONDS = "mpich-rccl", 17e-6
+"""github ggracelii/mpich-rccl: calling RCCL through MPICH adds 15 to 20 µs to what it measures."""
 TABLE_MACHINES = {
     "dgx-a100-node": "dgx-a100",
     "dgx-h100-node": "dgx-h100",
@@ -52,11 +52,18 @@ class Row:
     bytes: float
     seconds: float
     group: Group
+    wrapper_seconds: float
+    """What the measurement contains beside the collective."""
 
     def predict(self, library: Library) -> float:
         """Seconds by the cost model, with the measurement's own wrapper."""
         best = min(option.seconds for option in options(self.group, library, self.kind, self.bytes))
-        return best + WRAPPER_SECONDS.get((self.table, self.kind), 0.0)
+        return best + self.wrapper_seconds
+
+
+def wrapper_seconds(source: str) -> float:
+    """Return the time that a measurement with this source contains beside the collective."""
+    return WRAPPER_SECONDS if WRAPPER in source else 0.0
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -64,7 +71,9 @@ def read_rows(path: Path) -> list[Row]:
     machines: dict[str, Machine] = {}
     groups: dict[tuple[str, int], Group] = {}
 
-    def row(table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float]) -> Row:
+    def row(
+        table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str
+    ) -> Row:
         name = TABLE_MACHINES[table]
         if name not in machines:
             machines[name] = load_machine(name)
@@ -74,7 +83,15 @@ def read_rows(path: Path) -> list[Row]:
                 ranks, machine.devices_per_node, machine.network.group_nodes
             )
             groups[name, ranks] = look(machine, placement)
-        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks])
+        return Row(
+            table,
+            KIND[kind],
+            library,
+            ranks,
+            *numbers,
+            groups[name, ranks],
+            wrapper_seconds(source),
+        )
 
     with path.open(newline="", encoding="utf-8") as file:
         rows = [
@@ -84,12 +101,13 @@ def read_rows(path: Path) -> list[Row]:
                 r["library"],
                 int(r["ranks"]),
                 (float(r["bytes"]), float(r["microseconds"]) * 1e-6),
+                r.get("source") or "",
             )
             for r in csv.DictReader(file)
             if r["machine"] in TABLE_MACHINES and r["collective"] in KIND
         ]
     rows += [
-        row("perlmutter", "all_reduce", "nccl", ranks, (mib * MIB, ms * 1e-3))
+        row("perlmutter", "all_reduce", "nccl", ranks, (mib * MIB, ms * 1e-3), "")
         for mib, times in FIGURE.items()
         for ranks, ms in zip(FIGURE_RANKS, times, strict=True)
     ]

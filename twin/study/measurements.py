@@ -33,6 +33,7 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean, f
 from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
+from twin.study.collective_table import TABLE_MACHINES, wrapper_seconds
 from twin.study.parallel import in_parallel
 
 COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
@@ -40,18 +41,9 @@ GEMMS = ("device", "m", "n", "k", "microseconds")
 ITERATIONS = ("nodes", "gpus", "global_batch_sequences", "micro_batch_sequences", "layers", "hidden", "heads",
               "sequence_length", "data_parallel", "tensor_parallel", "iteration_milliseconds")  # fmt: skip
 WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
-ALIASES = {
-    "dgx-a100-node": "dgx-a100",
-    "dgx-h100-node": "dgx-h100",
-    "perlmutter-node": "perlmutter",
-}
-"""Names of single nodes in public tables, and the machine whose node it is."""
 ITERATION_MACHINE = "dgx-a100"
 VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
 """GPT-2's vocabulary; Megatron pads it to a multiple of 128 × tensor_parallel."""
-MPI_WRAPPER = "mpich-rccl"
-MPI_WRAPPER_SECONDS = 17e-6
-"""github ggracelii/mpich-rccl: calling RCCL through MPICH adds 15 to 20 µs to what it measures."""
 MOST_ROWS = 200_000
 SIZES = SUFFIXES["_bytes"]
 
@@ -180,7 +172,7 @@ def summary(name: str, errors: Sequence[float]) -> Group:
 @lru_cache(maxsize=64)
 def _machine(name: str) -> Machine | str:
     try:
-        return load_machine(ALIASES.get(name, name))
+        return load_machine(TABLE_MACHINES.get(name, name))
     except DescriptionError:
         return f"machine {name!r} is not known; give a name of `fourfold machines` or a path"
 
@@ -208,7 +200,7 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     cost = collective_cost(
         machine, library, row["collective"], row["bytes"], _placement(row["machine"], ranks)
     )
-    wrapper = MPI_WRAPPER_SECONDS if MPI_WRAPPER in str(row.get("source", "")) else 0.0
+    wrapper = wrapper_seconds(str(row.get("source", "")))
     span = "one node" if ranks <= machine.devices_per_node else "multi-node"
     return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}"
 

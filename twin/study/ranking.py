@@ -12,14 +12,13 @@ from __future__ import annotations
 from twin.description.grid import Axis, Grid
 from twin.description.job import Job
 from twin.description.machine import Machine
+from twin.schedule.shapes import FP32_BYTES
 
 LINEARS = ((3, False), (1, True), (4, False), (4, True))
 """The four linears of a block: their wide side over hidden, and whether they are transposed.
 
 The sizes are those of section 7. The authors' script counts the transposed MLP layer as h → 4h,
 though it is 4h → h; that prefers x 8 and y 2 over x 8 and y 4 for GPT-320B, little else."""
-
-FP32_BYTES = 4
 
 
 def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:

@@ -86,7 +86,8 @@ def timeline_page(
     mean = ", mean over ranks" if figures["classes"] > 1 else ""
     facts = [
         ("step", f"{figures['step_seconds']:.3f} s"),
-        ("percent of peak", f"{figures['percent_of_peak']:.1f} %"),
+        ("percent of peak", f"{figures['hardware_percent_of_peak']:.1f} %"),
+        ("without recomputation", f"{figures['model_percent_of_peak']:.1f} %"),
         (f"compute{mean}", f"{figures['compute_seconds']:.3f} s"),
         ("waiting for the slowest device", f"{figures['slowest_device_wait_seconds']:.3f} s"),
         (f"exposed communication{mean}", f"{figures['exposed_communication_seconds']:.3f} s"),

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,9 +84,3 @@ def timeline_html(events: pa.Table, rank_names: Mapping[int, str], title: str,
     }
     # in one pass, so that a title that looks like a placeholder stays a title
     return re.sub(r"%(TITLE|FACTS|DATA|PLOTLY)%", lambda match: parts[match[1]], page)
-
-
-def write_timeline(path: Path, events: pa.Table, rank_names: Mapping[int, str], title: str,
-                   facts: Sequence[tuple[str, str]] = ()) -> None:  # fmt: skip
-    """Write the page to a file."""
-    path.write_text(timeline_html(events, rank_names, title, facts), encoding="utf-8")

@@ -85,13 +85,20 @@ def _covered(times: Floats, intervals: Intervals) -> NDArray[np.bool_]:
     return change.cumsum()[:-1] > 0
 
 
-def model_flops(sequences: int, sequence: int, layers: int, hidden: int, vocabulary: int, *,
-                recompute: bool) -> float:  # fmt: skip
-    """Flops of one step, section 8 of the algorithm (arXiv 2104.04473): 72 or, with recomputation, 96.
+def model_flops(*, sequences: int, sequence: int, layers: int, hidden: int, mlp_ratio: int,
+                vocabulary: int, recompute: bool) -> float:  # fmt: skip
+    """Flops of one step, with or without those of recomputed blocks.
 
-    >>> f"{model_flops(8192, 2048, 96, 16384, 50304, recompute=True):.3e}"
+    With mlp_ratio 4 and recomputation this is section 8 of the algorithm (arXiv 2104.04473):
+    96·B·s·l·h²·(1 + s/6h + V/16lh). Blocks run three times (forward, twice in backward), four
+    with recomputation; the head three times in either case, so without recomputation the
+    vocabulary's term is V/12lh.
+
+    >>> flops = model_flops(sequences=8192, sequence=2048, layers=96, hidden=16384, mlp_ratio=4,
+    ...                     vocabulary=50304, recompute=True)
+    >>> f"{flops:.3e}"
     '4.245e+19'
     """
-    factor = 96.0 if recompute else 72.0
-    ratio = 1.0 + sequence / (6.0 * hidden) + vocabulary / (16.0 * layers * hidden)
-    return factor * sequences * sequence * layers * hidden**2 * ratio
+    passes = 4 if recompute else 3
+    block = 2 * hidden**2 * (4 + 2 * mlp_ratio) + 4 * sequence * hidden  # of one token, once
+    return float(sequences * sequence * (passes * layers * block + 6 * vocabulary * hidden))
