@@ -212,9 +212,8 @@ def test_chrome_trace(cli, tmp_path, name):
     events = json.loads(text)["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["pid"] for e in spans} == {0, 7}
-    ends = [e["ts"] + e["dur"] for e in spans]
     assert min(e["ts"] for e in spans) >= 0 <= min(e["dur"] for e in spans)
-    assert max(ends) <= step * 1e6 + 0.01
+    assert max(e["ts"] + e["dur"] for e in spans) <= step * 1e6 + 0.01
     assert "data 0" in next(e["args"]["name"] for e in events if e["name"] == "process_name")
     assert "--force" in cli.refused("simulate", cli.job, "--chrome", str(path))
 

@@ -73,10 +73,14 @@ def step(
     """Print a simulated step."""
     console, job = _console(), simulation.job
     total = figures.step_seconds
+    title = "" if job.name == job.model.name else f"{escape(job.name)}: "
     console.print(
-        f"{escape(job.name)}: [bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
+        f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
         f"of [bold]{escape(job.machine.name)}[/]"
-        f"   grid {job.concrete_grid}   {job.concrete_micro_sequences} sequences × {job.micro_steps} micro-steps"
+    )
+    console.print(
+        f"grid {job.concrete_grid}, {job.concrete_micro_sequences} sequences at a time, "
+        f"{job.micro_steps} micro-step{'s' if job.micro_steps > 1 else ''}"
     )
     if not figures.memory.fits:
         console.print(
