@@ -23,8 +23,8 @@ JOB = {
     "grid": {"data": 2, "z": 2, "y": 2, "x": 2}, "batch": {"sequences": 16, "micro_sequences": 2},
 }  # fmt: skip
 COMMANDS = ["simulate", "machines", "models", "schema", "validate", "collective", "gemm"]
-STEP_PARTS = [f"{part}_seconds" for part in ("compute", "slowest_device_wait", "idle")]
-STEP_PARTS.append("exposed_communication_seconds")
+PARTS = ("compute", "slowest_device_wait", "exposed_communication", "idle")
+STEP_PARTS = [f"{part}_seconds" for part in PARTS]
 PROMISED = {
     *STEP_PARTS, "step_seconds", "exposed_by_axis", "model_flops_per_second", "percent_of_peak",
     "hardware_flops_per_second", "tokens_per_second", "memory", "energy_joules", "grid", "ranks",
