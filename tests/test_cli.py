@@ -233,7 +233,6 @@ def test_tables_for_people(cli):
     frontier = cli("machines", "frontier")[0]
     assert all(word in frontier for word in ("nic.bandwidth", "25 GB/s", "datasheet", "OLCF"))
     assert all(name in cli("models")[0] for name in presets())
-    assert "320" in cli("models", "gpt-320b")[0]
 
 
 def test_lists_for_programs(cli):
