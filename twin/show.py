@@ -183,7 +183,7 @@ def machine(described: Machine, *, as_json: bool) -> None:
         print_json(described.model_dump(mode="json", by_alias=True))
         return
     console = _console()
-    console.print(f"[bold]{escape(described.title)}[/]\n")
+    console.print(f"[bold]{escape(described.title)}[/]\n{escape(described.caveat)}\n")
     table = Table("key", "value", "kind", "source")
     table.columns[0].overflow = "fold"
     table.columns[3].overflow = "fold"
@@ -211,7 +211,7 @@ def _yaml_path(key: str) -> str:
 
 def _rows(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name in type(spec).model_fields:
-        if name in {"sources", "schema_version"}:
+        if name in {"sources", "schema_version", "caveat"}:
             continue
         yield from _value_rows(f"{prefix}{name}", getattr(spec, name))
 

@@ -116,6 +116,8 @@ class Machine(Spec):
     schema_version: Literal[1] = Field(alias="schema")
     name: str
     title: str
+    caveat: str = ""
+    """What a user must know before trusting predictions for this machine; printed with them."""
     sources: dict[str, str]
     """Short name → address or document. Every parameter's `source` starts with one of them."""
     nodes: Counted

@@ -167,6 +167,7 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
         "job": job.name,
         "model": job.model.name,
         "machine": job.machine.name,
+        "caveat": job.machine.caveat,
         "ranks": job.ranks,
         "grid": {axis: grid.size(axis) for axis in AXES},
         "micro_sequences": job.concrete_micro_sequences,
