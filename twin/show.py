@@ -126,6 +126,8 @@ def step(
         f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "
         f"{answer['wall_seconds']:.2f} s"
     )
+    if job.machine.caveat:
+        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
     if out is not None:
         console.print(
             f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}"
