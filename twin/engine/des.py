@@ -14,29 +14,18 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from twin.engine.links import ActiveFlow, Links, Transfer, listen
 from twin.engine.program import COMPUTE, START, Program
-from twin.engine.sharing import Flow, assign_speeds
 from twin.schedule.ops import Communicator
 
 Process = Generator[simpy.Event, None, None]
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """One call on one class of groups: start-up, transfer alone, demands on resource classes."""
-
-    startup_seconds: float
-    transfer_seconds: float
-    demands: tuple[tuple[int, float], ...]
-    """(resource class, bytes per second of all groups of the class together)."""
-    peak_rate: float
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,7 @@ def run(program: Program, setting: Setting) -> Timeline:
         *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(3))
     )
     environment = simpy.Environment()
-    links = _Links(environment, setting.capacity)
+    links = Links(environment, setting.capacity)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
     ranks = [_Rank(environment, c, slow, 1.0 + setting.compute_slowdown)
              for c, slow in enumerate(setting.slowness)]  # fmt: skip
@@ -228,7 +217,7 @@ class _Rank:
                 finished, self._finished = self._finished, None
                 finished.succeed()
 
-        _listen(timer, finish)
+        listen(timer, finish)
 
 
 @dataclass
@@ -244,13 +233,13 @@ class _Pending:
 class _Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
-    def __init__(self, environment: simpy.Environment, links: _Links, members: list[_Rank],
+    def __init__(self, environment: simpy.Environment, links: Links, members: list[_Rank],
                  recorder: _Recorder, beside: float) -> None:  # fmt: skip
         self._environment = environment
         self._links = links
         self._members = members
         self._beside = beside
-        self._flow: _Active | None = None
+        self._flow: ActiveFlow | None = None
         self._recorder = recorder
         self._queue: list[_Pending] = []
         self._arrived = dict.fromkeys((m.number for m in members), 0)
@@ -284,7 +273,7 @@ class _Stream:
                 pending.transfer, self._limit(), lambda: self._finish(pending)
             )
 
-        _listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
+        listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
     def _limit(self) -> float:
         return self._beside if any(member.busy for member in self._members) else 1.0
@@ -306,92 +295,3 @@ class _Stream:
         self._running = False
         pending.done.succeed()
         self._begin_if_ready()
-
-
-class _Active(Flow):
-    """A flow in progress."""
-
-    __slots__ = ("finish", "plan", "remaining", "since")
-
-    def __init__(
-        self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
-    ) -> None:
-        super().__init__(transfer.demands, transfer.peak_rate, limit)
-        self.remaining = transfer.transfer_seconds
-        self.finish = finish
-        self.since = now
-        self.plan = 0
-
-
-class _Links:
-    """All shared resources, and the flows on them."""
-
-    def __init__(self, environment: simpy.Environment, capacity: list[float]) -> None:
-        self._environment = environment
-        self._capacity = capacity
-        self._users: list[dict[int, _Active]] = [{} for _ in capacity]
-
-    def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> _Active:
-        """Let a flow start now; `finish` is called when all its bytes have moved."""
-        flow = _Active(transfer, limit, finish, self._environment.now)
-        for resource, _ in flow.demands:
-            self._users[resource][id(flow)] = flow
-        self._share(flow, starting=True)
-        return flow
-
-    def limit(self, flow: _Active, limit: float) -> None:
-        """Give a flow another speed limit."""
-        flow.limit = limit
-        self._share(flow, starting=False)
-
-    def _end(self, flow: _Active) -> None:
-        for resource, _ in flow.demands:
-            del self._users[resource][id(flow)]
-        self._share(flow, starting=False, present=False)
-        flow.finish()
-
-    def _share(self, changed: _Active, *, starting: bool, present: bool = True) -> None:
-        """Give speeds to all flows that are connected with one that has come, gone or changed."""
-        affected = self._connected(changed)
-        if present and not affected:
-            affected = [changed]  # a flow without shared resources
-        before = [flow.speed for flow in affected]
-        assign_speeds(affected, self._capacity)
-        now = self._environment.now
-        for flow, old in zip(affected, before, strict=True):
-            if flow.speed != old or (starting and flow is changed):
-                flow.remaining -= (now - flow.since) * old
-                flow.since = now
-                self._plan(flow)
-
-    def _connected(self, changed: _Active) -> list[_Active]:
-        found: dict[int, _Active] = {}
-        seen: set[int] = set()
-        frontier = [resource for resource, _ in changed.demands]
-        while frontier:
-            resource = frontier.pop()
-            if resource in seen:
-                continue
-            seen.add(resource)
-            for key, flow in self._users[resource].items():
-                if key not in found:
-                    found[key] = flow
-                    frontier += [r for r, _ in flow.demands]
-        return list(found.values())
-
-    def _plan(self, flow: _Active) -> None:
-        flow.plan += 1
-        plan = flow.plan
-        timer = self._environment.timeout(max(0.0, flow.remaining) / flow.speed)
-
-        def end(_event: simpy.Event) -> None:
-            if plan == flow.plan:
-                flow.plan += 1
-                self._end(flow)
-
-        _listen(timer, end)
-
-
-def _listen(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
-    assert event.callbacks is not None
-    event.callbacks.append(callback)

@@ -13,6 +13,7 @@ from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine import des
 from twin.engine.layout import Layout, groups_of
+from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
 from twin.engine.program import Program, compile_program
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
@@ -128,7 +129,7 @@ def _setting(job: Job, program: Program, partition: Partition, prices: Prices, s
 
 
 def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass,
-                scale: float = 1.0) -> des.Transfer:  # fmt: skip
+                scale: float = 1.0) -> Transfer:  # fmt: skip
     """Price one call on one class of groups, with its demands on classes of resources."""
     cost = prices.costs[call][group.pattern]
     seconds = cost.transfer_seconds
@@ -138,7 +139,7 @@ def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, gro
         if moved > 0.0 and seconds > 0.0 and math.isfinite(partition.capacity[use.resource_class]):
             rate = moved / seconds
             demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count
-    return des.Transfer(
+    return Transfer(
         scale * cost.startup_seconds,
         scale * seconds,
         tuple(demands.items()),

@@ -1,0 +1,116 @@
+"""Running transfers on the links they share, as SimPy sees them.
+
+Whenever a transfer begins, ends or changes its speed limit, the transfers that are connected with
+it through links get new speeds (`twin.engine.sharing`), and the ends of those that changed are
+planned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import simpy
+
+from twin.engine.sharing import Flow, assign_speeds
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One call on one class of groups: start-up, transfer alone, demands on resource classes."""
+
+    startup_seconds: float
+    transfer_seconds: float
+    demands: tuple[tuple[int, float], ...]
+    """(resource class, bytes per second of all groups of the class together)."""
+    peak_rate: float
+
+
+class ActiveFlow(Flow):
+    """A flow in progress."""
+
+    __slots__ = ("finish", "plan", "remaining", "since")
+
+    def __init__(
+        self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
+    ) -> None:
+        super().__init__(transfer.demands, transfer.peak_rate, limit)
+        self.remaining = transfer.transfer_seconds
+        self.finish = finish
+        self.since = now
+        self.plan = 0
+
+
+class Links:
+    """All shared resources, and the flows on them."""
+
+    def __init__(self, environment: simpy.Environment, capacity: list[float]) -> None:
+        self._environment = environment
+        self._capacity = capacity
+        self._users: list[dict[int, ActiveFlow]] = [{} for _ in capacity]
+
+    def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
+        """Let a flow start now; `finish` is called when all its bytes have moved."""
+        flow = ActiveFlow(transfer, limit, finish, self._environment.now)
+        for resource, _ in flow.demands:
+            self._users[resource][id(flow)] = flow
+        self._share(flow, starting=True)
+        return flow
+
+    def limit(self, flow: ActiveFlow, limit: float) -> None:
+        """Give a flow another speed limit."""
+        flow.limit = limit
+        self._share(flow, starting=False)
+
+    def _end(self, flow: ActiveFlow) -> None:
+        for resource, _ in flow.demands:
+            del self._users[resource][id(flow)]
+        self._share(flow, starting=False, present=False)
+        flow.finish()
+
+    def _share(self, changed: ActiveFlow, *, starting: bool, present: bool = True) -> None:
+        """Give speeds to all flows that are connected with one that has come, gone or changed."""
+        affected = self._connected(changed)
+        if present and not affected:
+            affected = [changed]  # a flow without shared resources
+        before = [flow.speed for flow in affected]
+        assign_speeds(affected, self._capacity)
+        now = self._environment.now
+        for flow, old in zip(affected, before, strict=True):
+            if flow.speed != old or (starting and flow is changed):
+                flow.remaining -= (now - flow.since) * old
+                flow.since = now
+                self._plan(flow)
+
+    def _connected(self, changed: ActiveFlow) -> list[ActiveFlow]:
+        found: dict[int, ActiveFlow] = {}
+        seen: set[int] = set()
+        frontier = [resource for resource, _ in changed.demands]
+        while frontier:
+            resource = frontier.pop()
+            if resource in seen:
+                continue
+            seen.add(resource)
+            for key, flow in self._users[resource].items():
+                if key not in found:
+                    found[key] = flow
+                    frontier += [r for r, _ in flow.demands]
+        return list(found.values())
+
+    def _plan(self, flow: ActiveFlow) -> None:
+        flow.plan += 1
+        plan = flow.plan
+        timer = self._environment.timeout(max(0.0, flow.remaining) / flow.speed)
+
+        def end(_event: simpy.Event) -> None:
+            if plan == flow.plan:
+                flow.plan += 1
+                self._end(flow)
+
+        listen(timer, end)
+
+
+def listen(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+    """Call back when an event happens."""
+    assert event.callbacks is not None
+    event.callbacks.append(callback)

@@ -1,0 +1,125 @@
+"""A simulated step on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from twin.description.units import format_si
+from twin.show.console import make_console
+
+if TYPE_CHECKING:
+    from twin.engine.report import Report
+    from twin.engine.simulate import Simulation
+    from twin.study.choose import Choice
+
+
+BAR_WIDTH = 30
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:5.1f} %" if whole else ""
+
+
+def _bar(part: float, whole: float, colour: str) -> str:
+    return f"[{colour}]{'█' * round(BAR_WIDTH * part / whole)}[/]" if whole > 0 else ""
+
+
+def step(
+    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
+) -> None:
+    """Print a simulated step."""
+    console, job = make_console(), simulation.job
+    total = figures.step_seconds
+    title = "" if job.name == job.model.name else f"{escape(job.name)}: "
+    console.print(
+        f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
+        f"of [bold]{escape(job.machine.name)}[/]"
+    )
+    console.print(
+        f"grid {job.concrete_grid}, {job.concrete_micro_sequences} sequences at a time, "
+        f"{job.micro_steps} micro-step{'s' if job.micro_steps > 1 else ''}"
+    )
+    if not figures.memory.fits:
+        console.print(
+            "\n[bold red]This job cannot run: it does not fit into memory (see below).[/]"
+        )
+    energy = figures.energy_joules
+    console.print(
+        f"\n[bold]{total:.3f} s[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
+        + (f"{energy / 3.6e6:,.1f} kWh" if energy >= 3.6e6 else format_si(energy, "J", digits=3))
+        + " (devices alone)"
+    )
+    console.print(
+        f"[bold]{figures.hardware_percent_of_peak:.1f} %[/] of the {job.precision} peak with recomputation counted "
+        f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "
+        f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
+        f"({format_si(figures.model_flops_per_second, 'FLOP/s')})\n"
+    )
+    if simulation.partition.rank_classes > 1:
+        console.print("Where the step of a rank goes, mean over all ranks:")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(4):
+        table.add_column()
+    rows = [("compute", figures.compute_seconds, "blue")]
+    if figures.slowest_device_wait_seconds > 0:
+        rows.append(("wait for the slowest device", figures.slowest_device_wait_seconds, "cyan"))
+    for axis, seconds in figures.exposed_by_axis.items():
+        if simulation.job.concrete_grid.size(axis) > 1:  # type: ignore[arg-type]
+            rows.append((f"exposed communication, {axis}", seconds, "yellow"))
+    rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
+    for name, seconds, colour in rows:
+        table.add_row(
+            f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour)
+        )
+    console.print(table)
+    _memory(console, figures)
+    if "step_seconds_interval" in answer:
+        low, high = answer["step_seconds_interval"]
+        console.print(
+            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
+        )
+    console.print(
+        f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} "
+        f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "
+        f"{answer['wall_seconds']:.2f} s"
+    )
+    if job.machine.caveat:
+        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
+    if out is not None:
+        console.print(
+            f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}"
+        )
+
+
+def choice(made: Choice) -> None:
+    """Print the candidates that `auto` was chosen from."""
+    console = make_console()
+    console.print(f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
+                  "published communication model were simulated:")  # fmt: skip
+    table = Table("data × z × y × x", "sequences at a time", "step", box=None, pad_edge=False)
+    for simulation in made.simulations:
+        grid = simulation.job.concrete_grid
+        table.add_row(" × ".join(map(str, grid.sizes)), str(simulation.job.concrete_micro_sequences),
+                      f"{simulation.step_seconds:.3f} s")  # fmt: skip
+    console.print(table)
+    console.print()
+
+
+def _memory(console: Console, figures: Report) -> None:
+    memory = figures.memory
+    verdict = "[green]fits[/]" if memory.fits else "[bold red]does not fit[/]"
+    if not memory.fits:
+        verdict += f": {escape(figures.memory_advice)}"
+    need, have = format_si(memory.per_rank_bytes, "B"), format_si(memory.capacity_bytes, "B")
+    console.print(f"\nMemory {need} of {have} per rank: {verdict}")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, size in memory.by_category.items():
+        table.add_row(f"  {name}", f"{format_si(size, 'B', digits=3):>9}",
+                      _bar(size, max(memory.per_rank_bytes, memory.capacity_bytes), "magenta"))  # fmt: skip
+    console.print(table)
