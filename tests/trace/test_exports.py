@@ -11,7 +11,7 @@ import pytest
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
 from twin.engine.simulate import Simulation, simulate
-from twin.study.runs import rank_name, timeline_page, write_chrome_trace
+from twin.study.runs import rank_name, timeline_page, write_chrome_trace, write_run
 from twin.trace.chrome import chrome_events, write_chrome
 from twin.trace.html import lanes, timeline_html
 
@@ -167,3 +167,20 @@ def test_lanes_of_one_rank_are_its_streams(events) -> None:
     assert [lane["stream"] for lane in packed if lane["rank"] == "rank 0"] == [
         "compute", "x", "y", "z_gather", "z_scatter", "data",
     ]  # fmt: skip
+
+
+def test_the_same_job_writes_the_same_bytes(simulation, tmp_path) -> None:
+    """Every file of a run: nothing in it depends on when or where it was written."""
+    figures = as_json(simulation, report(simulation), 0.0)
+    for name in ("first", "second"):
+        write_run(
+            tmp_path / name,
+            simulation,
+            figures | {"wall_seconds": len(name)},
+            None,
+            overwrite=False,
+        )
+    files = sorted(p.name for p in (tmp_path / "first").iterdir())
+    assert {"events.parquet", "job.yaml", "manifest.json", "timeline.html"} <= set(files)
+    for file in files:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,6 @@ def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any
         "kind": "predicted",
         "job": job.model_dump(mode="json", by_alias=True),
         "code_version": __version__,
-        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "clock": {"method": "simulated", "uncertainty_ns": 0},
         "seed": job.seed,
         "figures": {k: v for k, v in figures.items() if k != "wall_seconds"},
