@@ -86,13 +86,14 @@ class Attention:
     def score_passes(self) -> float:
         """Times the whole score matrix is read or written between the products.
 
-        Forward: scale, mask and softmax each read and write it, or one fused kernel does.
-        Backward: softmax reads two matrices and writes one; scale and mask read and write.
+        Plain forward: scale, mask and softmax each read and write it; backward: softmax reads two
+        matrices and writes one, scale and mask read and write. The fused causal kernel reads only
+        the unmasked half (of one matrix forward, of two backward) and writes all.
         Dropout reads and writes, and writes or reads a mask of one byte.
         """
         if self.form == "flash":
             return 0.0
-        own = {"fused_softmax": (2.0, 3.0), "plain": (6.0, 7.0)}[self.form][self.backward]
+        own = {"fused_softmax": (1.5, 2.0), "plain": (6.0, 7.0)}[self.form][self.backward]
         return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
 
     @property
