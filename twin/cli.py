@@ -114,11 +114,15 @@ def simulate(
     described = load_job(job, overrides or [])
     ranks = _rank_list(show_ranks, described.ranks)
     choice = None
-    if not is_concrete(described):
+    if is_concrete(described):
+        simulation = run(described, engine=engine.value)
+    else:
         with show.progress("simulating candidates") as advance:
             choice = choose(described, progress=advance)
-        described = choice.best.job
-    simulation = run(described, engine=engine.value)
+        simulation = choice.best
+        if engine is EngineName.des:
+            simulation = run(simulation.job, engine="des")
+        described = simulation.job
     figures = report(simulation)
     answer = to_object(simulation, figures, time.perf_counter() - begin)
     if with_interval:
@@ -277,7 +281,7 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.stderr.close()  # the reader has gone; say nothing
         sys.exit(0)
     except OSError as error:
-        print(f"fourfold: cannot write the output: {error.strerror}", file=sys.stderr)
+        print(f"fourfold: {error}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -10,9 +10,10 @@ from twin.description.grid import Grid, factorizations
 from twin.description.job import Job
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
+from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.study import choose as choose_module
-from twin.study.choose import CANDIDATES, candidates, choose, is_concrete, resolve, with_grid
+from twin.study.choose import CANDIDATES, candidates, choose, is_concrete, with_grid
 from twin.study.ranking import communication_seconds
 
 MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
@@ -87,7 +88,6 @@ def test_the_best_is_the_fastest_of_the_ten_best_ranked() -> None:
     times = {j.concrete_grid.sizes: simulate(j).step_seconds for j in ranked[:CANDIDATES]}
     assert {s.job.concrete_grid.sizes: s.step_seconds for s in choice.simulations} == times
     assert choice.best.step_seconds == min(times.values())
-    assert resolve(job) == choice.best.job
     assert is_concrete(choice.best.job)
 
 
@@ -140,3 +140,17 @@ def test_no_grid_divides_is_said() -> None:
     """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11."""
     with pytest.raises(DescriptionError, match="no grid divides the model and the batch"):
         choose(auto(11, 7))
+
+
+def test_a_result_without_global_contention_says_so(make_job) -> None:
+    """Where leaving it out keeps classes few, neither terminal nor JSON may hide it."""
+    job = make_job(
+        {"data": 3, "z": 4, "y": 3}, machine="alps", per_rank=2,
+        overrides=["machine.network.group_nodes=2", "machine.network.group_bandwidth=1 GB/s"],
+    )  # fmt: skip
+    full, few = simulate(job), simulate(job, most_classes=1)
+    assert not full.global_links_left_out
+    assert few.global_links_left_out
+    assert few.partition.rank_classes < full.partition.rank_classes
+    assert as_json(full, report(full), 0.0)["global_link_contention"] is True
+    assert as_json(few, report(few), 0.0)["global_link_contention"] is False

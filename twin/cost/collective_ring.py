@@ -24,9 +24,9 @@ from twin.description.library import CollectiveKind, Library
 
 
 def ring_options(
-    group: Group, library: Library, kind: CollectiveKind, bytes_: float, *, kernels: bool = True
+    group: Group, library: Library, kind: CollectiveKind, bytes_: float
 ) -> list[Option]:
-    """Return one option per protocol; `kernels` false leaves out the base (a phase of another)."""
+    """Return one option per protocol."""
     passes = 2 if kind == "all_reduce" else 1
     steps = passes * (group.ranks - 1)
     moved = (
@@ -49,7 +49,7 @@ def ring_options(
             rest = hypot(max(latency, steps * library.ring.network_step.of(kind)), transfer)
         else:
             rest = latency + transfer
-        base = protocol.base_seconds if kernels else 0.0
+        base = float(protocol.base_seconds)
         options.append(
             Option(
                 algorithm="ring",

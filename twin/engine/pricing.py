@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ from twin.engine.program import Call
 from twin.engine.symmetry import Edges
 from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
 
-Key = tuple[str, int, int]
-"""("node", index of the node in the placement, local resource) or ("uplink", group, 0)."""
+ResourceKind = Literal["nic", "link", "port", "uplink"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,16 @@ class Prices:
     edges: dict[Axis, Edges]
     label_bytes: dict[Axis, list[Mapping[int, float]]]
     capacity: NDArray[np.float64]
-    first_global_link: int
+    resources: _Resources
+
+    def kind_of(self, resource: int) -> ResourceKind:
+        """Say what a resource is, by its number."""
+        return self.resources.kind_of(resource)
 
     def without_global_links(self) -> Prices:
         """Return the same prices with no load on links between dragonfly groups."""
         edges = {
-            a: _only(e, np.arange(len(self.capacity)) < self.first_global_link)
+            a: _only(e, np.arange(len(self.capacity)) < self.resources.first_uplink)
             for a, e in self.edges.items()
         }
         return replace(self, edges=edges)
@@ -64,7 +68,22 @@ class _Resources:
 
     @property
     def per_node(self) -> int:
+        """Resources of one node."""
         return self.nics + self.devices * self.devices + self.devices
+
+    @property
+    def first_uplink(self) -> int:
+        """Number of the first dragonfly group's global links."""
+        return self.nodes * self.per_node
+
+    def kind_of(self, resource: int) -> ResourceKind:
+        """Say what a resource is, by its number."""
+        if resource >= self.first_uplink:
+            return "uplink"
+        local = resource % self.per_node
+        if local < self.nics:
+            return "nic"
+        return "link" if local < self.nics + self.devices * self.devices else "port"
 
     def local(self, kind: str, index: int) -> int:
         """Number of a resource within its node."""
@@ -95,8 +114,9 @@ def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mappi
         np.add.at(demand, loads.edges.resource, loads.rate)
     binding = demand > capacity
     edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
-    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity,
-                  resources.nodes * resources.per_node)  # fmt: skip
+    return Prices(
+        costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity, resources
+    )
 
 
 @dataclass(frozen=True)
@@ -172,13 +192,12 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
         for pattern, at in kinds.items():
             for local, loads in per_pattern.get(pattern, {}).items():
                 add(which, nodes[:, at] * resources.per_node + local, loads, number)
-        offset = resources.nodes * resources.per_node
         starts = np.array(
             [placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64
         )
         for g, start in zip(sorted(uplinks), starts, strict=True):
             outside = layout.switch_group[members[:, first[start]]]
-            add(which, outside[:, None] + offset, uplinks[g], number)
+            add(which, outside[:, None] + resources.first_uplink, uplinks[g], number)
     rate = np.concatenate(rates) if rates else np.zeros(0)
     return _Loads(_join(columns), rate, [dict(loads) for loads in labels])
 

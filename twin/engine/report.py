@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from twin.cost.energy import step_joules
 from twin.cost.memory import MemoryUse, advice, memory_use
-from twin.description.grid import AXES
+from twin.description.grid import AXES, Axis
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Simulation
 from twin.schedule.ops import COMMUNICATOR_AXIS
@@ -28,7 +28,7 @@ class Report:
     compute_seconds: float
     slowest_device_wait_seconds: float
     exposed_seconds: float
-    exposed_by_axis: dict[str, float]
+    exposed_by_axis: dict[Axis, float]
     idle_seconds: float
     compute_by_phase: dict[str, float]
     communication_by_axis: dict[str, float]
@@ -58,7 +58,8 @@ def report(simulation: Simulation) -> Report:
     job = simulation.job
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
-    parts = [class_breakdown(simulation, c) for c in range(len(weight))]
+    found = marks(simulation.program)
+    parts = [class_breakdown(simulation, found, c) for c in range(len(weight))]
     step = simulation.step_seconds
 
     def mean(values: list[float]) -> float:
@@ -85,7 +86,7 @@ def report(simulation: Simulation) -> Report:
         exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in AXES},
         idle_seconds=mean([part.idle for part in parts]),
         compute_by_phase=_compute_by_phase(simulation, weight),
-        communication_by_axis=_communication_by_axis(simulation, weight),
+        communication_by_axis=_communication_by_axis(simulation, found, weight),
         model_flops_per_second=flops[False] / step,
         hardware_flops_per_second=hardware,
         peak_flops_per_second=peak,
@@ -124,9 +125,8 @@ def marks(program: Program) -> Marks:
     )
 
 
-def class_breakdown(simulation: Simulation, rank_class: int) -> Breakdown:
-    """Where the step of one class of ranks goes."""
-    found = marks(simulation.program)
+def class_breakdown(simulation: Simulation, found: Marks, rank_class: int) -> Breakdown:
+    """Where the step of one class of ranks goes; `found` are the marks of its program."""
     start, end = simulation.timeline.start[rank_class], simulation.timeline.end[rank_class]
 
     def at(indices: NDArray[np.int64]) -> Intervals:
@@ -153,9 +153,11 @@ def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> di
     return totals
 
 
-def _communication_by_axis(simulation: Simulation, weight: NDArray[np.float64]) -> dict[str, float]:
+def _communication_by_axis(
+    simulation: Simulation, found: Marks, weight: NDArray[np.float64]
+) -> dict[str, float]:
     duration = weight @ (simulation.timeline.end - simulation.timeline.start)
-    return {axis: float(duration[i].sum()) for axis, i in marks(simulation.program).starts.items()}
+    return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
 
 
 def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dict[str, object]:
@@ -196,5 +198,6 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
         },
         "energy_joules": figures.energy_joules,
         "classes": simulation.partition.rank_classes,
+        "global_link_contention": not simulation.global_links_left_out,
         "wall_seconds": wall_seconds,
     }

@@ -46,8 +46,6 @@ class Simulation:
     partition: Partition
     prices: Prices
     timeline: des.Timeline
-    slowness: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """(rank classes,): factor on compute time."""
     typical_slowness: float
     """Factor on compute time that all ranks share, because they wait for the slowest device."""
     global_links_left_out: bool = False
@@ -93,7 +91,7 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
         job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective
     )
     timeline = des.run(program, setting)
-    return Simulation(job, program, partition, prices, timeline, slowness, typical, left_out)
+    return Simulation(job, program, partition, prices, timeline, typical, left_out)
 
 
 def _slowness(job: Job) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:

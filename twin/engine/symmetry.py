@@ -64,6 +64,7 @@ class GroupClass:
     rank_classes: tuple[int, ...]
     uses: tuple[Use, ...]
     representative: int
+    """The group that stands for the class."""
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Partition:
     group_class_of_rank_class: Mapping[Axis, list[int]]
     capacity: list[float] = field(default_factory=list)
     """Bytes per second of each class of resources."""
+    resource_representatives: list[int] = field(default_factory=list)
+    """One resource of each class."""
 
     @property
     def rank_classes(self) -> int:
@@ -147,7 +150,7 @@ def _quotient(axes: Mapping[Axis, AxisGroups], edges: Mapping[Axis, Edges], rank
         ]
         of_rank[axis] = group_class[a.group_of_rank[representatives]].tolist()
     return Partition(rank_class, representatives, groups, of_rank,
-                     capacity[resource_representatives].tolist())  # fmt: skip
+                     capacity[resource_representatives].tolist(), resource_representatives.tolist())  # fmt: skip
 
 
 def _uses(number: int, edges: Edges, own: Ints, by_resource: list[Ints], resource_class: Ints,

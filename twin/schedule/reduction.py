@@ -28,7 +28,7 @@ class Reduction:
     job: Job
     shapes: Shapes
     overlapped: bool
-    _scatters: list[tuple[int | None, str]] = field(default_factory=list)
+    _scatters: list[str] = field(default_factory=list)
     _ready: list[int | None] = field(default_factory=list)
     _bucket_bytes: float = 0.0
     buckets: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Reduction:
         """Note that a block's (or, with layer None, the head's) weight gradients are on their way."""
         if self.overlapped:
             self._settle(emit)
-        self._scatters += [(layer, name) for name in scatters]
+        self._scatters += scatters
         self._ready.append(layer)
 
     def end_of_backward(self, emit: Emitter) -> None:
@@ -62,7 +62,7 @@ class Reduction:
             rest -= self.job.model.layers * self.shapes.block_replicated_elements
             emit.compute("accumulate", _accumulate(self.job, rest, self.shapes.other_tensors))
             return
-        for _, name in self._scatters:
+        for name in self._scatters:
             emit.wait(name)
         shapes = self.shapes
         tensors = self.job.model.layers * shapes.block_tensors + shapes.other_tensors + 1
@@ -70,7 +70,7 @@ class Reduction:
 
     def _settle(self, emit: Emitter) -> None:
         """Wait for what earlier blocks started, accumulate it, and fill a bucket."""
-        for _, name in self._scatters:
+        for name in self._scatters:
             emit.wait(name)
         self._scatters.clear()
         for layer in self._ready:

@@ -70,7 +70,7 @@ def step(
     if figures.slowest_device_wait_seconds > 0:
         rows.append(("wait for the slowest device", figures.slowest_device_wait_seconds, "cyan"))
     for axis, seconds in figures.exposed_by_axis.items():
-        if simulation.job.concrete_grid.size(axis) > 1:  # type: ignore[arg-type]
+        if job.concrete_grid.size(axis) > 1:
             rows.append((f"exposed communication, {axis}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:
@@ -89,6 +89,9 @@ def step(
         f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "
         f"{answer['wall_seconds']:.2f} s"
     )
+    if simulation.global_links_left_out:
+        console.print("[yellow]Contention on the links between dragonfly groups was left out: with it the ranks "
+                      "fall into too many classes. The step may take longer.[/]")  # fmt: skip
     if job.machine.caveat:
         console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
     if out is not None:

@@ -90,11 +90,6 @@ def choose(job: Job, *, most: int = CANDIDATES,
     return Choice(tuple(simulations), len(ranked))
 
 
-def resolve(job: Job) -> Job:
-    """Return the job with concrete grid and micro-batch."""
-    return job if is_concrete(job) else choose(job).best.job
-
-
 def _with_micro(job: Job) -> Job:
     if job.batch.micro_sequences != "auto":
         return job

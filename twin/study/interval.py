@@ -13,7 +13,6 @@ from typing import Any
 from twin.description.job import Job
 from twin.description.parameter import Parameter
 from twin.engine.simulate import Scales, simulate
-from twin.study.choose import MOST_CLASSES
 
 COMPUTE_ERROR = 0.15
 """90 % of large GEMMs are predicted within this (docs/validation.md); other kernels are worse."""
@@ -40,7 +39,7 @@ def interval(job: Job) -> Interval:
     """Simulate a concrete job at both ends of what the uncertain terms may be."""
     low = simulate(
         _varied(job, compute_slowdown=0.0, collective_slowdown=0.0, device_speed_spread=0.0),
-        scales=Scales(1 - COMPUTE_ERROR, 1 - COLLECTIVE_ERROR), most_classes=MOST_CLASSES,
+        scales=Scales(1 - COMPUTE_ERROR, 1 - COLLECTIVE_ERROR),
     )  # fmt: skip
     variation = job.machine.variation
     high = simulate(
@@ -52,7 +51,7 @@ def interval(job: Job) -> Interval:
             ),
             device_speed_spread=min(0.5, SPREAD_FACTOR * variation.device_speed_spread),
         ),
-        scales=Scales(1 + COMPUTE_ERROR, 1 + COLLECTIVE_ERROR), most_classes=MOST_CLASSES,
+        scales=Scales(1 + COMPUTE_ERROR, 1 + COLLECTIVE_ERROR),
     )  # fmt: skip
     return Interval(low.step_seconds, high.step_seconds)
 

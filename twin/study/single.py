@@ -92,10 +92,9 @@ def _together(machine: Machine, library: str, kind: CollectiveKind, size: float,
         for r, _ in flow.demands
     }
     full = max(load, key=lambda r: load[r] / partition.capacity[r])
-    kinds = {resource_capacity(machine, "uplink", 0): "links between dragonfly groups",
-             resource_capacity(machine, "nic", 0): "NICs"}  # fmt: skip
-    return (transfer.startup_seconds + transfer.transfer_seconds / flow.speed,
-            kinds.get(partition.capacity[full], "links inside nodes"))  # fmt: skip
+    kind_of_full = prices.kind_of(partition.resource_representatives[full])
+    seconds = transfer.startup_seconds + transfer.transfer_seconds / flow.speed
+    return seconds, f"{_NAMES[kind_of_full]}s"
 
 
 def _busiest(machine: Machine, cost: CollectiveCost) -> str:
@@ -108,16 +107,19 @@ def _busiest(machine: Machine, cost: CollectiveCost) -> str:
     }
     for size in cost.uplink_loads:
         uplink = size / resource_capacity(machine, "uplink", 0)
-        shares["links between dragonfly groups"] = max(
-            uplink, shares.get("links between dragonfly groups", 0.0)
-        )
+        shares[f"{_NAMES['uplink']} 0"] = max(uplink, shares.get(f"{_NAMES['uplink']} 0", 0.0))
     if not shares or not cost.transfer_seconds:
         return "nothing"
     name = max(shares, key=lambda n: shares[n])
     return f"{name}, {shares[name] / cost.transfer_seconds:.0%} of its rate"
 
 
-_NAMES = {"nic": "NIC", "link": "link inside a node", "port": "switch port of device"}
+_NAMES = {
+    "nic": "NIC",
+    "link": "in-node link",
+    "port": "switch port",
+    "uplink": "dragonfly group uplink",
+}
 
 
 def gemm_answer(
