@@ -1,0 +1,94 @@
+"""Samples by number, and whose they are.
+
+Window w of a file is its tokens w·s … w·s+s: s inputs, and the same shifted by one as targets,
+so that neighbours share one token. Samples are numbered 0, 1, 2, … over all steps and epochs;
+step t of a run with B sequences trains on samples t·B … t·B+B-1 on any grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.data.manifest import rebuild
+from runtime.data.order import shuffled
+from runtime.data.tokens import TokenFile
+from twin.description.grid import Grid
+from twin.description.problems import DescriptionError, fail
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The samples of a token file, for a model with `vocabulary` embeddings.
+
+    Without `shuffle` they come in the order of the file (validation). `seed` decides the order.
+    """
+
+    tokens: TokenFile
+    sequence: int
+    seed: int
+    vocabulary: int
+    shuffle: bool = True
+
+    @property
+    def windows(self) -> int:
+        """Samples in one epoch; tokens at the end that fill no window are not read."""
+        return (len(self.tokens.tokens) - 1) // self.sequence
+
+    def sequences(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return samples first … first+count-1: [count, sequence+1].
+
+        Inputs are `[:, :-1]`, targets `[:, 1:]`.
+        """
+        windows = self.window_of(np.arange(first, first + count))
+        found = np.empty((count, self.sequence + 1), dtype=np.int64)
+        for row, window in zip(found, windows, strict=True):
+            begin = window * self.sequence
+            row[:] = self.tokens.tokens[begin : begin + self.sequence + 1]
+        if (found >= self.vocabulary).any():
+            raise self._damaged(windows, found)
+        return found
+
+    def window_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which window each sample is: an equal shape."""
+        epochs, places = np.divmod(samples, self.windows)
+        if not self.shuffle:
+            return places
+        found = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            there = epochs == epoch
+            found[there] = shuffled(places[there], self.windows, self.seed, int(epoch))
+        return found
+
+    def _damaged(self, windows: NDArray[np.int64], found: NDArray[np.int64]) -> DescriptionError:
+        row, column = np.argwhere(found >= self.vocabulary)[0]
+        path, window = self.tokens.path, int(windows[row])
+        return fail(str(path), f"window {window} holds token {found[row, column]} at position "
+                               f"{window * self.sequence + column}, but the model's vocabulary is {self.vocabulary}: "
+                               f"the file was damaged after it was built; {rebuild(path.parent)}")  # fmt: skip
+
+
+def local_sequences(
+    grid: Grid, rank: int, step: int, sequences: int, micro_sequences: int
+) -> list[tuple[int, int]]:
+    """Return the samples (first, count) of each micro-step of one step on one rank.
+
+    The `sequences` of the global batch are split over data × z; ranks that differ only in x and
+    y work on the same ones.
+
+    >>> local_sequences(Grid(data=2, x=2), rank=3, step=1, sequences=8, micro_sequences=2)
+    [(12, 2), (14, 2)]
+    """
+    replicas = grid.data * grid.z
+    own = sequences // replicas
+    if sequences % (replicas * micro_sequences):
+        raise fail(
+            "batch.sequences",
+            f"must be a multiple of data·z·micro_sequences = {replicas * micro_sequences}",
+            sequences,
+        )
+    at = grid.coordinates(rank)
+    begin = step * sequences + (at["data"] * grid.z + at["z"]) * own
+    return [(begin + done, micro_sequences) for done in range(0, own, micro_sequences)]

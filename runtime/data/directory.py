@@ -1,0 +1,53 @@
+"""A directory written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from twin.description.problems import fail
+
+
+@contextmanager
+def written_whole(target: Path, mark: str, *, overwrite: bool) -> Iterator[Path]:
+    """Give a temporary directory beside the target, which becomes the target at the end.
+
+    If anything fails it is removed. An existing directory is replaced only if `overwrite` is set
+    and it is empty or holds the file `mark`, by which its kind is known.
+    """
+    target = target.resolve()
+    if target.exists():
+        if not overwrite:
+            raise fail(str(target), "exists already; choose another directory or pass --force")
+        if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
+            raise fail(
+                str(target), f"has no {mark}, so it is something else; it will not be replaced"
+            )
+    temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        _replace(target, temporary)
+    except OSError as error:
+        raise fail(str(target), f"cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace(directory: Path, new: Path) -> None:
+    """Put a new directory in place; the old one goes only when the new one is there."""
+    if not directory.exists():
+        new.rename(directory)
+        return
+    old = new.with_name(new.name + ".old")
+    directory.rename(old)
+    try:
+        new.rename(directory)
+    except OSError:
+        old.rename(directory)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,96 @@
+"""`dataset.json`: what a data set says about itself, written last and read strictly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from twin.description.problems import DescriptionError, Problem, fail, from_pydantic
+from twin.description.spec import Spec
+
+SCHEMA_VERSION = 1
+MANIFEST = "dataset.json"
+TOKENIZER = "tokenizer.json"
+MOST_MANIFEST_BYTES = 1 << 20
+MOST_VOCABULARY = 1 << 32
+TOKEN_BYTES = {"uint16": 2, "uint32": 4}
+"""Bytes of one token by dtype; both are little-endian on disk."""
+
+REBUILD = "build it again with `fourfold data {} --force`"
+
+Count = Annotated[int, Field(gt=0, le=1 << 48, strict=True)]
+Token = Annotated[int, Field(ge=0, lt=MOST_VOCABULARY, strict=True)]
+
+
+class Split(Spec):
+    """One token file: training or validation."""
+
+    tokens: Count
+    """How many."""
+    documents: Count
+    """How many the tokens came from."""
+    largest_token: Token
+    """So that a model with too few embeddings is refused before it trains."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Of the file; `sha256sum` computes the same."""
+
+
+class Manifest(Spec):
+    """The whole of `dataset.json`."""
+
+    schema_version: Literal[1] = 1
+    dtype: Literal["uint16", "uint32"]
+    vocabulary: Annotated[int, Field(gt=0, le=MOST_VOCABULARY, strict=True)]
+    """Of the tokenizer: its largest id, used or not, plus one."""
+    tokenizer: Literal["bytes", "tokenizer.json"]
+    """A byte is a token, or a file of the `tokenizers` library copied beside the data."""
+    separator: Token | None
+    """The token after each document, if the tokenizer has one for that."""
+    train: Split
+    validation: Split
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token on disk."""
+        return TOKEN_BYTES[self.dtype]
+
+
+def rebuild(directory: Path) -> str:
+    """Return the remedy for a data set that cannot be trusted any more."""
+    return REBUILD.format(directory)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read and check what a data set says about itself; its token files are not looked at."""
+    path = directory / MANIFEST
+    build = f"build one with `fourfold data {directory}`"
+    if not directory.is_dir():
+        raise fail(str(directory), f"no such data set; {build}")
+    if not path.is_file():
+        raise fail(str(directory), f"is not a data set: {MANIFEST} is missing; {build}")
+    try:
+        if path.stat().st_size > MOST_MANIFEST_BYTES:
+            raise fail(str(path), f"too large for a manifest; {rebuild(directory)}")
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, DescriptionError):
+            raise
+        raise fail(str(path), f"cannot be read: {error}; {rebuild(directory)}") from None
+    return _validate(raw, path)
+
+
+def _validate(raw: Any, path: Path) -> Manifest:
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise fail(str(path), f"schema_version is {version!r}; this version reads {SCHEMA_VERSION}; "
+                              f"{rebuild(path.parent)}")  # fmt: skip
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        remedy = rebuild(path.parent)
+        problems = [Problem(p.path, f"{p.message}; {remedy}", p.value)
+                    for p in from_pydantic(error, Manifest)]  # fmt: skip
+        raise DescriptionError(problems, str(path)) from None
