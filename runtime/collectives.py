@@ -1,0 +1,165 @@
+"""Collectives over the axes of the grid: the only module that calls torch.distributed for tensors.
+
+* Every verb returns a `Handle`; nothing else waits.
+* On gloo, where each ring step costs a wake-up of every process, direct exchanges (all-to-all)
+  replace rings where that was measured to be faster: always for reduce-scatters and all-gathers,
+  for all-reduces up to `EXCHANGE_BYTES`. Sums are then taken in the order of ranks,
+  so all members get the same bits.
+* A collective that fails names rank, op and peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from runtime.mesh import AXIS_OF, Communicator, Mesh
+from runtime.ops import CollectiveKind, Op, Ops, Phase, Place
+
+EXCHANGE_BYTES = 256 * 2**10
+"""Largest all-reduce on gloo that is one direct exchange. Measured with torch 2.13.0 on two cores,
+2026-11-20, four ranks: 256 KiB 3.4 ms against 6.1 ms by the ring, 512 KiB equal, 1 MiB equal."""
+
+Reduction = Literal["sum", "max"]
+
+
+class CollectiveError(RuntimeError):
+    """A collective failed: a peer died, or did not come in time."""
+
+
+@dataclass
+class Handle:
+    """A collective in flight, or done."""
+
+    op: Op
+    _ops: Ops
+    _mesh: Mesh
+    _work: dist.Work | None
+    _finish: Callable[[], torch.Tensor] | None
+
+    def wait(self) -> torch.Tensor:
+        """Wait for the collective and return its result; call it once."""
+        finish, self._finish = self._finish, None
+        if finish is None:
+            raise RuntimeError(f"{self.op.name} was waited for twice")
+        if self._ops.listener is None:
+            return self._complete(finish)
+        return self._ops.listener.wait(self.op, lambda: self._complete(finish))
+
+    def done(self) -> bool:
+        """Whether waiting would not block (never true while someone listens, who wants the wait)."""
+        return self._ops.listener is None and (self._work is None or self._work.is_completed())
+
+    def _complete(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if self._work is not None:
+            try:
+                self._work.wait()
+            except RuntimeError as error:
+                raise _explained(error, self.op, self._mesh) from error
+            self._work = None
+        return finish()
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The verbs, for one rank of a mesh."""
+
+    mesh: Mesh
+    ops: Ops
+    direct: bool
+    """Use direct exchanges, as gloo likes them."""
+
+    def all_gather(self, place: Place, communicator: Communicator, shard: torch.Tensor, *,
+                   phase: Phase | None = None) -> Handle:  # fmt: skip
+        """Gather equal flat shards (n,) of all members into (size · n,), in order."""
+        size = self.mesh.size(communicator)
+        full = shard.new_empty(size * shard.numel())
+
+        def launch() -> dist.Work | None:
+            group = self.mesh.groups[communicator]
+            if self.direct:
+                copies = shard.repeat(size)
+                return dist.all_to_all_single(full, copies, group=group, async_op=True)
+            return dist.all_gather_single(full, shard, group=group, async_op=True)
+
+        op = self._op(place, "all_gather", communicator, phase, full)
+        return self._start(op, launch, lambda: full)
+
+    def reduce_scatter(self, place: Place, communicator: Communicator, full: torch.Tensor, *,
+                       phase: Phase | None = None) -> Handle:  # fmt: skip
+        """Sum flat (size · n,) over members; each keeps its part (n,)."""
+        size = self.mesh.size(communicator)
+        received = torch.empty_like(full) if self.direct else full.new_empty(full.numel() // size)
+
+        def launch() -> dist.Work | None:
+            group = self.mesh.groups[communicator]
+            if self.direct:
+                return dist.all_to_all_single(received, full, group=group, async_op=True)
+            return dist.reduce_scatter_single(received, full, group=group, async_op=True)
+
+        op = self._op(place, "reduce_scatter", communicator, phase, full)
+        return self._start(
+            op, launch, lambda: received.view(size, -1).sum(0) if self.direct else received
+        )
+
+    def all_reduce(self, place: Place, communicator: Communicator, buffer: torch.Tensor, *,
+                   reduction: Reduction = "sum", name: str = "",
+                   phase: Phase | None = None) -> Handle:  # fmt: skip
+        """Reduce a contiguous tensor over members, in place."""
+        size = self.mesh.size(communicator)
+        exchange = self.direct and size > 2 and buffer.nbytes <= EXCHANGE_BYTES
+        received = buffer.new_empty(size * buffer.numel()) if exchange else buffer
+
+        def launch() -> dist.Work | None:
+            group = self.mesh.groups[communicator]
+            if exchange:
+                copies = buffer.reshape(-1).repeat(size)
+                return dist.all_to_all_single(received, copies, group=group, async_op=True)
+            kind = dist.ReduceOp.SUM if reduction == "sum" else dist.ReduceOp.MAX
+            return dist.all_reduce(buffer, kind, group=group, async_op=True)
+
+        def finish() -> torch.Tensor:
+            if exchange:
+                parts = received.view(size, *buffer.shape)
+                if reduction == "sum":
+                    torch.sum(parts, 0, out=buffer)
+                else:
+                    torch.amax(parts, 0, out=buffer)
+            return buffer
+
+        op = self._op(place, "all_reduce", communicator, phase, buffer, name)
+        return self._start(op, launch, finish)
+
+    def _op(self, place: Place, kind: CollectiveKind, communicator: Communicator,
+            phase: Phase | None, buffer: torch.Tensor, name: str = "") -> Op:  # fmt: skip
+        verb = f"{kind}_{AXIS_OF[communicator]}"
+        return self.ops.op(
+            place, f"{name}/{verb}" if name else verb, phase, bytes=float(buffer.nbytes), kind=kind,
+            communicator=communicator,
+        )  # fmt: skip
+
+    def _start(self, op: Op, launch: Callable[[], dist.Work | None],
+               finish: Callable[[], torch.Tensor]) -> Handle:  # fmt: skip
+        listener = self.ops.listener
+        try:
+            work = launch() if listener is None else listener.start(op, launch)
+        except RuntimeError as error:
+            raise _explained(error, op, self.mesh) from error
+        return Handle(op, self.ops, self.mesh, work, finish)
+
+
+def _explained(error: RuntimeError, op: Op, mesh: Mesh) -> CollectiveError:
+    assert op.communicator is not None
+    peers = [rank for rank in mesh.members(op.communicator) if rank != mesh.rank]
+    shown = ", ".join(map(str, peers[:8])) + (", …" if len(peers) > 8 else "")
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    late = "timed out" in reason.lower() or "timeout" in reason.lower()
+    guess = "a peer hangs or is too slow" if late else "a peer has probably died"
+    return CollectiveError(
+        f"{mesh.where()}: {op.name} with rank{'s' if len(peers) > 1 else ''} {shown} failed: "
+        f"{guess} ({reason})"
+    )

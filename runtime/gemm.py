@@ -1,0 +1,92 @@
+"""Matrix products, and the choice of how their operands are stored (section 6 of the algorithm).
+
+A mode names the storage of both operands as the column-major BLAS library sees it. Of
+C[m, n] = A[m, k] · B[k, n]: first letter T if B is stored as (n, k), second T if A is stored as
+(k, m). A linear layer's forward is TN, its input gradient NN, its weight gradient NT; some
+libraries are many times slower in one mode than in another, so that even a transposing copy pays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+Mode = Literal["NN", "NT", "TN"]
+MODES: tuple[Mode, ...] = ("NN", "NT", "TN")
+Pass = Literal["forward", "input_gradient", "weight_gradient"]
+NATURAL: dict[Pass, Mode] = {
+    "forward": "TN", "input_gradient": "NN", "weight_gradient": "NT",
+}  # fmt: skip
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a choice is made for."""
+
+    pass_: Pass
+    m: int
+    n: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.pass_} {self.m}×{self.n}×{self.k}"
+
+
+@dataclass
+class Gemms:
+    """The products of a rank, each in its mode; the natural one unless another was chosen."""
+
+    modes: dict[Signature, Mode] = field(default_factory=dict)
+
+    def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor,
+                out: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+        """Multiply a (m, k) by b (k, n)."""
+        if self.modes:
+            signature = Signature(pass_, a.shape[0], b.shape[1], a.shape[1])
+            mode = self.modes.get(signature)
+            if mode is not None:
+                a, b = arrange(a, b, mode)
+        return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
+
+
+def arrange(a: torch.Tensor, b: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
+    """Store the operands as the mode says; copies only what is stored otherwise."""
+    return _stored(a, transposed=mode[1] == "T"), _stored(b, transposed=mode[0] == "T")
+
+
+def _stored(matrix: torch.Tensor, *, transposed: bool) -> torch.Tensor:
+    return matrix.t().contiguous().t() if transposed else matrix.contiguous()
+
+
+def natural_operands(
+    signature: Signature, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make operands stored as the layers have them."""
+    m, n, k = signature.m, signature.n, signature.k
+    a = torch.ones(m, k, dtype=dtype, device=device)
+    b = torch.ones(k, n, dtype=dtype, device=device)
+    return arrange(a, b, NATURAL[signature.pass_])
+
+
+def time_modes(signature: Signature, dtype: torch.dtype, device: torch.device) -> list[float]:
+    """Seconds of the product in each of `MODES`, copies of operands included: the fastest run."""
+    a, b = natural_operands(signature, dtype, device)
+    synchronize: Callable[[], None] = (
+        torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    )
+    seconds = []
+    for mode in MODES:
+        best = float("inf")
+        for _ in range(REPEATS + 1):  # one more to warm up
+            synchronize()
+            begin = time.perf_counter()
+            torch.mm(*arrange(a, b, mode))
+            synchronize()
+            best = min(best, time.perf_counter() - begin)
+        seconds.append(best)
+    return seconds

@@ -1,0 +1,67 @@
+"""Activations and the residual sum, with dropout that agrees on replicas and differs across shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from runtime import random
+from runtime.context import Context
+from runtime.layers.region import Region
+from runtime.ops import Place
+
+
+def activate(context: Context, place: Place, inner: torch.Tensor) -> torch.Tensor:
+    """Apply GELU (tanh form) to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y)."""
+    kind, size = context.job.model.activation, float(inner.nbytes)
+    if kind == "gelu":
+        return Region(context.ops, place, kind, fused(context, gelu), 2 * size, 3 * size)(inner)
+    # gate and up lie side by side: reads both, writes half as much; back: reads 3/2, writes 2/2
+    return Region(context.ops, place, kind, fused(context, swiglu), 1.5 * size, 2.5 * size)(inner)
+
+
+def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
+             update: torch.Tensor) -> torch.Tensor:  # fmt: skip
+    """Add an update (m, h/G_x), thinned by dropout, to the residual stream."""
+    size, drop = float(stream.nbytes), context.job.dropout
+    if not drop or not context.training:
+        return Region(context.ops, place, name, torch.add, 3 * size, 0.0)(stream, update)
+    keep = kept(context, place, name, update)
+    run = fused(context, dropped_sum)
+    return Region(
+        context.ops, place, name, lambda a, b: run(a, b, keep, 1.0 / (1.0 - drop)), 5 * size, 2 * size
+    )(stream, update)
+
+
+def kept(context: Context, place: Place, name: str, activation: torch.Tensor) -> torch.Tensor:
+    """Dropout's mask of (m, h/G_x), the same for an element on every grid and when recomputed."""
+    stream = random.key(context.job.seed, context.step, place.path, name)
+    rows = torch.arange(activation.shape[0], device=activation.device)
+    rows += context.first_sequence * context.job.model.sequence
+    width = activation.shape[1]
+    columns = torch.arange(width, device=activation.device) + width * context.mesh.coordinates["x"]
+    return random.keep_mask(rows, columns, stream, context.job.dropout)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU by its tanh approximation, as GPT-2 has it."""
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    """Multiply silu of the first half by the second half (Shazeer 2020)."""
+    gate, up = x.chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def dropped_sum(
+    stream: torch.Tensor, update: torch.Tensor, keep: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Add what dropout keeps of the update, scaled so that the expectation stays."""
+    return stream + update * keep * scale
+
+
+def fused(context: Context, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Let torch.compile fuse an element-wise function, if the job asks for it."""
+    return torch.compile(function, dynamic=False) if context.compile else function

@@ -1,0 +1,92 @@
+"""Differentiable work under a name, forward and backward.
+
+`region` runs any function of tensors as one named op; autograd's own backward of it is
+one named op too. So attention, activations and residual sums need no hand-written gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.ops import Ops, Place
+
+
+@dataclass(frozen=True)
+class Region:
+    """A function of tensors that returns one tensor, and what it costs."""
+
+    ops: Ops
+    place: Place
+    name: str
+    run: Callable[..., torch.Tensor]
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    flops: float = 0.0
+    """Of the forward pass; the backward pass counts twice."""
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Run it."""
+        if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+            return self.forward(inputs)
+        result: torch.Tensor = _Region.apply(self, *inputs)
+        return result
+
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Run the function under its name."""
+        return self.ops.compute(
+            self.place, self.name, lambda: self.run(*inputs), flops=self.flops,
+            bytes_=self.forward_bytes,
+        )  # fmt: skip
+
+
+class _Region(torch.autograd.Function):
+    """Keeps the function's own little graph until its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, region: Region, *inputs: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs)
+            output = region.forward(leaves)
+        ctx.region, ctx.leaves, ctx.output = region, leaves, output
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        region: Region = ctx.region
+        wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
+        found = iter(
+            region.ops.compute(
+                region.place, region.name,
+                lambda: torch.autograd.grad(ctx.output, wanted, gradient), phase="bwd",
+                flops=2 * region.flops, bytes_=region.backward_bytes,
+            )
+        )  # fmt: skip
+        gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
+        ctx.leaves = ctx.output = None
+        return (None, *gradients)
+
+
+class Branch(torch.autograd.Function):
+    """Split the residual stream in two; the gradients that meet there are added under a name."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: torch.Tensor, ops: Ops, place: Place, name: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the input twice."""
+        ctx.ops, ctx.place, ctx.name = ops, place, name
+        return inputs.view_as(inputs), inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(
+        ctx: Any, first: torch.Tensor, second: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None]:
+        """Add both gradients."""
+        total = ctx.ops.compute(
+            ctx.place, ctx.name, lambda: first + second, phase="bwd", bytes_=3.0 * first.nbytes
+        )
+        return total, None, None, None

@@ -1,0 +1,176 @@
+"""AdamW with decay groups, warm-up and a cosine schedule, on the store's flat buffers.
+
+* PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
+* With states sharded over data each rank keeps the moments of its part of the flat buffers only.
+* Clipping by the norm of the full gradient: every rank sums squares of what is its own to
+  count, and one scalar is reduced over each axis.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from runtime.context import Context
+from runtime.mesh import Communicator
+from runtime.ops import Place
+
+CLIP = Place("clip")
+OPTIMIZER = Place("")
+ADAM_BYTES_PER_ELEMENT = 28.0
+"""Reads gradient, weight and two moments, writes the last three, all fp32."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate by step: linear warm-up, then a cosine down to `least`."""
+
+    peak: float
+    least: float
+    warmup_steps: int
+    steps: int
+
+    def at(self, step: int) -> float:
+        """Learning rate of step 0, 1, …
+
+        >>> Schedule(1.0, 0.1, 2, 10).at(0), Schedule(1.0, 0.1, 2, 10).at(10)
+        (0.5, 0.1)
+        """
+        if step < self.warmup_steps:
+            return self.peak * (step + 1) / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        return self.least + (self.peak - self.least) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """Constants of AdamW (Loshchilov, Hutter 2019), and of clipping."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+
+
+class Optimizer:
+    """Updates a rank's master weights, or its part of them."""
+
+    def __init__(self, context: Context, settings: AdamSettings) -> None:
+        self.context, self.settings = context, settings
+        store, grid = context.store, context.mesh.grid
+        self.sharded = context.job.data_reduction.mode == "sharded" and grid.data > 1
+        length = store.elements // grid.data if self.sharded else store.elements
+        first = length * context.mesh.coordinates["data"] if self.sharded else 0
+        self.part = slice(first, first + length)
+        decayed, used = store.decayed, store.used
+        bounds = [(first, min(first + length, decayed)), (max(first, decayed), min(first + length, used))]
+        self.spans = [(begin, end) for begin, end in bounds if end > begin]
+        self._weights = [torch.nn.Parameter(store.master[b:e]) for b, e in self.spans]
+        groups = [
+            {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
+            for weight, (b, _) in zip(self._weights, self.spans, strict=True)
+        ]
+        self._adam: torch.optim.AdamW | None = None
+        if groups:  # a rank's part may be padding alone
+            self._adam = torch.optim.AdamW(
+                groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
+                fused=True,
+            )  # fmt: skip
+
+    def step(self, learning_rate: float) -> torch.Tensor | None:
+        """Clip and update; gradients stay as they are, the next step overwrites them.
+
+        Returns the norm of the full gradient as a scalar tensor, None if the job does not clip.
+        """
+        ops, store = self.context.ops, self.context.store
+        elements = self.part.stop - self.part.start
+        norm = None
+        if self.context.job.clip_gradients:
+            norm = clipped = self._norm()
+            ops.compute(
+                CLIP, "scale", lambda: self._scale(clipped), phase="optimizer",
+                bytes_=2.0 * elements * store.gradient.element_size(),
+            )  # fmt: skip
+        ops.compute(
+            OPTIMIZER, "adamw", lambda: self._update(learning_rate), phase="optimizer",
+            bytes_=ADAM_BYTES_PER_ELEMENT * elements,
+        )  # fmt: skip
+        if self.sharded:
+            self._share()
+        return norm
+
+    def _norm(self) -> torch.Tensor:
+        """The norm of the full gradient: no element counted twice, one scalar sum an axis."""
+        context, store = self.context, self.context.store
+
+        def squares() -> torch.Tensor:
+            total = store.gradient.new_zeros(1)
+            for begin, end in store.ranges_counted_once():
+                begin, end = max(begin, self.part.start), min(end, self.part.stop)
+                if begin < end:
+                    total += torch.linalg.vector_norm(store.gradient[begin:end]) ** 2
+            return total
+
+        total = context.ops.compute(
+            CLIP, "norm", squares, phase="optimizer",
+            bytes_=float((self.part.stop - self.part.start) * store.gradient.element_size()),
+        )  # fmt: skip
+        over: list[Communicator] = ["x", "y", "z_scatter"]
+        if self.sharded:
+            over.append("data")
+        for communicator in over:
+            if context.mesh.size(communicator) > 1:
+                context.collectives.all_reduce(
+                    CLIP, communicator, total, phase="optimizer"
+                ).wait()
+        return total.sqrt()[0]
+
+    def _scale(self, norm: torch.Tensor) -> None:
+        factor = torch.clamp(self.settings.clip_norm / (norm + 1e-6), max=1.0)
+        for begin, end in self.spans:
+            self.context.store.gradient[begin:end].mul_(factor)
+
+    def _update(self, learning_rate: float) -> None:
+        store = self.context.store
+        if self._adam is not None:
+            for group in self._adam.param_groups:
+                group["lr"] = learning_rate
+            for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
+                weight.grad = store.gradient[begin:end]
+            self._adam.step()
+        if store.compute is not store.master:
+            store.compute[self.part].copy_(store.master[self.part])
+
+    def _share(self) -> None:
+        """Gather what the other data ranks updated."""
+        store = self.context.store
+        gathered = self.context.collectives.all_gather(
+            OPTIMIZER, "data", store.compute[self.part], phase="optimizer"
+        ).wait()
+        store.compute.copy_(gathered)
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """Return both moments, each (length of this rank's part,), as they would be saved."""
+        found = {}
+        for name in ("exp_avg", "exp_avg_sq"):
+            flat = torch.zeros_like(self.context.store.master[self.part])
+            for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
+                assert self._adam is not None
+                state = self._adam.state.get(weight)
+                if state:
+                    flat[begin - self.part.start : end - self.part.start] = state[name]
+            found[name] = flat
+        return found
+
+    def load_states(self, moments: dict[str, torch.Tensor], steps: int) -> None:
+        """Put moments back that `states` returned, after so many steps."""
+        for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
+            assert self._adam is not None
+            inside = slice(begin - self.part.start, end - self.part.start)
+            self._adam.state[weight] = {
+                "step": torch.tensor(float(steps), dtype=torch.float32, device=weight.device),
+                **{name: flat[inside].clone() for name, flat in moments.items()},
+            }

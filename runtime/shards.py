@@ -1,0 +1,138 @@
+"""Which part of a full parameter a rank holds: pure arithmetic, shared by layers, initialisation
+and checkpoints.
+
+A parameter of full shape [n] or [n, k] is cut twice. First each dim may be split over an axis
+(x or y); dim 0 may consist of parts (q, k, v, or gate and up) that are split each on their own, so
+that a rank holds whole heads. Rows are padded if they do not divide. Weights of linears are then
+flattened row by row, padded, and cut into G_z equal pieces. Any flat range of what a rank
+holds is a few rectangles of the full tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from twin.description.grid import Axis, Grid
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """A parameter of the full model and how the grid cuts it."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[Axis | None, ...]
+    """Axis that splits each dim."""
+    parts: int = 1
+    """Equal parts of dim 0, each split on its own."""
+    sharded: bool = False
+    """Flattened and cut over z."""
+    decay: bool = False
+    """Takes part in weight decay: matrices do, vectors do not."""
+    init: float | None = None
+    """Standard deviation of the normal it starts from; None: `constant` everywhere."""
+    constant: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A rectangle of a full tensor and where its elements lie, row by row, in a flat range."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    first: int
+    """Place of its first element in the flat range."""
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of a parameter."""
+
+    spec: ParameterSpec
+    grid: Grid
+    coordinates: Mapping[Axis, int]
+
+    def _pieces(self, dim: int) -> int:
+        axis = self.spec.axes[dim]
+        return self.grid.size(axis) if axis else 1
+
+    @cached_property
+    def part_rows(self) -> int:
+        """Rows of one part on this rank, padding included."""
+        return -(-self.spec.shape[0] // self.spec.parts // self._pieces(0))
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape gathered over z, padding of rows included: [n/G_o, k/G_c]."""
+        rows = self.spec.parts * self.part_rows
+        if len(self.spec.shape) == 1:
+            return (rows,)
+        return rows, self.spec.shape[1] // self._pieces(1)
+
+    @cached_property
+    def gathered(self) -> int:
+        """Elements gathered over z, padded to a multiple of what is cut."""
+        pieces = self.grid.z if self.spec.sharded else 1
+        return -(-prod(self.local_shape) // pieces) * pieces
+
+    @cached_property
+    def stored(self) -> int:
+        """Elements this rank stores."""
+        return self.gathered // (self.grid.z if self.spec.sharded else 1)
+
+    @property
+    def counted_once(self) -> bool:
+        """Whether this rank is the one whose copy counts among equal ones (data apart)."""
+        split = {axis for axis in self.spec.axes if axis} | ({"z"} if self.spec.sharded else set())
+        return all(self.coordinates[a] == 0 for a in ("z", "y", "x") if a not in split)
+
+    def rectangles(self, start: int = 0, stop: int | None = None) -> Iterator[Rectangle]:
+        """Cut a flat range of the stored elements into rectangles of the full tensor.
+
+        Padding belongs to no rectangle.
+        """
+        first = self.stored * (self.coordinates["z"] if self.spec.sharded else 0)
+        rows, columns = self.local_shape[0], prod(self.local_shape[1:])
+        begin = position = first + start
+        end = min(first + (self.stored if stop is None else stop), rows * columns)
+        while position < end:
+            row, column = divmod(position, columns)
+            if column or end - position < columns:
+                count, width = 1, min(columns - column, end - position)
+            else:
+                count = min((end - position) // columns, self.part_rows - row % self.part_rows)
+                width = columns
+            yield from self._rectangle(row, count, column, width, position - begin)
+            position += count * width
+
+    def _rectangle(
+        self, row: int, count: int, column: int, width: int, first: int
+    ) -> Iterator[Rectangle]:
+        part, inside = divmod(row, self.part_rows)
+        full_part = self.spec.shape[0] // self.spec.parts
+        axis = self.spec.axes[0]
+        inside += self.part_rows * (self.coordinates[axis] if axis else 0)
+        count = min(count, full_part - inside)
+        if count <= 0:
+            return  # rows that pad the last rank's part
+        offsets, sizes = (part * full_part + inside,), (count,)
+        if len(self.spec.shape) == 2:
+            axis = self.spec.axes[1]
+            column += self.local_shape[1] * (self.coordinates[axis] if axis else 0)
+            offsets, sizes = (*offsets, column), (*sizes, width)
+        yield Rectangle(offsets, sizes, first)
+
+    @property
+    def valid_rows(self) -> int:
+        """Rows of the one part of dim 0 that are not padding (for specs of one part)."""
+        axis = self.spec.axes[0]
+        before = self.part_rows * (self.coordinates[axis] if axis else 0)
+        return max(0, min(self.part_rows, self.spec.shape[0] - before))

@@ -1,0 +1,90 @@
+"""One training run of a grid, to be compared with the serial model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from runtime.context import Context
+from runtime.goldfish import Goldfish
+from runtime.model import GPT
+from runtime.optimizer import AdamSettings, Optimizer
+from runtime.step import MicroBatch, Trainee
+from twin.description.grid import Grid
+from twin.description.job import Job
+from twin.description.load import load_job
+
+MODEL = {"layers": 2, "hidden": 64, "heads": 8, "sequence": 8, "vocabulary": 40}
+SEQUENCES, STEPS = 16, 5
+RATES = [1e-3, 2e-3, 3e-3, 2e-3, 1e-3]
+GOLDFISH = Goldfish(k=3, h=3)
+Pieces = dict[str, list[tuple[tuple[int, ...], np.ndarray]]]
+
+
+def describe(grid: dict[str, int], **options: Any) -> Job:
+    """The job of a case."""
+    ranks = int(np.prod(list(grid.values())))
+    options = {"model": MODEL, "machine": "laptop", "precision": "fp32", "recompute": False, **options}
+    micro = SEQUENCES // (grid["data"] * grid["z"] * options.pop("micro_steps", 2))
+    options["batch"] = {"sequences": SEQUENCES, "micro_sequences": micro}
+    options["machine"] = {"extends": "laptop", "nodes": 8}
+    return load_job({"ranks": ranks, "grid": grid, **options})
+
+
+def windows(vocabulary: int = MODEL["vocabulary"]) -> list[torch.Tensor]:
+    """The global batches (sequences, s + 1) of all steps."""
+    generator = torch.Generator().manual_seed(7)
+    shape = (STEPS, SEQUENCES, MODEL["sequence"] + 1)
+    return list(torch.randint(0, vocabulary, shape, generator=generator))
+
+
+def masks(goldfish: bool) -> list[torch.Tensor]:
+    """Which targets count, for all steps."""
+    if not goldfish:
+        return [torch.ones(SEQUENCES, MODEL["sequence"]) for _ in range(STEPS)]
+    return [GOLDFISH.keeps(window).float() for window in windows()]
+
+
+def build(job: Job, mesh: Any, dtype: torch.dtype) -> Trainee:
+    """Make model and optimizer of one rank."""
+    context = Context(job, mesh, torch.device("cpu"), dtype, dtype)
+    return Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
+
+
+def pieces(trainee: Trainee) -> Pieces:
+    """The rectangles of full parameters that this rank holds."""
+    store = trainee.context.store
+    found: Pieces = {}
+    for name, parameter in store.parameters.items():
+        flat = store.master[parameter.start : parameter.stop]
+        found[name] = [
+            (r.offsets, flat[r.first : r.first + r.count].view(r.sizes).numpy().copy())
+            for r in parameter.shard.rectangles()
+        ]
+    return found
+
+
+def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
+        steps: int = STEPS, **options: Any) -> tuple[list[float], list[float], Pieces]:  # fmt: skip
+    """Train; returns losses, gradient norms, and this rank's pieces of the parameters."""
+    job = describe(grid, **options)
+    mesh = worker.mesh(Grid(**grid))
+    trainee = build(job, mesh, getattr(torch, dtype))
+    local = SEQUENCES // (job.concrete_grid.data * job.concrete_grid.z)
+    size = job.concrete_micro_sequences
+    losses, norms = [], []
+    for step in range(steps):
+        window, mask = windows(job.model.vocabulary)[step], masks(goldfish)[step]
+        weights = (mask / mask.sum()).to(getattr(torch, dtype))
+        first = mesh.replica * local
+        batch = [
+            MicroBatch(step * SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:],
+                       weights[i : i + size])
+            for i in range(first, first + local, size)
+        ]  # fmt: skip
+        figures = trainee.step(batch, RATES[step])
+        losses.append(figures.loss.item())
+        norms.append(float("nan") if figures.gradient_norm is None else figures.gradient_norm.item())
+    return losses, norms, pieces(trainee)

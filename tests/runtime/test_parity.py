@@ -1,0 +1,135 @@
+"""Every grid trains exactly as the serial model does: losses, gradient norms, all parameters."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.mesh import Mesh
+from tests.runtime import parity, reference
+from twin.description.grid import AXES, factorizations
+
+GRIDS = [
+    dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)
+]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "recompute": {"recompute": True},
+    "no_overlap": {"overlap": {"all_reduce": False, "reduce_scatter": False, "all_gather": False}},
+    "no_oar": {"overlap": {"all_reduce": False}},
+    "no_ors": {"overlap": {"reduce_scatter": False}},
+    "no_oag": {"overlap": {"all_gather": False}, "recompute": True},
+    "deep_prefetch": {"overlap": {"prefetch_depth": 3}},
+    "cached": {"cache_gathered_layers": 1, "recompute": True},
+    "cached_kept": {"cache_gathered_layers": 2},
+    "block_gathers": {"gather_unit": "block"},
+    "block_gathers_recompute": {"gather_unit": "block", "recompute": True, "cache_gathered_layers": 1},
+    "one_micro_step": {"micro_steps": 1},
+    "overlapped_data": {"data_reduction": {"mode": "overlapped", "bucket": "16 KiB"}},
+    "sharded_optimizer": {"data_reduction": {"mode": "sharded"}},
+    "sharded_recompute": {"data_reduction": {"mode": "sharded"}, "recompute": True},
+    "goldfish": {"goldfish": True},
+    "plain_attention": {"attention": "plain"},
+    "no_biases": {"model": {**parity.MODEL, "biases": False}},
+    "llama": {"model": {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False}},
+    "odd_vocabulary": {"model": {**parity.MODEL, "vocabulary": 37}},
+    "no_clip": {"clip_gradients": False},
+}  # fmt: skip
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
+NAMES = list(VARIANTS)
+SAMPLE = [
+    *((grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)),  # every grid, every option
+    *random.Random(20261120).sample(CASES, 25),
+]
+
+
+@cache
+def serial(variant: str, dtype: str) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+    """Train the serial model from the weights that the runtime starts with on one rank."""
+    options = {k: v for k, v in VARIANTS[variant].items() if k not in {"goldfish", "micro_steps"}}
+    goldfish = VARIANTS[variant].get("goldfish", False)
+    job = parity.describe(dict.fromkeys(AXES, 1), **options)
+    kind, model = getattr(torch, dtype), job.model
+    shape = reference.Shape(
+        model.layers, model.hidden, model.heads, model.sequence, model.vocabulary, model.mlp_hidden,
+        model.biases, model.activation == "swiglu", model.positions == "rotary",
+    )  # fmt: skip
+    serial_model = reference.SerialGPT(shape).to(kind)
+    start = assemble([parity.pieces(parity.build(job, Mesh.alone(), kind))])
+    serial_model.load_state_dict({name: torch.from_numpy(full) for name, full in start.items()})
+    losses, norms = reference.train(
+        serial_model, parity.windows(model.vocabulary),
+        [mask.to(kind) for mask in parity.masks(goldfish)], parity.RATES,
+        clip=1.0 if job.clip_gradients else None,
+    )  # fmt: skip
+    return losses, norms, {n: p.detach().numpy() for n, p in serial_model.state_dict().items()}
+
+
+def assemble(ranks: list[parity.Pieces]) -> dict[str, np.ndarray]:
+    """Put the ranks' pieces together; copies must agree bit for bit, and nothing be missing."""
+    full: dict[str, np.ndarray] = {}
+    for name in ranks[0]:
+        found: dict[tuple[int, ...], np.ndarray] = {}
+        for offsets, piece in itertools.chain.from_iterable(pieces[name] for pieces in ranks):
+            if offsets in found:
+                np.testing.assert_array_equal(found[offsets], piece, err_msg=name)
+            found[offsets] = piece
+        corner = np.max([np.add(o, p.shape) for o, p in found.items()], axis=0)
+        whole = np.full(corner, np.nan, next(iter(found.values())).dtype)
+        for offsets, piece in found.items():
+            whole[tuple(slice(o, o + n) for o, n in zip(offsets, piece.shape, strict=True))] = piece
+        assert not np.isnan(whole).any(), f"{name} has holes"
+        full[name] = whole
+    return full
+
+
+def check(pool: Any, grid: dict[str, int], variant: str, dtype: str) -> None:
+    ranks = int(np.prod(list(grid.values())))
+    answers = pool.run("tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, **VARIANTS[variant])
+    losses, norms, parameters = serial(variant, dtype)
+    tolerance = TOLERANCE[dtype]
+    for loss, norm, _ in answers:
+        np.testing.assert_allclose(loss, losses, rtol=tolerance)
+        if VARIANTS[variant].get("clip_gradients", True):
+            np.testing.assert_allclose(norm, norms, rtol=tolerance)
+    full = assemble([pieces for _, _, pieces in answers])
+    assert full.keys() == parameters.keys()
+    for name, expected in parameters.items():
+        if dtype == "float64":
+            # gradients that are zero but for rounding (biases of keys) move by as little
+            np.testing.assert_allclose(full[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
+        elif expected.ndim == 2:
+            assert relative_error(full[name], expected) < tolerance, name
+    # In float32 vectors are not compared one by one: they start at zero, and AdamW turns the
+    # rounding of gradients near zero into steps as large as any.
+    names = sorted(parameters)
+    everything, expected = (
+        np.concatenate([of[n].ravel() for n in names]) for of in (full, parameters)
+    )
+    assert relative_error(everything, expected) < tolerance
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def name(case: Any) -> str:
+    return "x".join(map(str, case.values())) if isinstance(case, dict) else str(case)
+
+
+@pytest.mark.parametrize(("grid", "variant", "dtype"), SAMPLE, ids=name)
+def test_a_sample_of_grids_and_options_equals_the_serial_model(pool, grid, variant, dtype):
+    check(pool, grid, variant, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("grid", "variant", "dtype"), CASES, ids=name)
+def test_every_grid_and_option_equals_the_serial_model(pool, grid, variant, dtype):
+    check(pool, grid, variant, dtype)
