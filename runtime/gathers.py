@@ -12,7 +12,8 @@ pass, or earlier if it is done anyway, which frees its buffers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -59,6 +60,7 @@ class WeightGathers:
     _scatters: deque[tuple[Unit, Handle]] = field(default_factory=deque)
     scattered: int = 0
     """Reduce-scatters started so far, in all steps."""
+    _holding: bool = False
 
     @property
     def z(self) -> int:
@@ -92,9 +94,20 @@ class WeightGathers:
             held = self._full[id(parameter)]
         return held
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep every gathered weight: passes follow that do not change any."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            self._full.clear()
+
     def release(self, parameter: Parameter, *, after_forward: bool = False) -> None:
         """Drop a gathered weight, unless it is kept for the backward pass."""
-        if not (after_forward and self._units[id(parameter)].keep):
+        kept = self._holding or (after_forward and self._units[id(parameter)].keep)
+        if not kept:
             self._full.pop(id(parameter), None)
 
     def _start_until(self, end: int) -> None:

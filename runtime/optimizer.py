@@ -1,4 +1,4 @@
-"""AdamW with decay groups, warm-up and a cosine schedule, on the store's flat buffers.
+"""AdamW with decay groups, on the store's flat buffers.
 
 * PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
 * With states sharded over data each rank keeps the moments of its part of the flat buffers only.
@@ -8,51 +8,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 
 from runtime.context import Context
 from runtime.mesh import Communicator
 from runtime.ops import Place
+from runtime.optimizer_settings import AdamSettings
 
 CLIP = Place("clip")
 OPTIMIZER = Place("")
 ADAM_BYTES_PER_ELEMENT = 28.0
 """Reads gradient, weight and two moments, writes the last three, all fp32."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Learning rate by step: linear warm-up, then a cosine down to `least`."""
-
-    peak: float
-    least: float
-    warmup_steps: int
-    steps: int
-
-    def at(self, step: int) -> float:
-        """Learning rate of step 0, 1, …
-
-        >>> Schedule(1.0, 0.1, 2, 10).at(0), Schedule(1.0, 0.1, 2, 10).at(10)
-        (0.5, 0.1)
-        """
-        if step < self.warmup_steps:
-            return self.peak * (step + 1) / self.warmup_steps
-        done = min(1.0, (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
-        return self.least + (self.peak - self.least) * 0.5 * (1 + math.cos(math.pi * done))
-
-
-@dataclass(frozen=True)
-class AdamSettings:
-    """Constants of AdamW (Loshchilov, Hutter 2019), and of clipping."""
-
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
 
 
 class Optimizer:

@@ -10,7 +10,8 @@ import torch
 from runtime.context import Context
 from runtime.goldfish import Goldfish
 from runtime.model import GPT
-from runtime.optimizer import AdamSettings, Optimizer
+from runtime.optimizer import Optimizer
+from runtime.optimizer_settings import AdamSettings
 from runtime.step import MicroBatch, Trainee
 from twin.description.grid import Grid
 from twin.description.job import Job
@@ -77,7 +78,8 @@ def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
     losses, norms = [], []
     for step in range(steps):
         window, mask = windows(job.model.vocabulary)[step], masks(goldfish)[step]
-        weights = (mask / mask.sum()).to(getattr(torch, dtype))
+        mask = mask.to(getattr(torch, dtype))
+        weights = mask / mask.sum()
         first = mesh.replica * local
         batch = [
             MicroBatch(step * SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:],

@@ -25,14 +25,28 @@ class Worker:
     meshes: dict[str, Any] = field(default_factory=dict)
 
     def mesh(self, grid: Any) -> Any:
-        """The mesh of a grid; groups are made once. None for ranks outside it."""
-        from runtime.mesh import Mesh
-
-        if self.rank >= grid.ranks:
-            return None
-        if str(grid) not in self.meshes:
-            self.meshes[str(grid)] = Mesh.create(grid, timeout_seconds=120)
+        """The mesh of a grid, which `Pool.run` has made."""
         return self.meshes[str(grid)]
+
+
+def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
+    """Make a grid's mesh. Every rank makes as many groups, for torch names them by their count."""
+    import torch.distributed as dist
+
+    from runtime.mesh import AXIS_OF, Mesh
+    from twin.description.grid import Grid
+
+    sizes = Grid(**grid)
+    if str(sizes) in worker.meshes:
+        return
+    if worker.rank < sizes.ranks:
+        worker.meshes[str(sizes)] = Mesh.create(sizes, timeout_seconds=60)
+        return
+    worker.meshes[str(sizes)] = None
+    if sizes.ranks > 1:
+        groups = sum(sizes.size(axis) > 1 for axis in AXIS_OF.values()) + 1
+        for _ in range(groups):
+            dist.new_group([worker.rank], use_local_synchronization=True)
 
 
 def serve(rank: int, size: int, store: str, pipe: Any) -> None:
@@ -72,12 +86,20 @@ class Pool:
             self.processes.append(process)
 
     def run(self, task: str, ranks: int, **arguments: Any) -> list[Any]:
-        """Run a task on the first `ranks` processes; return what each returned."""
+        """Run a task on the first `ranks` processes; return what each returned.
+
+        If it has an argument `grid`, that grid's mesh is there when it starts.
+        """
+        if "grid" in arguments:
+            self._run("tests.runtime.pool:make_mesh", len(self.pipes), grid=arguments["grid"])
+        return self._run(task, ranks, **arguments)
+
+    def _run(self, task: str, ranks: int, **arguments: Any) -> list[Any]:
         for pipe in self.pipes[:ranks]:
             pipe.send((task, arguments))
         answers = []
         for rank, pipe in enumerate(self.pipes[:ranks]):
-            if not pipe.poll(180):
+            if not pipe.poll(90):
                 raise TimeoutError(f"rank {rank} does not answer: {task} {arguments}")
             answers.append(pipe.recv())
         failed = [f"rank {r}:\n{text}" for r, (fine, text) in enumerate(answers) if not fine]

@@ -1,0 +1,203 @@
+"""Who am I: rank, world and meeting point, from torchrun, srun, `fourfold train --ranks`, or alone.
+
+The store's keys carry the attempt's number, so that a restart by torchrun does not read the
+addresses of dead processes. With `--ranks` the launcher opens the port and hands the open socket
+to rank 0: no other process can take it in between.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from twin.description.problems import DescriptionError, fail
+
+T = TypeVar("T")
+Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
+STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
+"""Environment: file descriptor of the socket that rank 0's store listens on."""
+SLURM_PORTS = 20_000, 40_000
+"""Ports to choose from by job number where none is given."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process among those that train together."""
+
+    rank: int = 0
+    ranks: int = 1
+    local_rank: int = 0
+    local_ranks: int = 1
+    """Processes on this host."""
+    launcher: Launcher = "alone"
+    address: str = ""
+    port: int = 0
+    attempt: int = 0
+    agent_store: bool = False
+    """The launcher keeps the store; otherwise rank 0 does."""
+    socket: int | None = None
+    """An open socket for the store to listen on."""
+
+
+def from_environment(environment: Mapping[str, str]) -> Process:
+    """Read what the launcher left in the environment; raises DescriptionError if it is broken."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        socket = environment.get(STORE_SOCKET)
+        return Process(
+            rank=_number(environment, "RANK"), ranks=_number(environment, "WORLD_SIZE"),
+            local_rank=_number(environment, "LOCAL_RANK", "0"),
+            local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1"),
+            launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
+            address=environment.get("MASTER_ADDR", "127.0.0.1"),
+            port=_number(environment, "MASTER_PORT"),
+            attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", "0"),
+            agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            socket=None if socket is None else int(socket),
+        )  # fmt: skip
+    if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
+        low, high = SLURM_PORTS
+        by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
+        return Process(
+            rank=_number(environment, "SLURM_PROCID"), ranks=_number(environment, "SLURM_NTASKS"),
+            local_rank=_number(environment, "SLURM_LOCALID", "0"),
+            local_ranks=_first_count(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")),
+            launcher="srun",
+            address=environment.get("MASTER_ADDR") or first_host(
+                environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
+            ),
+            port=_number(environment, "MASTER_PORT", str(by_job)),
+            attempt=_number(environment, "SLURM_RESTART_COUNT", "0"),
+        )  # fmt: skip
+    return Process()
+
+
+def _number(environment: Mapping[str, str], key: str, default: str | None = None) -> int:
+    text = environment.get(key, default)
+    if text is None:
+        raise fail(key, "is not set in the environment, but other variables of a launcher are; "
+                        "start with torchrun, srun or --ranks")  # fmt: skip
+    if not text.isdecimal():
+        raise fail(key, "expected a whole number in the environment", text)
+    return int(text)
+
+
+def _first_count(tasks_per_node: str) -> int:
+    """Tasks on the first host, of SLURM's list such as `8(x4),2`."""
+    match = re.match(r"\d+", tasks_per_node)
+    return int(match[0]) if match else 1
+
+
+def first_host(nodes: str) -> str:
+    """First host of a SLURM node list.
+
+    >>> first_host("frontier[00012-00015,00020]"), first_host("nid001,nid002")
+    ('frontier00012', 'nid001')
+    """
+    match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)", nodes)
+    if not match:
+        raise fail("SLURM_STEP_NODELIST", "names no host; set MASTER_ADDR", nodes or None)
+    return match[1] + (match[2] or "") + match[3]
+
+
+def open_store(process: Process, timeout_seconds: float) -> dist.Store:
+    """Connect to the meeting point, or open it on rank 0."""
+    wait = timedelta(seconds=timeout_seconds)
+    keeps = process.rank == 0 and not process.agent_store
+    try:
+        store = dist.TCPStore(
+            process.address, process.port, world_size=process.ranks, is_master=keeps, timeout=wait,
+            wait_for_workers=False, master_listen_fd=process.socket if keeps else None,
+        )  # fmt: skip
+    except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as error:
+        text = str(error)
+        if "EADDRINUSE" in text or "address already in use" in text.lower():
+            raise fail("MASTER_PORT", "is in use on this host; choose another, or stop the process "
+                       "that has it", process.port) from None  # fmt: skip
+        raise fail(
+            "MASTER_ADDR", f"rank {process.rank} cannot reach the meeting point "
+            f"{process.address}:{process.port} within {timeout_seconds:g} s ({text.splitlines()[0]})",
+        ) from None  # fmt: skip
+    return dist.PrefixStore(f"attempt{process.attempt}", store)
+
+
+def agree(
+    store: dist.Store | None, process: Process, what: str, check: Callable[[], T]
+) -> T:
+    """Run a check named `what` on every rank and return its result; if it fails anywhere, fail
+    everywhere, and say where.
+
+    Raises DescriptionError.
+    """
+    problem, result = "", None
+    try:
+        result = check()
+    except DescriptionError as error:
+        problem = str(error)
+        if store is None:
+            raise
+    if store is None:
+        return cast("T", result)
+    store.set(f"{what}/{process.rank}", problem)
+    keys = [f"{what}/{rank}" for rank in range(process.ranks)]
+    found = [text.decode() for text in store.multi_get(keys)]
+    where: dict[str, list[int]] = {}
+    for rank, text in enumerate(found):
+        if text:
+            where.setdefault(text, []).append(rank)
+    if where:
+        raise Disagreement(
+            [text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}"
+             for text, ranks in where.items()]
+        )  # fmt: skip
+    return cast("T", result)
+
+
+class Disagreement(DescriptionError):
+    """What `agree` found, the same on every rank."""
+
+    def __init__(self, texts: list[str]) -> None:
+        ValueError.__init__(self, "\n".join(texts))
+        self.problems, self.origin = (), ""
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def choose_device(wanted: str, process: Process) -> torch.device:
+    """Pick this rank's device; raises DescriptionError if there is none such."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise fail("train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted)
+    count = torch.cuda.device_count()
+    # with one device visible to each task (--gpus-per-task), its number is 0 for all of them
+    index = process.local_rank if count > 1 else 0
+    if index >= count:
+        raise fail("LOCAL_RANK", f"this host shows {count} devices to {process.local_ranks} ranks; "
+                   "start one rank a device", process.local_rank)  # fmt: skip
+    return torch.device("cuda", index)
+
+
+def join(process: Process, store: dist.Store, device: torch.device, timeout_seconds: float) -> None:
+    """Make torch.distributed's world: NCCL/RCCL on GPUs, gloo on CPUs."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", store=store, rank=process.rank,
+        world_size=process.ranks, timeout=timedelta(seconds=timeout_seconds),
+    )  # fmt: skip
+
+
+def set_threads(process: Process, wanted: int | None) -> None:
+    """Give a rank its share of the host's cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(wanted or max(1, cores // process.local_ranks))

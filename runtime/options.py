@@ -1,0 +1,144 @@
+"""The `train:` part of a job file: what only real training needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, ValidationError
+
+from runtime.optimizer_settings import AdamSettings, Schedule
+from twin.description.problems import DescriptionError, Problem, from_pydantic
+from twin.description.spec import Spec
+
+Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
+Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
+
+
+class LearningRate(Spec):
+    """Linear warm-up to the peak, then a cosine down to `least`."""
+
+    peak: Annotated[float, Field(gt=0, le=10)] = 3e-4
+    least: Annotated[float, Field(ge=0)] | None = None
+    """At the end; by default a tenth of the peak."""
+    warmup_steps: Count | None = None
+    """By default a tenth of the steps, at most 100."""
+
+
+class Adam(Spec):
+    """AdamW; weight decay is for matrices only."""
+
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient, if the job clips (`clip_gradients`)."""
+
+
+class Evaluation(Spec):
+    """Loss on held-out text."""
+
+    every: Count = 100
+    """Steps between evaluations; 0: only at the end."""
+    sequences: Count = 64
+    """Held-out sequences of one evaluation; 0: none."""
+
+
+class Checkpointing(Spec):
+    """When training is saved."""
+
+    every: Count = 100
+    """Steps between checkpoints; 0: only at the end."""
+    keep: Positive = 3
+    """So many of the newest are kept."""
+
+
+class GoldfishLoss(Spec):
+    """Drops one of k targets by a hash of the h tokens before it (arXiv 2406.10209)."""
+
+    k: Annotated[int, Field(ge=2, strict=True)] = 4
+    h: Annotated[int, Field(ge=1, strict=True)] = 13
+
+
+class Sample(Spec):
+    """Text generated at the end of training."""
+
+    prompt: str = "def "
+    tokens: Count = 200
+    """0: none."""
+    temperature: Annotated[float, Field(ge=0)] = 0.8
+    """0: always the likeliest token."""
+
+
+class TrainOptions(Spec):
+    """Everything below `train:`."""
+
+    data: str = "standard-library"
+    """A data set made by `fourfold data`, or standard-library: the sources of Python's own."""
+    steps: Positive = 1000
+    learning_rate: LearningRate = LearningRate()
+    optimizer: Adam = Adam()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpointing = Checkpointing()
+    goldfish: GoldfishLoss | None = None
+    """Goldfish loss instead of counting every target."""
+    sample: Sample = Sample()
+    initial_weights: str | None = None
+    """A full model (safetensors) to start from."""
+    compile: StrictBool = False
+    """Let torch.compile fuse element-wise kernels."""
+    gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
+    """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
+    auto: tuned on GPUs if the job has `kernel_tuning`, natural on CPUs."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
+    """CPU threads of a rank; by default the cores divided among the ranks of a host."""
+    log_every: Positive = 1
+    """Steps between lines of metrics."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    """A collective that takes longer is an error."""
+    tensorboard: StrictBool = False
+    """Also write metrics for TensorBoard."""
+
+    @property
+    def adam(self) -> AdamSettings:
+        """What the optimizer takes."""
+        return AdamSettings(**self.optimizer.model_dump())
+
+    @property
+    def schedule(self) -> Schedule:
+        """Learning rate by step."""
+        rate = self.learning_rate
+        least = rate.peak / 10 if rate.least is None else rate.least
+        warmup = min(100, self.steps // 10) if rate.warmup_steps is None else rate.warmup_steps
+        return Schedule(rate.peak, least, warmup, self.steps)
+
+
+def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
+    """Check the `train:` part of a job; relative paths start from `folder`, the job file's.
+
+    Raises DescriptionError with every problem.
+    """
+    try:
+        options = TrainOptions.model_validate(raw)
+    except ValidationError as error:
+        raise DescriptionError(from_pydantic(error, TrainOptions, "train")) from None
+    problems = []
+    rate = options.learning_rate
+    if rate.least is not None and rate.least > rate.peak:
+        problems.append(
+            Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least)
+        )
+    if rate.warmup_steps is not None and rate.warmup_steps >= options.steps:
+        problems.append(Problem("train.learning_rate.warmup_steps",
+                                f"must be less than steps {options.steps}", rate.warmup_steps))  # fmt: skip
+    if problems:
+        raise DescriptionError(problems)
+    changes = {
+        key: str(folder / value)
+        for key in ("data", "initial_weights")
+        if (value := getattr(options, key)) and value != "standard-library"
+    }
+    return options.model_copy(update=changes)
