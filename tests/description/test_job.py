@@ -131,6 +131,65 @@ def test_nearest_number_of_heads(hidden, heads):
         assert no_closer(offered, heads, valid)
 
 
+@moderate
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_heads_of_rotary_positions_have_an_even_size(hidden, heads):
+    job = job_of(Grid(), hidden=hidden, heads=heads)
+    turned = job.model_copy(update={"model": job.model.model_copy(update={"positions": "rotary"})})
+    problems = check(turned)
+    valid = [h for h in range(1, hidden + 1) if hidden % h == 0 and hidden // h % 2 == 0]
+    if heads in valid:
+        assert problems == []
+    elif valid:
+        offered = suggestion(problems, "model.heads")
+        assert offered in valid
+        assert no_closer(offered, heads, valid)
+    else:
+        assert [(p.path, p.value) for p in problems] == [("model.hidden", hidden)]
+        assert "even" in problems[0].message
+
+
+@moderate
+@given(st.integers(1, 24), st.sampled_from([1, 2, 7, 12, 48, 90]))
+def test_y_divides_the_width_of_the_mlp_too(y, width):
+    """Hidden 48 and 24 heads allow many y; the nearest one also divides the MLP's width."""
+    job = job_of(Grid(y=y), hidden=48, heads=24)
+    job = job.model_copy(update={"model": job.model.model_copy(update={"mlp_width": width})})
+    offered = suggestion(problems := check_grid(job, job.concrete_grid), "grid.y")
+    valid = [d for d in range(1, 25) if 24 % d == 0 and width % d == 0]
+    if y in valid:
+        assert offered is None
+    else:
+        assert offered in valid
+        assert no_closer(offered, y, valid)
+        assert f"MLP width {width}" in problems[0].message
+
+
+@pytest.mark.parametrize(("key", "value", "needles"), [
+    ("model.activation", "swish", ["'gelu'", "'swiglu'"]),
+    ("model.positions", "sine", ["'learned'", "'rotary'"]),
+    ("model.mlp_width", 0, ["greater than 0"]),
+    ("model.mlp_width", 2.5, ["2.5"]),
+    ("gather_unit", "layer", ["'linear'", "'block'"]),
+])  # fmt: skip
+def test_unknown_variants_are_refused_by_name(key, value, needles):
+    raw = {"model": "gpt2", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}}
+    with pytest.raises(DescriptionError) as caught:
+        load_job(raw, [f"{key}={value}"])
+    (problem,) = caught.value.problems
+    assert problem.path == key
+    assert all(needle in str(problem) for needle in needles), str(problem)
+
+
+def test_variants_reach_the_model_through_overrides():
+    raw = {"model": "gpt2", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}}
+    job = load_job(raw, ["model.activation=swiglu", "model.positions=rotary", "model.mlp_width=2048",
+                         "gather_unit=block"])  # fmt: skip
+    assert (job.model.activation, job.model.positions) == ("swiglu", "rotary")
+    assert (job.model.mlp_hidden, job.gather_unit, job.model.layers) == (2048, "block", 12)
+    assert load_job(job.model_dump(mode="json", by_alias=True)) == job
+
+
 def test_a_valid_job_has_no_problems():
     assert check(job_of(Grid(data=2, z=2, y=2, x=2))) == []
 

@@ -88,8 +88,9 @@ def test_descriptions_are_frozen_and_hashable():
 
 def every_tensor(model: Model) -> list[tuple[int, ...]]:
     """Shapes of all trainable tensors of a pre-norm GPT, written down one by one."""
-    h, wide = model.hidden, model.mlp_ratio * model.hidden
-    linears = [(3 * h, h), (h, h), (wide, h), (h, wide)]
+    h, wide = model.hidden, model.mlp_width or model.mlp_ratio * model.hidden
+    gate = [(wide, h)] if model.activation == "swiglu" else []
+    linears = [(h, h), (h, h), (h, h), (h, h), (wide, h), *gate, (h, wide)]  # q, k, v, projection
     block: list[tuple[int, ...]] = [*linears, (h,), (h,)]
     last: list[tuple[int, ...]] = [(h,)]
     if model.biases:
@@ -97,19 +98,33 @@ def every_tensor(model: Model) -> list[tuple[int, ...]]:
         last += [(h,)]
     outside: list[tuple[int, ...]] = [
         (model.vocabulary, h),
-        (model.sequence, h),
         (model.vocabulary, h),
     ]
+    if model.positions == "learned":
+        outside += [(model.sequence, h)]
     return block * model.layers + last + outside
 
 
 @moderate
 @given(st.builds(Model, layers=st.integers(1, 5), hidden=st.integers(1, 64), heads=st.just(1),
                  sequence=st.integers(1, 64), vocabulary=st.integers(1, 99),
-                 mlp_ratio=st.integers(1, 5), biases=st.booleans()))  # fmt: skip
+                 mlp_ratio=st.integers(1, 5), mlp_width=st.none() | st.integers(1, 99),
+                 activation=st.sampled_from(["gelu", "swiglu"]), biases=st.booleans(),
+                 positions=st.sampled_from(["learned", "rotary"])))  # fmt: skip
 def test_parameters_are_the_elements_of_all_tensors(model):
     assert model.parameters == sum(math.prod(shape) for shape in every_tensor(model))
-    assert model.block_weights == sum(math.prod(s) for s in every_tensor(model)[:4])
+    one_block = every_tensor(model.model_copy(update={"layers": 1}))
+    outside = 2 + (model.positions == "learned") + 1 + model.biases
+    matrices = [shape for shape in one_block[:-outside] if len(shape) == 2]
+    assert model.block_weights == sum(map(math.prod, matrices))
+
+
+def test_llama_7b_has_its_known_size():
+    """arXiv 2302.13971: 6.7 B; RMS norms and no biases are one vector a norm."""
+    llama = Model(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=32000,
+                  mlp_width=11008, activation="swiglu", positions="rotary", biases=False)  # fmt: skip
+    assert llama.mlp_hidden == 11008
+    assert llama.parameters == 6_738_415_616
 
 
 # Table II of arXiv 2502.08145: name, layers, hidden, heads, and billions in the name.

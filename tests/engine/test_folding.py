@@ -80,6 +80,11 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "per_rank": draw(st.integers(1, 3)),
         "recompute": draw(st.booleans()),
         "cache_gathered_layers": draw(st.integers(0, 2)),
+        "gather_unit": draw(st.sampled_from(["linear", "block"])),
+        "overrides": (
+            f"model.activation={draw(st.sampled_from(['gelu', 'swiglu']))}",
+            f"model.positions={draw(st.sampled_from(['learned', 'rotary']))}",
+        ),
         "attention": draw(st.sampled_from(["flash", "plain"])),
         "slowest_device": draw(st.booleans()),
         "overlap": {

@@ -24,12 +24,12 @@ def placed(machine: str | dict[str, Any], grid: Grid, sequences: int = 32, **opt
 
 
 def section_7(grid: Grid, beta: dict[str, float], sequences: int, *, forward: int = 2,
-              passes: int = 3, e: int = 2, layers: int = 3) -> float:  # fmt: skip
+              passes: int = 3, e: int = 2, layers: int = 3, linears=LINEARS) -> float:  # fmt: skip
     """Seconds of one micro-step: every term of section 7, term by term."""
     d, z, y, x = grid.sizes
     m = sequences * 512 / (d * z)
     seconds = 0.0
-    for n, k, transposed in LINEARS:
+    for n, k, transposed in linears:
         (c, bc), (o, bo) = ((y, beta["y"]), (x, beta["x"])) if transposed else (
             (x, beta["x"]), (y, beta["y"]))  # fmt: skip
         gather = (z - 1) * k * n / (x * y * z)
@@ -72,6 +72,17 @@ def test_without_recomputation_one_gather_and_one_all_reduce_less() -> None:
     beta = {axis: rate * GIB for axis, rate in table.items()}
     expected = section_7(grid, beta, 32, forward=1, passes=2)
     assert communication_seconds(job, grid) == pytest.approx(expected)
+
+
+def test_swiglu_of_another_width() -> None:
+    """MLP up makes gate and up, 2 · 2752; MLP down takes their product, 2752."""
+    grid, table = FRONTIER[0]
+    job = placed("frontier", grid)
+    model = job.model.model_copy(update={"activation": "swiglu", "mlp_width": 2752})
+    linears = (*LINEARS[:2], (5504, 1024, False), (1024, 2752, True))
+    beta = {axis: rate * GIB for axis, rate in table.items()}
+    found = communication_seconds(job.model_copy(update={"model": model}), grid)
+    assert found == pytest.approx(section_7(grid, beta, 32, linears=linears))
 
 
 def test_one_rank_says_nothing() -> None:

@@ -64,12 +64,14 @@ def block_activation_bytes(job: Job, shapes: Shapes) -> float:
     """What one block's backward pass needs of its forward pass.
 
     Two norm inputs and outputs (m, h/G_x), qkv (m, 3h/G_y), attention output (m, h/G_y), MLP
-    before and after its activation (m, 4h/G_y), norm statistics; unfused attention also keeps
-    its scores before and after normalisation, and dropout's mask.
+    before and after its activation (m, 4h/G_y; with SwiGLU gate and up, so 8h/G_y, before), norm
+    statistics; unfused attention also keeps its scores before and after normalisation, and
+    dropout's mask. Rotary positions turn queries and keys where they are.
     """
     m, e = shapes.tokens, job.element_bytes
     hidden_y = shapes.heads_y * job.model.head_size
-    saved = e * m * (4 * shapes.hidden_x + 4 * hidden_y + 2 * shapes.mlp_y) + 4 * FP32_BYTES * m
+    saved = e * m * (4 * shapes.hidden_x + 4 * hidden_y + shapes.mlp_up_y + shapes.mlp_y)
+    saved += 4 * FP32_BYTES * m
     scores = shapes.sequences * shapes.heads_y * job.model.sequence
     if job.attention == "flash":
         return float(saved + FP32_BYTES * scores)
@@ -82,21 +84,21 @@ def activation_bytes(job: Job, shapes: Shapes) -> float:
     block = block_activation_bytes(job, shapes)
     residual = float(e * m * shapes.hidden_x)
     kept = job.model.layers * (residual if job.recompute else block)
-    gradients = e * m * (2 * shapes.hidden_x + 2 * shapes.mlp_y)
+    gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
     block_working = (block if job.recompute else 0.0) + gradients
     logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
     return kept + max(block_working, logits)
 
 
 def gathered_bytes(job: Job, shapes: Shapes) -> float:
-    """Weights gathered over z: cached blocks, the block at work, and the prefetched ones."""
+    """Weights gathered over z: cached blocks, the block at work, and the prefetched units."""
     if shapes.grid.z == 1:
         return 0.0
     cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
-    largest = max(linear.gathered_elements for linear in shapes.block_linears(0))
+    largest = shapes.largest_unit_elements
     ahead = (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
-    # The recomputed block keeps its four weights for its backward; without recomputation one at
-    # a time is in use. The head's is gathered ahead of its use and kept to its backward.
+    # The recomputed block keeps its four weights for its backward; without recomputation one unit
+    # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
     at_work = shapes.block_gathered_elements if job.recompute else largest + ahead
     head = shapes.head.gathered_elements + ahead
     return float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
@@ -114,8 +116,8 @@ def buffer_bytes(job: Job, shapes: Shapes) -> float:
     if shapes.grid.z == 1:
         return float(finished)
     if not job.overlap.reduce_scatter:
-        linears = (*shapes.block_linears(0), shapes.head)
-        return float(finished + e * max(linear.gathered_elements for linear in linears))
+        largest = max(shapes.largest_unit_elements, shapes.head.gathered_elements)
+        return float(finished + e * largest)
     blocks = min(job.model.layers, max(2, job.cache_gathered_layers + 1))
     in_flight = max(blocks * shapes.block_gathered_elements, shapes.head.gathered_elements)
     return float(finished + e * in_flight)

@@ -41,7 +41,7 @@ class Overlap(Spec):
     all_gather: StrictBool = True
     """OAG: the all-gather of the next weights is started ahead of their use."""
     prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
-    """How many linears ahead OAG gathers."""
+    """How many gather units ahead OAG gathers."""
 
 
 class DataReduction(Spec):
@@ -78,6 +78,9 @@ class Job(Spec):
     overlap: Overlap = Overlap()
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
+    gather_unit: Literal["linear", "block"] = "linear"
+    """What one all-gather or reduce-scatter over z carries: one linear's weight, or all four of a
+    block: fewer, larger messages, for libraries with slow starts such as gloo."""
     data_reduction: DataReduction = DataReduction()
     attention: Literal["flash", "fused_softmax", "plain"] = "flash"
     """flash: no score matrix in memory; fused_softmax: one kernel between two batched products
@@ -145,15 +148,7 @@ def check(job: Job) -> list[Problem]:
                 job.ranks,
             )
         )
-    if model.hidden % model.heads:
-        choices = [d for d in divisors(model.hidden) if d <= model.hidden]
-        problems.append(
-            Problem(
-                "model.heads",
-                f"must divide hidden {model.hidden}; nearest is {nearest(model.heads, choices)}",
-                model.heads,
-            )
-        )
+    problems += _check_heads(model)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(
             Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library)
@@ -180,6 +175,20 @@ def check(job: Job) -> list[Problem]:
     return problems
 
 
+def _check_heads(model: Model) -> list[Problem]:
+    """Heads share hidden evenly; rotary positions turn pairs of a head's elements."""
+    hidden, rotary = model.hidden, model.positions == "rotary"
+    if rotary and hidden % 2:
+        remedy = "rotary positions need an even head size, so an even hidden; or set positions to learned"
+        return [Problem("model.hidden", remedy, hidden)]
+    choices = [heads for heads in divisors(hidden) if not rotary or hidden // heads % 2 == 0]
+    if model.heads in choices:
+        return []
+    rule = f"must divide hidden {hidden}" + (" into heads of even size" if rotary else "")
+    remedy = f"{rule}; nearest is {nearest(model.heads, choices)}"
+    return [Problem("model.heads", remedy, model.heads)]
+
+
 def check_grid(job: Job, grid: Grid) -> list[Problem]:
     """Return the rules that one grid breaks for this job (section 3 of the algorithm)."""
     model = job.model
@@ -197,8 +206,8 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
         (
             "y",
             grid.y,
-            gcd(model.hidden, model.heads),
-            f"hidden {model.hidden} and heads {model.heads}",
+            gcd(model.hidden, model.heads, model.mlp_hidden),
+            f"hidden {model.hidden}, heads {model.heads} and MLP width {model.mlp_hidden}",
         ),
     )
     for axis, size, total, what in rules:

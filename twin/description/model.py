@@ -1,6 +1,8 @@
 """The GPT to be trained: its shape, and the presets the field knows by name.
 
-* Pre-norm GPT: learned positions, GELU, four linears a block (qkv, projection, MLP up, down).
+* Pre-norm GPT, four linears a block: qkv, projection, MLP up, MLP down.
+* Positions learned (a table added to the embedding) or rotary (queries and keys turned).
+* MLP of GELU, or of SwiGLU: `silu(gate) · up`, whose two parts are one linear of twice the width.
 * `gpt-5b` … `gpt-640b` are Table II of arXiv 2502.08145; sequence length 2048 and the padded
   GPT-2 vocabulary of 50,304 come from the authors' launch scripts
   (github axonn-ai/Megatron-AxoNN, branch gordon-bell-perlmutter).
@@ -9,7 +11,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
@@ -34,6 +36,12 @@ class Model(Spec):
     """Rows of the embedding table, padding included."""
     mlp_ratio: Positive = 4
     """MLP width over hidden."""
+    mlp_width: Positive | None = None
+    """MLP width where it is no multiple of hidden, such as 11008 of 4096; overrides `mlp_ratio`."""
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    """Of the MLP; swiglu multiplies silu of a gate into it, and has a weight more for that."""
+    positions: Literal["learned", "rotary"] = "learned"
+    """learned: a table; rotary: queries and keys are turned by their place, without parameters."""
     biases: StrictBool = True
     """Whether linears and norms carry biases."""
 
@@ -44,23 +52,37 @@ class Model(Spec):
 
     @property
     def mlp_hidden(self) -> int:
-        """Width inside the MLP."""
-        return self.mlp_ratio * self.hidden
+        """Width inside the MLP, after its activation."""
+        return self.mlp_ratio * self.hidden if self.mlp_width is None else self.mlp_width
+
+    @property
+    def block_linears(self) -> dict[str, tuple[int, int]]:
+        """Out- and in-features of a block's linears, in execution order.
+
+        >>> presets()["gpt2"].model_copy(update={"activation": "swiglu"}).block_linears["mlp_up"]
+        (6144, 768)
+        """
+        h, wide = self.hidden, self.mlp_hidden
+        up = 2 * wide if self.activation == "swiglu" else wide
+        return {"qkv": (3 * h, h), "projection": (h, h), "mlp_up": (up, h), "mlp_down": (h, wide)}
 
     @property
     def block_weights(self) -> int:
         """Elements of one block's four weight matrices."""
-        return self.hidden * (4 * self.hidden + 2 * self.mlp_hidden)
+        return sum(out * into for out, into in self.block_linears.values())
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of learned positions; rotary ones have none."""
+        return self.sequence if self.positions == "learned" else 0
 
     @property
     def parameters(self) -> int:
         """All trainable elements, embedding, positions and (untied) head included."""
-        vectors = 2 * self.hidden * (1 + self.biases)
-        if self.biases:
-            vectors += 5 * self.hidden + self.mlp_hidden
-        final_norm = self.hidden * (1 + self.biases)
-        return (self.layers * (self.block_weights + vectors) + final_norm
-                + (2 * self.vocabulary + self.sequence) * self.hidden)  # fmt: skip
+        norm = self.hidden * (1 + self.biases)
+        biases = sum(out for out, _ in self.block_linears.values()) if self.biases else 0
+        tables = (2 * self.vocabulary + self.position_rows) * self.hidden
+        return self.layers * (self.block_weights + biases + 2 * norm) + norm + tables
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, sequence: int = 2048,

@@ -71,7 +71,7 @@ def report(simulation: Simulation) -> Report:
     flops = {
         again: model_flops(sequences=job.batch.sequences, sequence=model.sequence, layers=model.layers,
                            hidden=model.hidden, mlp_ratio=model.mlp_ratio, vocabulary=model.vocabulary,
-                           recompute=again)
+                           recompute=again, mlp_width=model.mlp_width, activation=model.activation)
         for again in (False, True)
     }  # fmt: skip
     hardware = flops[job.recompute] / step

@@ -12,6 +12,7 @@ from twin.description.job import Job
 from twin.schedule import linear as linear4d
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
+from twin.schedule.linear import GradientScatters
 from twin.schedule.shapes import FP32_BYTES, Linear, Shapes
 
 
@@ -52,65 +53,83 @@ def _residual(job: Job, residual: float) -> Memory:
     return Memory(3 * residual + mask)
 
 
+def _rotary(emit: Emitter, job: Job, shapes: Shapes) -> None:
+    """Turn queries and keys (or their gradients back): read and write both, a kernel each."""
+    if job.model.positions == "rotary":
+        queries = shapes.tokens * shapes.heads_y * job.model.head_size * job.element_bytes
+        emit.compute("rotary", Memory(4.0 * queries, kernels=2))
+
+
+def _activation(emit: Emitter, job: Job, shapes: Shapes, *, backward: bool) -> None:
+    """From what MLP up gives, (m, 4h/G_y), to what MLP down takes, of the same size.
+
+    SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
+    too, and writes two. Backward of GELU reads its input and the gradient.
+    """
+    before, after = shapes.mlp_up_y, shapes.mlp_y
+    elements = shapes.tokens * (2 * before + after if backward else before + after)
+    emit.compute(job.model.activation, Memory(float(elements * job.element_bytes)))
+
+
 def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
-                  use_weight: Callable[[int, Emitter], None]) -> None:  # fmt: skip
-    """Forward of one block; `use_weight(i, emit)` makes linear i's gathered weight available."""
+                  use_weight: Callable[[Linear], None]) -> None:  # fmt: skip
+    """Forward of one block; `use_weight` makes a linear's gathered weight available."""
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    inner = float(shapes.tokens * shapes.mlp_y * job.element_bytes)
 
     def apply(index: int) -> None:
-        under = emit.under(linears[index].name)
-        use_weight(index, under)
-        linear4d.forward(under, job, linears[index], shapes.tokens)
+        linear = linears[index]
+        use_weight(linear)
+        linear4d.forward(emit.under(linear.name), job, linear, shapes.tokens)
 
     residual_add = _residual(job, residual)
     norm_forward(emit.under("norm1"), job, shapes)
     apply(0)
+    _rotary(emit, job, shapes)
     emit.compute("attention", _attention(job, shapes, backward=False))
     apply(1)
     emit.compute("residual1", residual_add)
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
-    emit.compute("gelu", Memory(2 * inner))
+    _activation(emit, job, shapes, backward=False)
     apply(3)
     emit.compute("residual2", residual_add)
 
 
 def block_backward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
-                   use_weight: Callable[[int, Emitter], None]) -> list[str]:  # fmt: skip
-    """Backward of one block; returns the reduce-scatters still in flight."""
+                   use_weight: Callable[[Linear], None], scatters: GradientScatters) -> None:  # fmt: skip
+    """Backward of one block; `scatters` takes its weight gradients."""
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    inner = float(shapes.tokens * shapes.mlp_y * job.element_bytes)
-    pending: list[str | None] = []
 
     def apply(index: int) -> None:
-        under = emit.under(linears[index].name)
-        use_weight(index, under)
-        pending.append(linear4d.backward(under, job, linears[index], shapes.tokens))
+        linear = linears[index]
+        use_weight(linear)
+        linear4d.backward(emit.under(linear.name), job, linear, shapes.tokens, scatters)
 
     apply(3)
-    emit.compute("gelu", Memory(3 * inner))
+    _activation(emit, job, shapes, backward=True)
     apply(2)
     norm_backward(emit.under("norm2"), job, shapes)
     emit.compute("residual2", _residual(job, residual))
     apply(1)
     emit.compute("attention", _attention(job, shapes, backward=True))
+    _rotary(emit, job, shapes)
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
     emit.compute("residual1", _residual(job, residual))
-    return [name for name in pending if name is not None]
 
 
 def embedding_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:
-    """Look tokens up in the local table (V, h/G_x) and add positions: no communication."""
+    """Look tokens up in the local table (V, h/G_x), add learned positions: no communication."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    emit.compute("lookup", Memory(5 * activation, kernels=3))
+    learned = job.model.positions == "learned"
+    emit.compute("lookup", Memory(5 * activation, kernels=3) if learned else Memory(2 * activation))
 
 
 def embedding_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
     """Scatter-add into the tables' gradients."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    emit.compute("gradient", Memory(5 * activation, kernels=3))
+    learned = job.model.positions == "learned"
+    emit.compute("gradient", Memory((5 if learned else 3) * activation, kernels=2 + learned))
 
 
 def loss(emit: Emitter, job: Job, shapes: Shapes) -> None:

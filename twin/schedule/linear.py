@@ -1,4 +1,4 @@
-"""The 4D linear layer: forward, backward, and the prefetch of gathered weights.
+"""The 4D linear layer: forward, backward, and how weights and gradients travel over z.
 
 Section 2 and 5 of the algorithm. Local shapes: input (m, k/G_c), weight gathered over z
 (n/G_o, k/G_c), output (m, n/G_o).
@@ -14,44 +14,77 @@ from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Communicator
-from twin.schedule.shapes import Linear
+from twin.schedule.shapes import Linear, Unit
 
 
 @dataclass
 class WeightGathers:
     """All-gathers over z of one pass, in execution order (OAG).
 
-    When the pass comes to linear i it starts the gather of linear i + depth and waits for its
-    own. Without overlap each gather is started where it is needed.
+    When the pass comes to unit i it starts the gather of unit i + depth and waits for its own.
+    Without overlap each gather is started where it is needed.
     """
 
-    linears: Sequence[Linear]
-    emitters: Sequence[Emitter]
-    element_bytes: int
-    depth: int | None
-    """Prefetch depth; None without overlap."""
-    _names: dict[int, str] = field(default_factory=dict)
-    _next: int = 0
+    job: Job
+    units: Sequence[tuple[Emitter, Unit]]
+    """In the order of the pass, each with the emitter of its block."""
+    _started: list[str] = field(default_factory=list)
+    _waited: int = 0
 
     def enter(self) -> None:
         """Begin the pass: start the first gathers."""
-        if self.depth is not None:
-            self._start_until(self.depth)
+        self._start_until(self._ahead)
 
-    def use(self, index: int, emit: Emitter) -> None:
-        """Make the weight of linear `index` available to the next op."""
-        if self.linears[index].z == 1:
+    def use(self, linear: Linear) -> None:
+        """Make the weight of `linear` available to the next op; the pass's order must be kept."""
+        arrived = self._waited and linear in self.units[self._waited - 1][1].linears
+        if linear.z == 1 or arrived:
             return
-        self._start_until(index + 1 + (self.depth or 0))
-        emit.wait(self._names.pop(index))
+        self._start_until(self._waited + 1 + self._ahead)
+        emit, _ = self.units[self._waited]
+        emit.wait(self._started[self._waited])
+        self._waited += 1
+
+    @property
+    def _ahead(self) -> int:
+        overlap = self.job.overlap
+        return overlap.prefetch_depth if overlap.all_gather else 0
 
     def _start_until(self, end: int) -> None:
-        while self._next < min(end, len(self.linears)):
-            linear, emit = self.linears[self._next], self.emitters[self._next]
-            if linear.z > 1:
-                size = linear.gathered_elements * self.element_bytes
-                self._names[self._next] = emit.start("all_gather", "z_gather", size)
-            self._next += 1
+        if self.job.concrete_grid.z == 1:
+            return
+        for emit, unit in self.units[len(self._started) : end]:
+            size = unit.gathered_elements * self.job.element_bytes
+            name = f"{unit.name}/all_gather_z"
+            self._started.append(emit.start("all_gather", "z_gather", size, name))
+
+
+@dataclass
+class GradientScatters:
+    """Reduce-scatters over z of a backward pass over some units (ORS)."""
+
+    job: Job
+    emit: Emitter
+    units: Sequence[Unit]
+    in_flight: list[str] = field(default_factory=list)
+    """Those that are still to be waited for."""
+
+    def after(self, linear: Linear) -> None:
+        """Go on from the weight gradient of `linear`: if its unit is complete now, scatter it.
+
+        A unit's first linear is the last one that the backward pass comes to.
+        """
+        if linear.z == 1:
+            return
+        for unit in self.units:
+            if linear == unit.linears[0]:
+                size = unit.gathered_elements * self.job.element_bytes
+                name = f"{unit.name}/reduce_scatter_z"
+                started = self.emit.start("reduce_scatter", "z_scatter", size, name)
+                if self.job.overlap.reduce_scatter:
+                    self.in_flight.append(started)
+                else:
+                    self.emit.wait(started)
 
 
 def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
@@ -66,20 +99,18 @@ def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
             emit.compute("bias", Memory(2.0 * output_bytes))
 
 
-def backward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> str | None:
-    """Input and weight gradients in the order of section 2.
-
-    Returns the name of the reduce-scatter if it is still in flight.
-    """
+def backward(emit: Emitter, job: Job, linear: Linear, tokens: int,
+             scatters: GradientScatters) -> None:  # fmt: skip
+    """Input and weight gradients in the order of section 2."""
     e = job.element_bytes
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e)
     if linear.output_size == 1:
         emit.compute("weight_gradient", weight_gradient)
-        pending = _reduce_scatter(emit, job, linear)
+        scatters.after(linear)
         emit.compute("input_gradient", input_gradient)
         _bias_gradient(emit, job, linear, tokens)
-        return pending
+        return
     emit.compute("input_gradient", input_gradient)
     reduced = emit.start(
         "all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e
@@ -87,21 +118,10 @@ def backward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> str | None
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)
-    pending = _reduce_scatter(emit, job, linear)
+    scatters.after(linear)
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
         emit.wait(reduced)
-    return pending
-
-
-def _reduce_scatter(emit: Emitter, job: Job, linear: Linear) -> str | None:
-    if linear.z == 1:
-        return None
-    name = emit.start("reduce_scatter", "z_scatter", linear.gathered_elements * job.element_bytes)
-    if job.overlap.reduce_scatter:
-        return name
-    emit.wait(name)
-    return None
 
 
 def _bias_gradient(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:

@@ -54,6 +54,21 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class Unit:
+    """Weights that one collective over z carries: those of one linear or of a whole block."""
+
+    name: str
+    """Where its ops are, such as `mlp_up` or `weights` below a block."""
+    linears: tuple[Linear, ...]
+    """In execution order."""
+
+    @property
+    def gathered_elements(self) -> int:
+        """Elements of the gathered weights, each padded to a multiple of z."""
+        return sum(linear.gathered_elements for linear in self.linears)
+
+
+@dataclass(frozen=True)
 class Shapes:
     """Local sizes of a job on a grid."""
 
@@ -86,32 +101,52 @@ class Shapes:
 
     @property
     def mlp_y(self) -> int:
-        """Local width inside the MLP."""
+        """Local width inside the MLP, after its activation."""
         return self.job.model.mlp_hidden // self.grid.y
+
+    @property
+    def mlp_up_y(self) -> int:
+        """Local width before the MLP's activation: with SwiGLU a gate and an up part."""
+        return self.job.model.block_linears["mlp_up"][0] // self.grid.y
 
     @property
     def vocabulary_y(self) -> int:
         """Local vocabulary rows of the head, padded to a multiple of y."""
         return -(-self.job.model.vocabulary // self.grid.y)
 
-    def _linear(self, name: str, layer: int | None, n: int, k: int, transposed: bool) -> Linear:
+    def _linear(self, name: str, layer: int | None, n: int, k: int, *, transposed: bool) -> Linear:
         c, o = (self.grid.y, self.grid.x) if transposed else (self.grid.x, self.grid.y)
         return Linear(name, layer, -(-n // o), k // c, transposed, c, o, self.grid.z)
 
-    def block_linears(self, layer: int) -> tuple[Linear, Linear, Linear, Linear]:
-        """The four linears of a block, in execution order."""
-        h, mlp = self.job.model.hidden, self.job.model.mlp_hidden
-        return (
-            self._linear("qkv", layer, 3 * h, h, False),
-            self._linear("projection", layer, h, h, True),
-            self._linear("mlp_up", layer, mlp, h, False),
-            self._linear("mlp_down", layer, h, mlp, True),
+    def block_linears(self, layer: int) -> tuple[Linear, ...]:
+        """The four linears of a block, in execution order: normal and transposed by turns."""
+        return tuple(
+            self._linear(name, layer, n, k, transposed=bool(index % 2))
+            for index, (name, (n, k)) in enumerate(self.job.model.block_linears.items())
         )
+
+    def gather_units(self, linears: tuple[Linear, ...]) -> tuple[Unit, ...]:
+        """Divide a block's linears into what travels together over z."""
+        if self.job.gather_unit == "block":
+            return (Unit("weights", linears),)
+        return tuple(Unit(linear.name, (linear,)) for linear in linears)
 
     @cached_property
     def head(self) -> Linear:
         """The output head, a normal layer."""
-        return self._linear("head", None, self.job.model.vocabulary, self.job.model.hidden, False)
+        model = self.job.model
+        return self._linear("head", None, model.vocabulary, model.hidden, transposed=False)
+
+    @cached_property
+    def head_unit(self) -> Unit:
+        """The output head travels alone."""
+        return Unit(self.head.name, (self.head,))
+
+    @cached_property
+    def largest_unit_elements(self) -> int:
+        """Elements of the largest gather unit of a block."""
+        units = self.gather_units(self.block_linears(0))
+        return max(unit.gathered_elements for unit in units)
 
     @cached_property
     def block_shard_elements(self) -> int:
@@ -139,7 +174,7 @@ class Shapes:
     def replicated_elements(self) -> int:
         """All stored elements replicated over z: embeddings, norms, biases."""
         model = self.job.model
-        embeddings = (model.vocabulary + model.sequence) * self.hidden_x
+        embeddings = (model.vocabulary + model.position_rows) * self.hidden_x
         final_norm = self.hidden_x * (1 + model.biases)
         return model.layers * self.block_replicated_elements + embeddings + final_norm
 
@@ -150,8 +185,9 @@ class Shapes:
 
     @property
     def other_tensors(self) -> int:
-        """Parameter tensors outside the blocks, the head apart: two embeddings and a norm."""
-        return 3 + self.job.model.biases
+        """Parameter tensors outside the blocks, the head apart: embeddings and a norm."""
+        model = self.job.model
+        return 2 + (model.positions == "learned") + model.biases
 
     @property
     def local_elements(self) -> int:

@@ -6,7 +6,7 @@ replicated over z, the data phase, clipping and the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from twin.description.job import Job
 from twin.schedule.block import (
@@ -19,15 +19,15 @@ from twin.schedule.block import (
     norm_forward,
 )
 from twin.schedule.emit import Emitter
-from twin.schedule.linear import WeightGathers
+from twin.schedule.linear import GradientScatters, WeightGathers
 from twin.schedule.linear import backward as linear_backward
 from twin.schedule.linear import forward as linear_forward
 from twin.schedule.ops import Op, Repeat, Schedule
 from twin.schedule.reduction import Reduction, finish
-from twin.schedule.shapes import Linear, Shapes
+from twin.schedule.shapes import Linear, Shapes, Unit
 
-Use = Callable[[int, Emitter], None]
-Block = tuple[Linear, Linear, Linear, Linear]
+Use = Callable[[Linear], None]
+"""Makes a linear's gathered weight available to the next op."""
 
 
 def generate(job: Job) -> Schedule:
@@ -48,86 +48,61 @@ def generate(job: Job) -> Schedule:
 def _micro_step(prefix: str, job: Job, shapes: Shapes, reduction: Reduction) -> list[Op]:
     layers = range(job.model.layers)
     blocks = [shapes.block_linears(layer) for layer in layers]
-    depth = job.overlap.prefetch_depth if job.overlap.all_gather else None
     root = Emitter(prefix, "fwd")
-    _forward(root.under("fwd"), job, shapes, blocks, depth)
+    _forward(root.under("fwd"), job, shapes, blocks)
     _loss(root, job, shapes, reduction)
     backward = root.under("bwd", phase="bwd")
     again = root.under("recompute", phase="recompute")
     for layer in reversed(layers):
+        linears = blocks[layer]
+        units = shapes.gather_units(linears)
         cached = layer < job.cache_gathered_layers
         under = backward.under(f"block{layer}", layer=layer)
         use: Use = _nothing
         if job.recompute:
             recompute = again.under(f"block{layer}", layer=layer)
-            gathers = _gathers(recompute, blocks[layer], job, depth)
-            if not cached:
-                gathers.enter()
-            block_forward(
-                recompute, job, shapes, blocks[layer], _nothing if cached else gathers.use
-            )
+            weights = _nothing if cached else _gather_again(job, recompute, units)
+            block_forward(recompute, job, shapes, linears, weights)
         elif not cached:
-            use = _backward_gathers(under, blocks[layer], job, depth)
-        reduction.after_backward(
-            backward, layer, block_backward(under, job, shapes, blocks[layer], use)
-        )
+            use = _gather_again(job, under, units[::-1])
+        scatters = GradientScatters(job, under, units)
+        block_backward(under, job, shapes, linears, use, scatters)
+        reduction.after_backward(backward, layer, scatters.in_flight)
     embedding_backward(backward.under("embedding"), job, shapes)
     reduction.end_of_backward(backward)
     return root.ops
 
 
-def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[Block],
-             depth: int | None) -> None:  # fmt: skip
+def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
-    order = [linear for block in blocks for linear in block]
-    places = [under.under(linear.name)
-              for under, block in zip(emitters, blocks, strict=True) for linear in block]  # fmt: skip
-    gathers = WeightGathers(
-        [*order, shapes.head], [*places, emit.under("head")], job.element_bytes, depth
-    )
+    units = [(under, unit) for under, linears in zip(emitters, blocks, strict=True)
+             for unit in shapes.gather_units(linears)]  # fmt: skip
+    gathers = WeightGathers(job, [*units, (emit, shapes.head_unit)])
     gathers.enter()
     embedding_forward(emit.under("embedding"), job, shapes)
-    for layer, (under, block) in enumerate(zip(emitters, blocks, strict=True)):
-
-        def use(index: int, at: Emitter, first: int = 4 * layer) -> None:
-            gathers.use(first + index, at)
-
-        block_forward(under, job, shapes, block, use)
+    for under, linears in zip(emitters, blocks, strict=True):
+        block_forward(under, job, shapes, linears, gathers.use)
     norm_forward(emit.under("final_norm"), job, shapes)
-    head = emit.under("head")
-    gathers.use(len(order), head)
-    linear_forward(head, job, shapes.head, shapes.tokens)
+    gathers.use(shapes.head)
+    linear_forward(emit.under("head"), job, shapes.head, shapes.tokens)
 
 
 def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None:
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
     backward = root.under("bwd", phase="bwd")
-    pending = linear_backward(backward.under("head"), job, shapes.head, shapes.tokens)
+    scatters = GradientScatters(job, backward, [shapes.head_unit])
+    linear_backward(backward.under("head"), job, shapes.head, shapes.tokens, scatters)
     norm_backward(backward.under("final_norm"), job, shapes)
-    reduction.after_backward(backward, None, [] if pending is None else [pending])
+    reduction.after_backward(backward, None, scatters.in_flight)
 
 
-def _gathers(
-    emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None
-) -> WeightGathers:
-    """Gathers limited to one block: its first one is exposed."""
-    places = [emit.under(linear.name) for linear in linears]
-    return WeightGathers(linears, places, job.element_bytes, depth)
-
-
-def _backward_gathers(
-    emit: Emitter, linears: tuple[Linear, ...], job: Job, depth: int | None
-) -> Use:
-    """Gather dropped weights again in the order of the backward pass."""
-    gathers = _gathers(emit, linears[::-1], job, depth)
+def _gather_again(job: Job, emit: Emitter, units: Sequence[Unit]) -> Use:
+    """Gathers limited to one block, for its recomputation or backward: the first is exposed."""
+    gathers = WeightGathers(job, [(emit, unit) for unit in units])
     gathers.enter()
-
-    def use(index: int, at: Emitter) -> None:
-        gathers.use(len(linears) - 1 - index, at)
-
-    return use
+    return gathers.use
 
 
-def _nothing(_index: int, _emit: Emitter) -> None:
+def _nothing(_linear: Linear) -> None:
     """The weight is gathered already."""

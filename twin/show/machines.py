@@ -97,8 +97,9 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
             [m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known]
         )
         return
-    table = Table("model", "parameters", "layers", "hidden", "heads", "sequence", "vocabulary")
+    table = Table("model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence",
+                  "vocabulary")  # fmt: skip
     for m in known:
         table.add_row(m.name, f"{m.parameters / 1e9:.2f} B", str(m.layers), str(m.hidden), str(m.heads),
-                      str(m.sequence), str(m.vocabulary))  # fmt: skip
+                      f"{m.mlp_hidden} {m.activation}", m.positions, str(m.sequence), str(m.vocabulary))  # fmt: skip
     make_console().print(table)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,10 +87,12 @@ def _covered(times: Floats, intervals: Intervals) -> NDArray[np.bool_]:
 
 
 def model_flops(*, sequences: int, sequence: int, layers: int, hidden: int, mlp_ratio: int,
-                vocabulary: int, recompute: bool) -> float:  # fmt: skip
+                vocabulary: int, recompute: bool, mlp_width: int | None = None,
+                activation: Literal["gelu", "swiglu"] = "gelu") -> float:  # fmt: skip
     """Flops of one step, with or without those of recomputed blocks.
 
-    With mlp_ratio 4 and recomputation this is section 8 of the algorithm (arXiv 2104.04473):
+    The model's shape is that of `twin.description.model`. With GELU, mlp_ratio 4 and
+    recomputation this is section 8 of the algorithm (arXiv 2104.04473):
     96·B·s·l·h²·(1 + s/6h + V/16lh). Blocks run three times (forward, twice in backward), four
     with recomputation; the head three times in either case, so without recomputation the
     vocabulary's term is V/12lh.
@@ -100,5 +103,7 @@ def model_flops(*, sequences: int, sequence: int, layers: int, hidden: int, mlp_
     '4.245e+19'
     """
     passes = 4 if recompute else 3
-    block = 2 * hidden**2 * (4 + 2 * mlp_ratio) + 4 * sequence * hidden  # of one token, once
+    wide = mlp_ratio * hidden if mlp_width is None else mlp_width
+    products = 3 if activation == "swiglu" else 2  # of hidden × wide
+    block = 2 * hidden * (4 * hidden + products * wide) + 4 * sequence * hidden  # of a token, once
     return float(sequences * sequence * (passes * layers * block + 6 * vocabulary * hidden))

@@ -1,0 +1,105 @@
+"""Memory of SwiGLU, rotary positions and whole-block gathers against counts made by hand."""
+
+import pytest
+
+from twin.cost.memory import memory_use
+
+SMALL = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 128, "vocabulary": 10}
+LLAMA = {**SMALL, "activation": "swiglu", "positions": "rotary", "mlp_width": 176, "biases": False}
+LAST_NORM = 64
+
+
+def test_one_rank_that_keeps_everything(make_job) -> None:
+    """Three sequences; MLP 176 wide after its activation, 352 before it."""
+    use = memory_use(make_job(model=LLAMA, per_rank=3, micro_sequences=3, recompute=False))
+    matrices = 64 * (192 + 64 + 352 + 176)
+    elements = 2 * (matrices + 2 * 64) + 2 * 10 * 64 + LAST_NORM  # table and head, no positions
+    m = 3 * 128
+    block = 2 * m * (4 * 64 + 192 + 64 + 352 + 176) + 16 * m + 4 * 4 * m
+    gradients = 2 * m * (2 * 64 + 352 + 176)
+    assert gradients > m * 10 * 12  # more than the loss needs
+    assert use.by_category == {
+        "weights": 2 * elements,
+        "gradients": 4 * elements,
+        "optimizer": 12 * elements,
+        "activations": 2 * block + gradients,
+        "gathered weights": 0,
+        "buffers": 2 * elements,
+    }
+
+
+def test_recomputation_keeps_residuals_and_one_block(make_job) -> None:
+    """z 2 · y 2 · x 2: local widths 88 after and 176 before the activation."""
+    use = memory_use(make_job({"z": 2, "y": 2, "x": 2}, model=LLAMA)).by_category
+    qkv, projection, up, down = 96 * 32, 32 * 32, 176 * 32, 32 * 88
+    gathered = qkv + projection + up + down
+    elements = 2 * (gathered // 2 + 2 * 32) + 5 * 32 // 2 + 10 * 32 + 32
+    m = 128
+    block = 2 * m * (4 * 32 + 96 + 32 + 176 + 88) + 16 * m + 4 * 2 * m
+    assert use["weights"] == 2 * elements
+    assert use["activations"] == 2 * (2 * m * 32) + block + 2 * m * (2 * 32 + 176 + 88)
+    assert use["gathered weights"] == 2 * max(gathered, up + up)
+    assert use["buffers"] == 2 * elements + 2 * 2 * gathered
+
+
+def test_biases_of_both_parts(make_job) -> None:
+    plain, biased = (
+        memory_use(make_job({"y": 2}, model={**LLAMA, "biases": given})).by_category["optimizer"]
+        for given in (False, True)
+    )
+    biases = (192 + 352) // 2 + 64 + 64  # out-features; normal layers split theirs over y
+    assert biased - plain == 12 * (2 * (2 * 64 + biases) + 64)
+
+
+@pytest.mark.parametrize("x", [1, 2])
+def test_rotary_saves_the_table_of_positions(make_job, x) -> None:
+    learned, rotary = (
+        memory_use(make_job({"x": x}, model={**SMALL, "positions": kind})).by_category
+        for kind in ("learned", "rotary")
+    )
+    saved = {key: learned[key] - rotary[key] for key in learned}
+    rows = 128 * 64 // x
+    assert saved == {
+        "weights": 2 * rows, "gradients": 4 * rows, "optimizer": 12 * rows, "activations": 0,
+        "gathered weights": 0, "buffers": 2 * rows,
+    }  # fmt: skip
+
+
+LARGE = {**SMALL, "layers": 8, "vocabulary": 960}
+BLOCK, HEAD = 12 * 64**2, 960 * 64  # the head is the larger
+WIDEST = 4 * 64**2
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize(
+    ("overlap", "linear", "block"),
+    [
+        # nothing ahead: a block, or the head; without recomputation one linear or the head
+        ({"all_gather": False}, HEAD, HEAD),
+        # one ahead: the head beside the last MLP's weight, or beside the last block
+        ({"prefetch_depth": 1}, HEAD + WIDEST, HEAD + BLOCK),
+        ({"prefetch_depth": 3}, HEAD + 3 * WIDEST, HEAD + 3 * BLOCK),
+    ],
+    ids=str,
+)
+def test_whole_blocks_are_gathered_ahead(make_job, recompute, overlap, linear, block) -> None:
+    for unit, elements in (("linear", linear), ("block", block)):
+        job = make_job({"z": 2}, model=LARGE, recompute=recompute, overlap=overlap,
+                       gather_unit=unit)  # fmt: skip
+        assert memory_use(job).by_category["gathered weights"] == 2 * elements
+
+
+def test_without_overlap_a_whole_blocks_gradient_waits_to_be_scattered(make_job) -> None:
+    model = {**LARGE, "vocabulary": 10}
+    for unit, elements in (("linear", WIDEST), ("block", BLOCK)):
+        job = make_job({"z": 2}, model=model, gather_unit=unit, overlap={"reduce_scatter": False})
+        finished = memory_use(make_job({"z": 2}, model=model)).by_category["weights"]
+        assert memory_use(job).by_category["buffers"] == finished + 2 * elements
+
+
+def test_a_small_head_leaves_the_blocks_at_work(make_job) -> None:
+    """Without recomputation: one linear and the next, or one block and the next."""
+    model = {**LARGE, "vocabulary": 10}
+    for unit, elements in (("linear", 2 * WIDEST), ("block", 2 * BLOCK)):
+        job = make_job({"z": 2}, model=model, gather_unit=unit, recompute=False)
+        assert memory_use(job).by_category["gathered weights"] == 2 * elements
