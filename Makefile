@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(CHECK_VENV)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[runtime,dev]'
 	@touch $@
 
 demo: $(STAMP)

@@ -1,4 +1,4 @@
-"""Who am I: rank, world and meeting point, from torchrun, srun, `fourfold train --ranks`, or alone.
+"""Processes meet: the store, torch.distributed's world, devices and threads.
 
 The store's keys carry the attempt's number, so that a restart by torchrun does not read the
 addresses of dead processes. With `--ranks` the launcher opens the port and hands the open socket
@@ -8,102 +8,17 @@ to rank 0: no other process can take it in between.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
+from runtime.environment import Process
 from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")
-Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
-STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
-"""Environment: file descriptor of the socket that rank 0's store listens on."""
-SLURM_PORTS = 20_000, 40_000
-"""Ports to choose from by job number where none is given."""
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process among those that train together."""
-
-    rank: int = 0
-    ranks: int = 1
-    local_rank: int = 0
-    local_ranks: int = 1
-    """Processes on this host."""
-    launcher: Launcher = "alone"
-    address: str = ""
-    port: int = 0
-    attempt: int = 0
-    agent_store: bool = False
-    """The launcher keeps the store; otherwise rank 0 does."""
-    socket: int | None = None
-    """An open socket for the store to listen on."""
-
-
-def from_environment(environment: Mapping[str, str]) -> Process:
-    """Read what the launcher left in the environment; raises DescriptionError if it is broken."""
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        socket = environment.get(STORE_SOCKET)
-        return Process(
-            rank=_number(environment, "RANK"), ranks=_number(environment, "WORLD_SIZE"),
-            local_rank=_number(environment, "LOCAL_RANK", "0"),
-            local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1"),
-            launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
-            address=environment.get("MASTER_ADDR", "127.0.0.1"),
-            port=_number(environment, "MASTER_PORT"),
-            attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", "0"),
-            agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            socket=None if socket is None else int(socket),
-        )  # fmt: skip
-    if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
-        low, high = SLURM_PORTS
-        by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
-        return Process(
-            rank=_number(environment, "SLURM_PROCID"), ranks=_number(environment, "SLURM_NTASKS"),
-            local_rank=_number(environment, "SLURM_LOCALID", "0"),
-            local_ranks=_first_count(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")),
-            launcher="srun",
-            address=environment.get("MASTER_ADDR") or first_host(
-                environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
-            ),
-            port=_number(environment, "MASTER_PORT", str(by_job)),
-            attempt=_number(environment, "SLURM_RESTART_COUNT", "0"),
-        )  # fmt: skip
-    return Process()
-
-
-def _number(environment: Mapping[str, str], key: str, default: str | None = None) -> int:
-    text = environment.get(key, default)
-    if text is None:
-        raise fail(key, "is not set in the environment, but other variables of a launcher are; "
-                        "start with torchrun, srun or --ranks")  # fmt: skip
-    if not text.isdecimal():
-        raise fail(key, "expected a whole number in the environment", text)
-    return int(text)
-
-
-def _first_count(tasks_per_node: str) -> int:
-    """Tasks on the first host, of SLURM's list such as `8(x4),2`."""
-    match = re.match(r"\d+", tasks_per_node)
-    return int(match[0]) if match else 1
-
-
-def first_host(nodes: str) -> str:
-    """First host of a SLURM node list.
-
-    >>> first_host("frontier[00012-00015,00020]"), first_host("nid001,nid002")
-    ('frontier00012', 'nid001')
-    """
-    match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)", nodes)
-    if not match:
-        raise fail("SLURM_STEP_NODELIST", "names no host; set MASTER_ADDR", nodes or None)
-    return match[1] + (match[2] or "") + match[3]
 
 
 def open_store(process: Process, timeout_seconds: float) -> dist.Store:

@@ -24,7 +24,7 @@ from runtime.layers.linear import Linear4D
 from runtime.layers.norm import Norm4D
 from runtime.layers.recompute import Block as Run
 from runtime.layers.recompute import Recompute
-from runtime.layers.region import Branch
+from runtime.layers.region import branch
 from runtime.ops import Place
 
 INIT = 0.02
@@ -64,11 +64,11 @@ class Block(torch.nn.Module):
     def forward(self, stream: torch.Tensor, sequences: int) -> torch.Tensor:
         """Map the residual stream (m, h/G_x) to its next state."""
         context, place = self.context, self.place
-        kept, branch = Branch.apply(stream, context.ops, place, "residual1")
-        attended = self.attention(self.qkv(self.norm1(branch)), sequences)
+        kept, side = branch(stream, context.ops, place, "residual1")
+        attended = self.attention(self.qkv(self.norm1(side)), sequences)
         stream = residual(context, place, "residual1", kept, self.projection(attended))
-        kept, branch = Branch.apply(stream, context.ops, place, "residual2")
-        inner = activate(context, place, self.mlp_up(self.norm2(branch)))
+        kept, side = branch(stream, context.ops, place, "residual2")
+        inner = activate(context, place, self.mlp_up(self.norm2(side)))
         return residual(context, place, "residual2", kept, self.mlp_down(inner))
 
 

@@ -61,7 +61,7 @@ class Optimizer:
                 bytes_=2.0 * elements * store.gradient.element_size(),
             )  # fmt: skip
         ops.compute(
-            OPTIMIZER, "adamw", lambda: self._update(learning_rate), phase="optimizer",
+            OPTIMIZER, "adamw", lambda: self._update(learning_rate, norm), phase="optimizer",
             bytes_=ADAM_BYTES_PER_ELEMENT * elements,
         )  # fmt: skip
         if self.sharded:
@@ -99,9 +99,14 @@ class Optimizer:
         for begin, end in self.spans:
             self.context.store.gradient[begin:end].mul_(factor)
 
-    def _update(self, learning_rate: float) -> None:
+    def _update(self, learning_rate: float, norm: torch.Tensor | None) -> None:
         store = self.context.store
         if self._adam is not None:
+            if norm is not None:
+                # As torch.amp.GradScaler does it: with a norm that is not finite the kernel leaves
+                # the weights as they are, and the host need not look.
+                self._adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
+                self._adam.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
             for group in self._adam.param_groups:
                 group["lr"] = learning_rate
             for weight, (begin, end) in zip(self._weights, self.spans, strict=True):

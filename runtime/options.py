@@ -12,6 +12,8 @@ from runtime.optimizer_settings import AdamSettings, Schedule
 from twin.description.problems import DescriptionError, Problem, from_pydantic
 from twin.description.spec import Spec
 
+STANDARD_LIBRARY = "standard-library"
+"""As `train.data`: the sources of Python's own library."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 
@@ -75,7 +77,7 @@ class Sample(Spec):
 class TrainOptions(Spec):
     """Everything below `train:`."""
 
-    data: str = "standard-library"
+    data: str = STANDARD_LIBRARY
     """A data set made by `fourfold data`, or standard-library: the sources of Python's own."""
     steps: Positive = 1000
     learning_rate: LearningRate = LearningRate()
@@ -139,6 +141,6 @@ def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
     changes = {
         key: str(folder / value)
         for key in ("data", "initial_weights")
-        if (value := getattr(options, key)) and value != "standard-library"
+        if (value := getattr(options, key)) and value != STANDARD_LIBRARY
     }
     return options.model_copy(update=changes)

@@ -53,6 +53,14 @@ class Trainee:
 
     def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:
         """Train on one global batch, of which `batch` is this rank's part."""
+        self.backward(batch).finish()
+        norm = self.optimizer.step(learning_rate)
+        self.context.step += 1
+        # the loss was summed with the gradients it lies behind
+        return StepFigures(self.context.store.loss[0].clone(), norm)
+
+    def backward(self, batch: Sequence[MicroBatch]) -> Reduction:
+        """Run all micro-steps; gradients are this rank's until the reduction is finished."""
         context, store = self.context, self.context.store
         store.begin_step()
         reduction = Reduction(context, self._bounds)
@@ -64,8 +72,4 @@ class Trainee:
                 loss = self.model.loss(micro.tokens, micro.targets, micro.weights, backward=True)
                 store.loss.add_(loss)
                 reduction.end_of_backward()
-        reduction.finish()
-        norm = self.optimizer.step(learning_rate)
-        context.step += 1
-        # the loss was summed with the gradients it lies behind
-        return StepFigures(store.loss[0].clone(), norm)
+        return reduction

@@ -11,13 +11,17 @@ import io
 import sys
 import time
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from twin import __version__
 from twin.description.problems import DescriptionError
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
 
 app = typer.Typer(
     name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
@@ -249,6 +253,17 @@ def gemm(
     show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
 
 
+def resolve(job: Job) -> Job:
+    """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
+    from twin import show
+    from twin.study.choose import choose, is_concrete
+
+    if is_concrete(job):
+        return job
+    with show.progress("simulating candidates") as advance:
+        return choose(job, progress=advance).best.job
+
+
 def _rank_list(text: str, ranks: int) -> list[int] | None:
     from twin.description.problems import fail
 
@@ -270,6 +285,9 @@ def main(arguments: list[str] | None = None) -> Any:
             errors="replace"
         )  # a terminal that knows no "×" is no reason to fail
     try:
+        # other packages of Fourfold bring commands of their own; the twin knows none of them
+        for point in entry_points(group="fourfold.commands"):
+            point.load()(app, resolve)
         return app(args=arguments)
     except DescriptionError as error:
         print(f"fourfold: {error}", file=sys.stderr)

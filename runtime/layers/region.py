@@ -30,6 +30,8 @@ class Region:
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Run it."""
+        if self.ops.listener is None:
+            return self.run(*inputs)  # nobody hears names: autograd may have it its own way
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
             return self.forward(inputs)
         result: torch.Tensor = _Region.apply(self, *inputs)
@@ -70,14 +72,23 @@ class _Region(torch.autograd.Function):
         return (None, *gradients)
 
 
-class Branch(torch.autograd.Function):
+def branch(
+    stream: torch.Tensor, ops: Ops, place: Place, name: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Split the residual stream in two; the gradients that meet there are added under a name."""
+    if ops.listener is None:
+        return stream, stream
+    kept, branched = _Branch.apply(stream, ops, place, name)
+    return kept, branched
+
+
+class _Branch(torch.autograd.Function):
+    """The same tensor twice."""
 
     @staticmethod
     def forward(
         ctx: Any, inputs: torch.Tensor, ops: Ops, place: Place, name: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the input twice."""
         ctx.ops, ctx.place, ctx.name = ops, place, name
         return inputs.view_as(inputs), inputs.view_as(inputs)
 
@@ -85,7 +96,6 @@ class Branch(torch.autograd.Function):
     def backward(
         ctx: Any, first: torch.Tensor, second: torch.Tensor
     ) -> tuple[torch.Tensor, None, None, None]:
-        """Add both gradients."""
         total = ctx.ops.compute(
             ctx.place, ctx.name, lambda: first + second, phase="bwd", bytes_=3.0 * first.nbytes
         )

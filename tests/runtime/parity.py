@@ -19,7 +19,7 @@ from twin.description.load import load_job
 
 MODEL = {"layers": 2, "hidden": 64, "heads": 8, "sequence": 8, "vocabulary": 40}
 SEQUENCES, STEPS = 16, 5
-RATES = [1e-3, 2e-3, 3e-3, 2e-3, 1e-3]
+RATES = [2e-4, 6e-4, 1e-3, 8e-4, 4e-4]
 GOLDFISH = Goldfish(k=3, h=3)
 Pieces = dict[str, list[tuple[tuple[int, ...], np.ndarray]]]
 

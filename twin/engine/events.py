@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from twin.engine.program import COMPUTE, START, WAIT
 from twin.engine.simulate import Simulation
 from twin.schedule.ops import COMMUNICATOR_AXIS, Compute, Start
+from twin.trace.names import group_number, micro_step, short_name
 from twin.trace.table import SCHEMA
 
 MOST_EVENTS = 5_000_000
@@ -73,7 +74,7 @@ def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
         phases.append(op.phase)
         names.append(short_name(full))
         layers.append(op.layer)
-        micros.append(_micro(full))
+        micros.append(micro_step(full))
         sizes.append(_bytes(op))
     word = pa.dictionary(pa.int32(), pa.string())
     flops = program.flops()
@@ -90,25 +91,6 @@ def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
         "bytes": pa.array(sizes, pa.float64()),
         "flops": pa.array(flops, pa.float64()),
     }
-
-
-def short_name(full: str) -> str:
-    """Drop micro-step, phase and block from an op's name.
-
-    >>> short_name("micro0/fwd/block3/mlp_up/gemm"), short_name("optimizer/adamw")
-    ('mlp_up/gemm', 'optimizer/adamw')
-    """
-    parts = full.split("/")
-    if parts[0].startswith("micro"):
-        parts = parts[2:]
-    if len(parts) > 1 and parts[0].startswith("block"):
-        parts = parts[1:]
-    return "/".join(parts)
-
-
-def _micro(full: str) -> int | None:
-    first = full.split("/", 1)[0]
-    return int(first[5:]) if first.startswith("micro") and first[5:].isdigit() else None
 
 
 def _bytes(op: Any) -> float:
@@ -132,10 +114,7 @@ def _groups(simulation: Simulation, ranks: Sequence[int]) -> NDArray[np.int32]:
     ])  # fmt: skip
     rows = []
     for rank in ranks:
-        number = [
-            rank // (grid.inner(a) * grid.size(a)) * grid.inner(a) + rank % grid.inner(a)
-            for a in axes
-        ]
+        number = [group_number(grid, rank, axis) for axis in axes]
         table = np.array([*number, 0], dtype=np.int32)
         rows.append(table[call])
     return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)

@@ -1,0 +1,158 @@
+"""The runtime's commands: `fourfold train`, `data`, `export`.
+
+The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
+and hands it what only the twin can do: resolving `auto` in a job. Nothing here imports torch
+before it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from runtime.environment import Process
+    from runtime.options import TrainOptions
+    from runtime.tracing.wanted import TraceWanted
+    from twin.description.job import Job
+
+# Commands import what they need when they run, so that --help is instant.
+# ruff: noqa: PLC0415, T201
+
+Resolve = Callable[["Job"], "Job"]
+
+
+def register(app: typer.Typer, resolve: Resolve) -> None:
+    """Add the runtime's commands to the command line."""
+    from runtime.checkpoint.command import export
+    from runtime.data.command import data
+
+    app.command()(_train(resolve))
+    app.command()(data)
+    app.command()(export)
+
+
+def _train(resolve: Resolve) -> Callable[..., None]:
+    def train(
+        job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")],
+        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job, "
+                                                            "such as train.steps=100. May be repeated.")] = None,
+        ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start the job's ranks here, as so many "
+                                                  "processes; without it torchrun or srun starts them.")] = None,
+        out: Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there "
+                                                 "is continued.")] = None,
+        force: Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")] = False,
+        trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this "
+                                                   "directory.")] = None,
+        trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Which steps --trace records, counted from 0.")] = "3-5",
+        slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine and stop.")] = False,
+    ) -> None:  # fmt: skip
+        """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
+        from runtime.environment import from_environment
+        from runtime.options import read_options
+        from twin.description.load import load_job
+
+        described = load_job(job, overrides or [])
+        options = read_options(described.train, job.parent)
+        process = from_environment(os.environ)
+        if process.launcher == "alone" and not slurm:
+            _check_ranks(described, ranks)
+        described = resolve(described)
+        if slurm:
+            from runtime.slurm import script
+
+            typer.echo(script(described, job, overrides or []), nl=False)
+            return
+        wanted = _trace_wanted(trace, trace_steps, options.steps, force=force)
+        _need_torch()
+        if process.launcher == "alone" and described.ranks > 1:
+            from runtime.local import run_ranks
+
+            raise typer.Exit(run_ranks(_for_ranks(sys.argv[1:], described), described.ranks))
+        out = out or Path("runs") / described.name
+        _train_here(described, options, out, wanted, process, force=force)
+
+    return train
+
+
+def _check_ranks(job: Job, ranks: int | None) -> None:
+    from twin.description.problems import fail
+
+    if ranks is None and job.ranks > 1:
+        raise fail("ranks", f"start the job's {job.ranks} ranks with torchrun or srun, or here with "
+                   f"--ranks {job.ranks}", job.ranks)  # fmt: skip
+    if ranks not in (None, job.ranks):
+        raise fail("--ranks", f"the job has {job.ranks} ranks (grid {job.grid}); start as many, or --set ranks and "
+                   "grid too", ranks)  # fmt: skip
+
+
+def _trace_wanted(
+    directory: Path | None, steps: str, last: int, *, force: bool
+) -> TraceWanted | None:
+    from twin.description.problems import fail
+
+    if directory is None:
+        return None
+    first, _, end = steps.partition("-")
+    if not first.isdecimal() or not (end or first).isdecimal() or int(end or first) < int(first):
+        raise fail("--trace-steps", "expected a step or a range such as 3-5", steps)
+    if int(first) >= last:
+        raise fail("--trace-steps", f"the run has steps 0 to {last - 1}", steps)
+    if directory.exists() and not force:
+        raise fail(str(directory), "exists already; choose another directory or pass --force")
+    from runtime.tracing.wanted import TraceWanted
+
+    return TraceWanted(directory, int(first), int(end or first), overwrite=force)
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    from twin.description.problems import fail
+
+    if find_spec("torch") is None:
+        raise fail("train", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'")
+
+
+def _for_ranks(arguments: list[str], job: Job) -> list[str]:
+    """The same command line for the ranks themselves, with what was `auto` settled."""
+    sizes = ", ".join(f"{axis}: {size}" for axis, size in job.concrete_grid.model_dump().items())
+    return [
+        *arguments, "--set", f"grid={{{sizes}}}",
+        "--set", f"batch.micro_sequences={job.concrete_micro_sequences}",
+    ]  # fmt: skip
+
+
+def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,
+                process: Process, *, force: bool) -> None:  # fmt: skip
+    """Be one rank of the run."""
+    from runtime.collectives import CollectiveError
+    from runtime.diagnosis import NonFinite
+    from runtime.launch import Disagreement
+    from runtime.trainer import Plan, train
+
+    code = 0
+    try:
+        train(Plan(job, options, out, trace, force=force and process.attempt == 0), process)
+    except Disagreement:
+        if process.rank == 0:
+            raise
+        code = 2  # rank 0 says it for all
+    except NonFinite as error:
+        code = 1
+        if process.rank == 0:
+            print(f"fourfold: {error}", file=sys.stderr)
+    except CollectiveError as error:
+        code = 1
+        print(f"fourfold: {error}", file=sys.stderr)
+    if process.ranks > 1:
+        # gloo's threads may abort a process that ends in the ordinary way
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise typer.Exit(code)

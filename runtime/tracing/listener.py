@@ -1,0 +1,157 @@
+"""Noting when each op ran.
+
+* `HostListener`, for CPUs: the monotonic clock around each op; a collective ends when its
+  future does, on gloo's own thread.
+* `DeviceListener`, for GPUs: events on the streams. Each communicator gets a stream here, on which
+  the collective's own kernel is waited for, so that its end is seen when it is, not when the compute
+  stream comes to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from runtime.ops import Op
+
+T = TypeVar("T")
+EventKind = Literal["compute", "collective", "wait"]
+
+
+@dataclass(slots=True)
+class Note:
+    """One op that ran, in nanoseconds of this rank's host clock."""
+
+    op: Op
+    kind: EventKind
+    step: int
+    begin_ns: int
+    end_ns: int = -1
+
+
+@dataclass
+class HostListener:
+    """Times ops by the host's monotonic clock."""
+
+    step: int
+    notes: list[Note] = field(default_factory=list)
+    _flight: dict[str, Note] = field(default_factory=dict)
+
+    def compute(self, op: Op, run: Callable[[], T]) -> T:
+        """Do device work."""
+        begin = time.monotonic_ns()
+        result = run()
+        self.notes.append(Note(op, "compute", self.step, begin, time.monotonic_ns()))
+        return result
+
+    def start(self, op: Op, run: Callable[[], T]) -> T:
+        """Start a collective; note its end when gloo is done."""
+        note = Note(op, "collective", self.step, time.monotonic_ns())
+        self.notes.append(note)
+        self._flight[op.name] = note
+        work: Any = run()
+        if work is not None:
+            work.get_future().add_done_callback(lambda _: _end(note))
+        return work
+
+    def wait(self, op: Op, run: Callable[[], T]) -> T:
+        """Wait for a collective."""
+        begin = time.monotonic_ns()
+        result = run()
+        end = time.monotonic_ns()
+        self.notes.append(Note(op, "wait", self.step, begin, end))
+        note = self._flight.pop(op.name)
+        # the callback may come a little late, never later than the wait
+        note.end_ns = end if note.end_ns < 0 else min(note.end_ns, end)
+        return result
+
+    def finish(self) -> list[Note]:
+        """Return the notes, complete."""
+        return self.notes
+
+
+def _end(note: Note) -> None:
+    if note.end_ns < 0:
+        note.end_ns = time.monotonic_ns()
+
+
+@dataclass
+class _DeviceNote:
+    op: Op
+    kind: EventKind
+    begin: Any
+    end: Any
+
+
+class DeviceListener:
+    """Times ops by events on the device's streams."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self._streams: dict[str, Any] = {}
+        self._notes: list[_DeviceNote] = []
+        self._ends: dict[str, Any] = {}
+        torch.cuda.synchronize()
+        self._zero = self._mark()
+        self._zero_ns = time.monotonic_ns()
+
+    @staticmethod
+    def _mark() -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def compute(self, op: Op, run: Callable[[], T]) -> T:
+        """Do device work."""
+        begin = self._mark()
+        result = run()
+        self._notes.append(_DeviceNote(op, "compute", begin, self._mark()))
+        return result
+
+    def start(self, op: Op, run: Callable[[], T]) -> T:
+        """Start a collective behind the compute issued so far, on its communicator's stream."""
+        stream = self._streams.setdefault(str(op.communicator), torch.cuda.Stream())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            begin = self._mark()
+            work: Any = run()
+            work.wait()  # of this stream for NCCL's own, not of the host
+            end = self._mark()
+        self._notes.append(_DeviceNote(op, "collective", begin, end))
+        self._ends[op.name] = end
+        return _Awaited(end)  # type: ignore[return-value]  # what the handle waits for instead
+
+    def wait(self, op: Op, run: Callable[[], T]) -> T:
+        """Let the compute stream wait for a collective."""
+        begin = self._mark()
+        result = run()
+        self._notes.append(_DeviceNote(op, "wait", begin, self._mark()))
+        return result
+
+    def finish(self) -> list[Note]:
+        """Wait for the device and turn events into host time."""
+        torch.cuda.synchronize()
+
+        def at(event: Any) -> int:
+            return self._zero_ns + round(self._zero.elapsed_time(event) * 1e6)
+
+        return [Note(n.op, n.kind, self.step, at(n.begin), at(n.end)) for n in self._notes]
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """Stands for a collective that a stream of ours has already waited for."""
+
+    end: Any
+
+    def wait(self) -> None:
+        """Let the current stream wait."""
+        torch.cuda.current_stream().wait_event(self.end)
+
+    def is_completed(self) -> bool:
+        """Whether the device is past it."""
+        return bool(self.end.query())

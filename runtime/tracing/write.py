@@ -1,0 +1,124 @@
+"""Notes of all ranks to one event table.
+
+A rank knows when it came to a collective, not when the last member did: that is put together
+here. `arrival_ns` is a rank's own arrival, `start_ns` the last one of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.mesh import AXIS_OF, Mesh
+from runtime.tracing.clock import ClockOffset
+from runtime.tracing.listener import Note
+from twin import __version__
+from twin.description.grid import AXES
+from twin.description.job import Job
+from twin.trace.html import timeline_html
+from twin.trace.names import group_number, short_name
+from twin.trace.store import write_trace
+from twin.trace.table import SCHEMA
+
+MOST_DRAWN = 8
+"""Ranks drawn in the timeline page."""
+
+
+def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Table:
+    """One rank's notes in the schema of the event table; starts of collectives are arrivals still."""
+    word = pa.dictionary(pa.int32(), pa.string())
+    axes = [None if n.op.communicator is None else AXIS_OF[n.op.communicator] for n in notes]
+    groups = [None if a is None else group_number(mesh.grid, mesh.rank, a) for a in axes]
+    begin = np.array([n.begin_ns for n in notes], dtype=np.int64) + clock.offset_ns
+    end = np.array([n.end_ns for n in notes], dtype=np.int64) + clock.offset_ns
+    suffix = {"wait": "/wait"}
+    busy = [n.kind != "wait" for n in notes]
+    columns: dict[str, Any] = {
+        "rank": pa.array([mesh.rank] * len(notes), pa.int32()),
+        "stream": pa.array(
+            [n.op.communicator if n.kind == "collective" else "compute" for n in notes], pa.string()
+        ).cast(word),
+        "op": pa.array(
+            [f"step{n.step}/{n.op.name}{suffix.get(n.kind, '')}" for n in notes], pa.string()
+        ),
+        "kind": pa.array([n.kind for n in notes], pa.string()).cast(word),
+        "name": pa.array([short_name(n.op.name) for n in notes], pa.string()).cast(word),
+        "phase": pa.array([n.op.phase for n in notes], pa.string()).cast(word),
+        "layer": pa.array([n.op.layer for n in notes], pa.int32()),
+        "step": pa.array([n.step for n in notes], pa.int32()),
+        "micro": pa.array([n.op.micro for n in notes], pa.int32()),
+        "axis": pa.array(axes, pa.string()).cast(word),
+        "group": pa.array(groups, pa.int32()),
+        "bytes": pa.array([n.op.bytes * b for n, b in zip(notes, busy, strict=True)], pa.float64()),
+        "flops": pa.array([n.op.flops * b for n, b in zip(notes, busy, strict=True)], pa.float64()),
+        "start_ns": pa.array(begin), "end_ns": pa.array(end), "arrival_ns": pa.array(begin),
+    }  # fmt: skip
+    return pa.table({f.name: columns[f.name] for f in SCHEMA}, schema=SCHEMA)
+
+
+def merge(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put ranks together: when the last member of a collective came, and times from the first event."""
+    table = pa.concat_tables(tables).combine_chunks().unify_dictionaries()
+    arrival = table.column("arrival_ns").to_numpy()
+    start, end = arrival.copy(), table.column("end_ns").to_numpy().copy()
+    collective = np.flatnonzero(np.array(table.column("kind").to_pylist()) == "collective")
+    _meet(table, collective, start)
+    # clocks are aligned within some uncertainty only, and gloo runs collectives of a communicator on
+    # two threads: an event begins no earlier than its predecessor on the stream ends
+    end = np.maximum(end, start)
+    _in_order(table, collective, start, end)
+    zero = int(arrival.min()) if len(arrival) else 0
+    for name, values in (("start_ns", start), ("end_ns", end), ("arrival_ns", arrival)):
+        table = table.set_column(
+            table.schema.get_field_index(name), SCHEMA.field(name), pa.array(values - zero)
+        )
+    return table
+
+
+def _meet(table: pa.Table, collective: np.ndarray, start: np.ndarray) -> None:
+    """Let a collective start when the last member of its group arrives."""
+    ops, groups = table.column("op").to_pylist(), table.column("group").to_pylist()
+    last: dict[tuple[str, int], int] = {}
+    for row in collective:
+        key = ops[row], groups[row]
+        last[key] = max(last.get(key, 0), int(start[row]))
+    for row in collective:
+        start[row] = last[ops[row], groups[row]]
+
+
+def _in_order(table: pa.Table, collective: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+    ranks, streams = table.column("rank").to_pylist(), table.column("stream").to_pylist()
+    free: dict[tuple[int, str], int] = {}
+    for row in collective[np.argsort(start[collective], kind="stable")]:
+        key = ranks[row], streams[row]
+        start[row] = max(int(start[row]), free.get(key, 0))
+        free[key] = end[row] = max(int(end[row]), int(start[row]))
+
+
+def write_run_trace(directory: Path, job: Job, tables: Sequence[pa.Table], clocks: Sequence[ClockOffset],
+                    facts: dict[str, Any], *, overwrite: bool) -> pa.Table:  # fmt: skip
+    """Write manifest, events and timeline page of a measured run; returns the events."""
+    events = merge(tables)
+    manifest = {
+        "kind": "measured", "job": job.model_dump(mode="json", by_alias=True), "code_version": __version__,
+        "clock": {"method": clocks[-1].method, "uncertainty_ns": max(c.uncertainty_ns for c in clocks)},
+        "seed": job.seed, "ranks_written": list(range(len(tables))), **facts,
+    }  # fmt: skip
+    grid = job.concrete_grid
+    names = {
+        rank: f"rank {rank} ({', '.join(f'{a} {grid.coordinates(rank)[a]}' for a in AXES)})"
+        for rank in range(min(len(tables), MOST_DRAWN))
+    }
+    drawn = events.filter(pa.array(np.isin(events.column("rank").to_numpy(), list(names))))
+    title = f"{job.name} on {job.ranks:,} ranks, measured"
+    page = timeline_html(drawn, names, title, [("grid", str(grid)), *map(_shown, facts.items())])
+    write_trace(directory, manifest, events, texts={"timeline.html": page}, overwrite=overwrite)
+    return events
+
+
+def _shown(fact: tuple[str, Any]) -> tuple[str, str]:
+    return fact[0], ", ".join(map(str, fact[1])) if isinstance(fact[1], list) else str(fact[1])

@@ -1,0 +1,35 @@
+"""What names of ops and numbers of groups in an event table mean."""
+
+from __future__ import annotations
+
+from twin.description.grid import Axis, Grid
+
+
+def short_name(full: str) -> str:
+    """Drop micro-step, phase and block from an op's name.
+
+    >>> short_name("micro0/fwd/block3/mlp_up/gemm"), short_name("optimizer/adamw")
+    ('mlp_up/gemm', 'optimizer/adamw')
+    """
+    parts = full.split("/")
+    if parts[0].startswith("micro"):
+        parts = parts[2:]
+    if len(parts) > 1 and parts[0].startswith("block"):
+        parts = parts[1:]
+    return "/".join(parts)
+
+
+def micro_step(full: str) -> int | None:
+    """Return the micro-step of an op's name, None outside of micro-steps."""
+    first = full.split("/", 1)[0]
+    return int(first[5:]) if first.startswith("micro") and first[5:].isdigit() else None
+
+
+def group_number(grid: Grid, rank: int, axis: Axis) -> int:
+    """Return the number of a rank's group among those of an axis.
+
+    >>> group_number(Grid(data=1, z=2, y=1, x=2), 3, "z")
+    1
+    """
+    inner = grid.inner(axis)
+    return rank // (inner * grid.size(axis)) * inner + rank % inner
