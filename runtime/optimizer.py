@@ -15,6 +15,7 @@ from runtime.mesh import Communicator
 from runtime.ops import Place
 from runtime.optimizer_settings import AdamSettings
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 CLIP = Place("clip")
 OPTIMIZER = Place("")
 ADAM_BYTES_PER_ELEMENT = 28.0
@@ -124,20 +125,19 @@ class Optimizer:
         store.compute.copy_(gathered)
 
     def states(self) -> dict[str, torch.Tensor]:
-        """Return both moments, each (length of this rank's part,), as they would be saved."""
+        """Return both moments of this rank's part, each (length of the part,); zero before the first step."""
         found = {}
-        for name in ("exp_avg", "exp_avg_sq"):
+        for name in MOMENTS:
             flat = torch.zeros_like(self.context.store.master[self.part])
             for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
-                assert self._adam is not None
-                state = self._adam.state.get(weight)
+                state = self._adam.state.get(weight) if self._adam is not None else None
                 if state:
                     flat[begin - self.part.start : end - self.part.start] = state[name]
             found[name] = flat
         return found
 
     def load_states(self, moments: dict[str, torch.Tensor], steps: int) -> None:
-        """Put moments back that `states` returned, after so many steps."""
+        """Put both moments of this rank's part back, as they were after so many steps."""
         for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
             assert self._adam is not None
             inside = slice(begin - self.part.start, end - self.part.start)

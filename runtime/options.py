@@ -133,9 +133,6 @@ def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
         problems.append(
             Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least)
         )
-    if rate.warmup_steps is not None and rate.warmup_steps >= options.steps:
-        problems.append(Problem("train.learning_rate.warmup_steps",
-                                f"must be less than steps {options.steps}", rate.warmup_steps))  # fmt: skip
     if problems:
         raise DescriptionError(problems)
     changes = {

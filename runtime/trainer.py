@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.checkpoint import Checkpoints
+from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.console import Display, Stopwatch
 from runtime.context import Context
 from runtime.data.batches import Batches
@@ -123,12 +123,14 @@ def prepare_directory(plan: Plan, data: DataSet) -> None:
             temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             temporary.replace(out / RUN)
             return
-        found = json.loads((out / RUN).read_text(encoding="utf-8"))
+        text = (out / RUN).read_text(encoding="utf-8")
         probe = out / ".writable"
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
+    try:
+        found = json.loads(text)
     except ValueError:
         raise fail(str(out / RUN), "is damaged; choose another --out, or --force to begin anew") from None
     different = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
@@ -181,7 +183,7 @@ class Run:
             self.step = self.saved_at = self.context.step = loaded.step
             self.modes = dict(loaded.extra.get("gemm_modes", {}))
         elif options.initial_weights is not None:
-            from runtime.checkpoint import import_model  # noqa: PLC0415  rarely needed
+            from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
 
             import_model(Path(options.initial_weights), self.context)
         self.display = Display(shown=self.first, steps=options.steps, start=self.step)
