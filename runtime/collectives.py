@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -38,7 +38,8 @@ class Handle:
     op: Op
     _ops: Ops
     _mesh: Mesh
-    _work: dist.Work | None
+    _work: Any
+    """torch.distributed's own handle; its functions are not typed."""
     _finish: Callable[[], torch.Tensor] | None
 
     def wait(self) -> torch.Tensor:
@@ -79,7 +80,7 @@ class Collectives:
         size = self.mesh.size(communicator)
         full = shard.new_empty(size * shard.numel())
 
-        def launch() -> dist.Work | None:
+        def launch() -> Any:
             group = self.mesh.groups[communicator]
             if self.direct:
                 copies = shard.repeat(size)
@@ -95,7 +96,7 @@ class Collectives:
         size = self.mesh.size(communicator)
         received = torch.empty_like(full) if self.direct else full.new_empty(full.numel() // size)
 
-        def launch() -> dist.Work | None:
+        def launch() -> Any:
             group = self.mesh.groups[communicator]
             if self.direct:
                 return dist.all_to_all_single(received, full, group=group, async_op=True)
@@ -114,7 +115,7 @@ class Collectives:
         exchange = self.direct and size > 2 and buffer.nbytes <= EXCHANGE_BYTES
         received = buffer.new_empty(size * buffer.numel()) if exchange else buffer
 
-        def launch() -> dist.Work | None:
+        def launch() -> Any:
             group = self.mesh.groups[communicator]
             if exchange:
                 copies = buffer.reshape(-1).repeat(size)
@@ -142,7 +143,7 @@ class Collectives:
             communicator=communicator,
         )  # fmt: skip
 
-    def _start(self, op: Op, launch: Callable[[], dist.Work | None],
+    def _start(self, op: Op, launch: Callable[[], Any],
                finish: Callable[[], torch.Tensor]) -> Handle:  # fmt: skip
         listener = self.ops.listener
         try:

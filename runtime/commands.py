@@ -40,8 +40,8 @@ def register(app: typer.Typer, resolve: Resolve) -> None:
 def _train(resolve: Resolve) -> Callable[..., None]:
     def train(
         job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")],
-        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job, "
-                                                            "such as train.steps=100. May be repeated.")] = None,
+        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the "
+                                                            "job, such as train.steps=100. May be repeated.")] = None,
         ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start the job's ranks here, as so many "
                                                   "processes; without it torchrun or srun starts them.")] = None,
         out: Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there "
@@ -49,8 +49,9 @@ def _train(resolve: Resolve) -> Callable[..., None]:
         force: Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")] = False,
         trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this "
                                                    "directory.")] = None,
-        trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Which steps --trace records, counted from 0.")] = "3-5",
-        slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine and stop.")] = False,
+        trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")] = "3-5",
+        slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's "
+                                                "machine, and stop.")] = False,
     ) -> None:  # fmt: skip
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.environment import from_environment
@@ -116,7 +117,9 @@ def _need_torch() -> None:
     from twin.description.problems import fail
 
     if find_spec("torch") is None:
-        raise fail("train", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'")
+        raise fail(
+            "train", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
+        )
 
 
 def _for_ranks(arguments: list[str], job: Job) -> list[str]:
@@ -132,18 +135,18 @@ def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted |
                 process: Process, *, force: bool) -> None:  # fmt: skip
     """Be one rank of the run."""
     from runtime.collectives import CollectiveError
-    from runtime.diagnosis import NonFinite
-    from runtime.launch import Disagreement
+    from runtime.diagnosis import NonFiniteError
+    from runtime.launch import DisagreementError
     from runtime.trainer import Plan, train
 
     code = 0
     try:
         train(Plan(job, options, out, trace, force=force and process.attempt == 0), process)
-    except Disagreement:
+    except DisagreementError:
         if process.rank == 0:
             raise
         code = 2  # rank 0 says it for all
-    except NonFinite as error:
+    except NonFiniteError as error:
         code = 1
         if process.rank == 0:
             print(f"fourfold: {error}", file=sys.stderr)

@@ -53,7 +53,9 @@ class Display:
                 self._task, completed=figures["step"] + 1, figures=line(figures, short=True)
             )
         elif (figures["step"] + 1) % self._every == 0 or figures["step"] + 1 == self.steps:
-            self.say(f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}")
+            self.say(
+                f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}"
+            )
 
     def close(self) -> None:
         """Take the bar away."""
@@ -75,7 +77,10 @@ def line(figures: Mapping[str, Any], *, short: bool = False) -> str:
     if figures.get("tokens_per_second"):
         parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
     if figures.get("model_flops_utilisation") is not None:
-        parts.append(f"{figures['model_flops_utilisation'] * 100:.1f} %" + ("" if short else " model-FLOP utilisation"))
+        parts.append(
+            f"{figures['model_flops_utilisation'] * 100:.1f} %"
+            + ("" if short else " model-FLOP utilisation")
+        )
     parts.append(f"{figures['memory_bytes'] / 1e9:.1f} GB")
     return "  ".join(parts)
 

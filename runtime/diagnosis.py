@@ -16,7 +16,7 @@ from runtime.step import MicroBatch, Trainee
 T = TypeVar("T")
 
 
-class NonFinite(RuntimeError):
+class NonFiniteError(RuntimeError):
     """The loss or the gradient is not a number any more."""
 
 
@@ -35,8 +35,9 @@ class FiniteCheck:
         return result
 
     def start(self, op: Op, run: Callable[[], T]) -> T:
-        """Start a collective; its result is seen in what uses it."""
+        """Start a collective; its result is seen when it is waited for."""
         self._count += 1
+        del op
         return run()
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
@@ -59,7 +60,7 @@ def _finite(result: object) -> bool:
     return True
 
 
-def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> NonFinite:
+def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> NonFiniteError:
     """Run the step's forward and backward passes again, looking at every op.
 
     The optimizer has not changed the weights if it saw the gradient's norm. Every rank must call it;
@@ -79,7 +80,7 @@ def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> Non
     order = 0
     if found is None and check.first is not None:
         order, found = check.first
-    return NonFinite(_earliest(context, step, order, found))
+    return NonFiniteError(_earliest(context, step, order, found))
 
 
 def _earliest(context: Context, step: int, order: int, found: str | None) -> str:

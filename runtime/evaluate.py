@@ -28,8 +28,8 @@ def validation_loss(context: Context, model: GPT, batches: Batches, sequences: i
         window = torch.stack([torch.from_numpy(batches.sequences(i, 1)[0]) for i in numbers])
         window = window.to(context.device)
         counts = torch.tensor([float(i < sequences) for i in range(first, first + micro)])
-        weights = counts[:, None].expand(micro, batches.sequence).to(
-            context.device, context.master_type
+        weights = (
+            counts[:, None].expand(micro, batches.sequence).to(context.device, context.master_type)
         )
         loss = model.loss(window[:, :-1], window[:, 1:], weights, backward=False)
         total += loss.double()
@@ -59,7 +59,7 @@ def generate(context: Context, model: GPT, prompt: list[int], count: int,
 
 def _last_logits(context: Context, model: GPT, window: torch.Tensor) -> torch.Tensor:
     """Logits of the next token (V,), in float32 on the CPU."""
-    logits = model(window)[-1].float().contiguous()
+    logits: torch.Tensor = model(window)[-1].float().contiguous()
     if context.mesh.grid.y > 1:
         logits = context.collectives.all_gather(GENERATE, "y", logits).wait()
     return logits[: context.job.model.vocabulary].cpu()

@@ -177,9 +177,7 @@ class WeightGathers:
 
         With `until`, only for the first so many of all that `scattered` counts.
         """
-        while self._scatters and (
-            until is None or self.scattered - len(self._scatters) < until
-        ):
+        while self._scatters and (until is None or self.scattered - len(self._scatters) < until):
             deliver(*self._scatters.popleft())
 
     def end_micro_step(self) -> None:

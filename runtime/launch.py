@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime.environment import Process
 from twin.description.problems import DescriptionError, fail
@@ -21,12 +22,12 @@ from twin.description.problems import DescriptionError, fail
 T = TypeVar("T")
 
 
-def open_store(process: Process, timeout_seconds: float) -> dist.Store:
+def open_store(process: Process, timeout_seconds: float) -> Store:
     """Connect to the meeting point, or open it on rank 0."""
     wait = timedelta(seconds=timeout_seconds)
     keeps = process.rank == 0 and not process.agent_store
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             process.address, process.port, world_size=process.ranks, is_master=keeps, timeout=wait,
             wait_for_workers=False, master_listen_fd=process.socket if keeps else None,
         )  # fmt: skip
@@ -39,16 +40,13 @@ def open_store(process: Process, timeout_seconds: float) -> dist.Store:
             "MASTER_ADDR", f"rank {process.rank} cannot reach the meeting point "
             f"{process.address}:{process.port} within {timeout_seconds:g} s ({text.splitlines()[0]})",
         ) from None  # fmt: skip
-    return dist.PrefixStore(f"attempt{process.attempt}", store)
+    return PrefixStore(f"attempt{process.attempt}", store)
 
 
-def agree(
-    store: dist.Store | None, process: Process, what: str, check: Callable[[], T]
-) -> T:
-    """Run a check named `what` on every rank and return its result; if it fails anywhere, fail
-    everywhere, and say where.
+def agree(store: Store | None, process: Process, what: str, check: Callable[[], T]) -> T:
+    """Run a check named `what` on every rank and return its result.
 
-    Raises DescriptionError.
+    If it fails anywhere it fails everywhere, saying where. Raises DescriptionError.
     """
     problem, result = "", None
     try:
@@ -67,14 +65,14 @@ def agree(
         if text:
             where.setdefault(text, []).append(rank)
     if where:
-        raise Disagreement(
+        raise DisagreementError(
             [text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}"
              for text, ranks in where.items()]
         )  # fmt: skip
     return cast("T", result)
 
 
-class Disagreement(DescriptionError):
+class DisagreementError(DescriptionError):
     """What `agree` found, the same on every rank."""
 
     def __init__(self, texts: list[str]) -> None:
@@ -92,7 +90,9 @@ def choose_device(wanted: str, process: Process) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise fail("train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted)
+        raise fail(
+            "train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted
+        )
     count = torch.cuda.device_count()
     # with one device visible to each task (--gpus-per-task), its number is 0 for all of them
     index = process.local_rank if count > 1 else 0
@@ -102,7 +102,7 @@ def choose_device(wanted: str, process: Process) -> torch.device:
     return torch.device("cuda", index)
 
 
-def join(process: Process, store: dist.Store, device: torch.device, timeout_seconds: float) -> None:
+def join(process: Process, store: Store, device: torch.device, timeout_seconds: float) -> None:
     """Make torch.distributed's world: NCCL/RCCL on GPUs, gloo on CPUs."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -114,5 +114,7 @@ def join(process: Process, store: dist.Store, device: torch.device, timeout_seco
 
 def set_threads(process: Process, wanted: int | None) -> None:
     """Give a rank its share of the host's cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     torch.set_num_threads(wanted or max(1, cores // process.local_ranks))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from runtime.environment import STORE_SOCKET
 
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 8.0
 """How long survivors may take to notice and tell."""
 POLL_SECONDS = 0.05
 

@@ -41,7 +41,9 @@ class Block(torch.nn.Module):
         self.context, self.layer = context, layer
         place = self.place = Place(f"block{layer}", layer)
 
-        def linear(name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1) -> Linear4D:
+        def linear(
+            name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1
+        ) -> Linear4D:
             # what is added to the residual stream starts smaller, as in GPT-2
             init = INIT / (2 * model.layers) ** 0.5 if transposed else INIT
             return Linear4D(context, f"blocks.{layer}.{name}", place.under(name), n, k,

@@ -33,7 +33,10 @@ class Optimizer:
         first = length * context.mesh.coordinates["data"] if self.sharded else 0
         self.part = slice(first, first + length)
         decayed, used = store.decayed, store.used
-        bounds = [(first, min(first + length, decayed)), (max(first, decayed), min(first + length, used))]
+        bounds = [
+            (first, min(first + length, decayed)),
+            (max(first, decayed), min(first + length, used)),
+        ]
         self.spans = [(begin, end) for begin, end in bounds if end > begin]
         self._weights = [torch.nn.Parameter(store.master[b:e]) for b, e in self.spans]
         groups = [
@@ -75,8 +78,8 @@ class Optimizer:
 
         def squares() -> torch.Tensor:
             total = store.gradient.new_zeros(1)
-            for begin, end in store.ranges_counted_once():
-                begin, end = max(begin, self.part.start), min(end, self.part.stop)
+            for first, last in store.ranges_counted_once():
+                begin, end = max(first, self.part.start), min(last, self.part.stop)
                 if begin < end:
                     total += torch.linalg.vector_norm(store.gradient[begin:end]) ** 2
             return total
@@ -90,9 +93,7 @@ class Optimizer:
             over.append("data")
         for communicator in over:
             if context.mesh.size(communicator) > 1:
-                context.collectives.all_reduce(
-                    CLIP, communicator, total, phase="optimizer"
-                ).wait()
+                context.collectives.all_reduce(CLIP, communicator, total, phase="optimizer").wait()
         return total.sqrt()[0]
 
     def _scale(self, norm: torch.Tensor) -> None:

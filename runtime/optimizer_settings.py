@@ -16,7 +16,7 @@ class Schedule:
     steps: int
 
     def at(self, step: int) -> float:
-        """Learning rate of step 0, 1, …
+        """Return the learning rate of step 0, 1, and so on.
 
         >>> Schedule(1.0, 0.1, 2, 10).at(0), Schedule(1.0, 0.1, 2, 10).at(10)
         (0.5, 0.1)

@@ -20,7 +20,7 @@ MOST_ELEMENTS = 1 << 22
 
 
 def key(*parts: object) -> int:
-    """Make a 64-bit key from whatever names the use: seed, parameter, step, …"""
+    """Make a 64-bit key from whatever names the use: seed, parameter, step."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
 

@@ -1,5 +1,4 @@
-"""Which part of a full parameter a rank holds: pure arithmetic, shared by layers, initialisation
-and checkpoints.
+"""Which part of a full parameter a rank holds: arithmetic for layers, initialisation, checkpoints.
 
 A parameter of full shape [n] or [n, k] is cut twice. First each dim may be split over an axis
 (x or y); dim 0 may consist of parts (q, k, v, or gate and up) that are split each on their own, so
@@ -123,7 +122,8 @@ class Shard:
         count = min(count, full_part - inside)
         if count <= 0:
             return  # rows that pad the last rank's part
-        offsets, sizes = (part * full_part + inside,), (count,)
+        offsets: tuple[int, ...] = (part * full_part + inside,)
+        sizes: tuple[int, ...] = (count,)
         if len(self.spec.shape) == 2:
             axis = self.spec.axes[1]
             column += self.local_shape[1] * (self.coordinates[axis] if axis else 0)

@@ -62,7 +62,7 @@ def train(plan: Plan, process: Process) -> None:
     """Train on this rank until the last step; every rank of the job must call it.
 
     Raises DescriptionError for what the user can mend, CollectiveError if a peer is lost,
-    NonFinite if the loss is no number any more.
+    NonFiniteError if the loss is no number any more.
     """
     options = plan.options
     set_threads(process, options.threads)
@@ -132,8 +132,12 @@ def prepare_directory(plan: Plan, data: DataSet) -> None:
     try:
         found = json.loads(text)
     except ValueError:
-        raise fail(str(out / RUN), "is damaged; choose another --out, or --force to begin anew") from None
-    different = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
+        raise fail(
+            str(out / RUN), "is damaged; choose another --out, or --force to begin anew"
+        ) from None
+    different = [
+        key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]
+    ]
     if different:
         raise fail(str(out), f"holds a run with another {', '.join(different)}; choose another --out, "
                    "or --force to delete it and begin anew")  # fmt: skip
@@ -163,11 +167,15 @@ class Run:
         self.model = GPT(self.context)
         self.trainee = Trainee(self.context, self.model, Optimizer(self.context, options.adam))
         vocabulary = job.model.vocabulary
-        goldfish = options.goldfish and Goldfish(options.goldfish.k, options.goldfish.h)
+        goldfish = (
+            None if options.goldfish is None else Goldfish(options.goldfish.k, options.goldfish.h)
+        )
         self.feed = Feed(
             self.context, Batches(data.train, job.model.sequence, job.seed, vocabulary), goldfish
         )
-        self.held_out = Batches(data.validation, job.model.sequence, job.seed, vocabulary, shuffle=False)
+        self.held_out = Batches(
+            data.validation, job.model.sequence, job.seed, vocabulary, shuffle=False
+        )
         self.checkpoints = Checkpoints(plan.out / CHECKPOINTS, mesh, keep=options.checkpoints.keep)
         self.step = 0
         self.saved_at = -1
@@ -217,12 +225,16 @@ class Run:
         choices = tune(context, self.model)
         self.modes = {str(choice.signature): choice.mode for choice in choices}
         for each in choices:
-            self.display.say(f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode")
+            self.display.say(
+                f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode"
+            )
 
     def loop(self) -> None:
         """Train until the last step."""
-        options, watch = self.plan.options, Stopwatch()
-        since = self.step
+        options = self.plan.options
+        if self.step == 0:
+            self._evaluate()  # where it starts from
+        watch, since = Stopwatch(), self.step
         while self.step < options.steps:
             batch = self.feed.step(self.step)
             rate = options.schedule.at(self.step)
@@ -230,7 +242,7 @@ class Run:
                 self.tracer.before(self.step)
             figures = self.trainee.step(batch, rate)
             if self.tracer is not None:
-                self.tracer.after(self.step)
+                self.tracer.after()
             if (self.step + 1) % options.log_every == 0 or self.step + 1 == options.steps:
                 loss = float(figures.loss)
                 norm = None if figures.gradient_norm is None else float(figures.gradient_norm)
@@ -254,7 +266,11 @@ class Run:
         context, job = self.context, self.plan.job
         if not self.first:
             return
-        fast = speed(job, seconds, peak_known=job.machine.device.type == "gpu" and context.device.type == "cuda")
+        fast = speed(
+            job,
+            seconds,
+            peak_known=job.machine.device.type == "gpu" and context.device.type == "cuda",
+        )
         figures = {
             "step": self.step, "loss": loss, "gradient_norm": norm, "learning_rate": rate,
             "tokens": (self.step + 1) * job.tokens_per_step, "seconds": seconds,

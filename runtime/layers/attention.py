@@ -88,7 +88,9 @@ class Attention4D(torch.nn.Module):
         return torch.stack((*turned, v), 1).flatten(1)
 
 
-def rotary_angles(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_angles(
+    length: int, size: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine (s, d/2) of each position's turn in each plane, in float64."""
     speed = ROTARY_BASE ** (-torch.arange(0, size, 2, device=device, dtype=torch.float64) / size)
     angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * speed
@@ -100,4 +102,6 @@ def _turned(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch
     wide = torch.promote_types(x.dtype, torch.float32)
     cosine, sine = (angle[None, :, None, :].to(wide) for angle in angles)
     first, second = x.to(wide).chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(
+        x.dtype
+    )

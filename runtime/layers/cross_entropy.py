@@ -37,9 +37,7 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
             scores[:, valid:] = -torch.inf
         return scores, scores.amax(1)
 
-    scores, top = ops.compute(
-        PLACE, "maximum", maximum, phase="loss", bytes_=count * (e + 2.0 * w)
-    )
+    scores, top = ops.compute(PLACE, "maximum", maximum, phase="loss", bytes_=count * (e + 2.0 * w))
     if split:
         top = collectives.all_reduce(
             PLACE, "y", top, reduction="max", name="maximum", phase="loss"

@@ -26,12 +26,16 @@ def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
     """Add an update (m, h/G_x), thinned by dropout, to the residual stream."""
     size, drop = float(stream.nbytes), context.job.dropout
     if not drop or not context.training:
-        return Region(context.ops, place, name, torch.add, 3 * size, 0.0)(stream, update)
+        # no work of its own in backward: the gradient goes both ways as it is
+        return Region(context.ops, place, name, torch.add, 3 * size, backward_name=None)(
+            stream, update
+        )
     keep = kept(context, place, name, update)
     run = fused(context, dropped_sum)
     return Region(
-        context.ops, place, name, lambda a, b: run(a, b, keep, 1.0 / (1.0 - drop)), 5 * size, 2 * size
-    )(stream, update)
+        context.ops, place, name, lambda a, b: run(a, b, keep, 1.0 / (1.0 - drop)), 5 * size,
+        2 * size, backward_name=f"{name}_dropout",
+    )(stream, update)  # fmt: skip
 
 
 def kept(context: Context, place: Place, name: str, activation: torch.Tensor) -> torch.Tensor:

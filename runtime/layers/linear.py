@@ -80,7 +80,9 @@ class Linear4D(torch.nn.Module):
             context.collectives.all_reduce(self.place, reduce_over, output).wait()
             if bias is not None:
                 added = bias
-                ops.compute(self.place, "bias", lambda: output.add_(added), bytes_=2.0 * output.nbytes)
+                ops.compute(
+                    self.place, "bias", lambda: output.add_(added), bytes_=2.0 * output.nbytes
+                )
         return output
 
     def compute_backward(

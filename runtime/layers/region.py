@@ -27,6 +27,8 @@ class Region:
     backward_bytes: float = 0.0
     flops: float = 0.0
     """Of the forward pass; the backward pass counts twice."""
+    backward_name: str | None = ""
+    """Name in the backward pass if it is another; None if there is no work in it."""
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Run it."""
@@ -60,13 +62,17 @@ class _Region(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         region: Region = ctx.region
         wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
-        found = iter(
-            region.ops.compute(
-                region.place, region.name,
-                lambda: torch.autograd.grad(ctx.output, wanted, gradient), phase="bwd",
+
+        def run() -> tuple[torch.Tensor, ...]:
+            return torch.autograd.grad(ctx.output, wanted, gradient)
+
+        if region.backward_name is None:
+            found = iter(run())
+        else:
+            found = iter(region.ops.compute(
+                region.place, region.backward_name or region.name, run, phase="bwd",
                 flops=2 * region.flops, bytes_=region.backward_bytes,
-            )
-        )  # fmt: skip
+            ))  # fmt: skip
         gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
         ctx.leaves = ctx.output = None
         return (None, *gradients)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 
@@ -53,9 +53,9 @@ class HostListener:
         note = Note(op, "collective", self.step, time.monotonic_ns())
         self.notes.append(note)
         self._flight[op.name] = note
-        work: Any = run()
+        work = run()
         if work is not None:
-            work.get_future().add_done_callback(lambda _: _end(note))
+            cast("Any", work).get_future().add_done_callback(lambda _: _end(note))
         return work
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
@@ -137,7 +137,8 @@ class DeviceListener:
         torch.cuda.synchronize()
 
         def at(event: Any) -> int:
-            return self._zero_ns + round(self._zero.elapsed_time(event) * 1e6)
+            milliseconds: float = self._zero.elapsed_time(event)
+            return self._zero_ns + round(milliseconds * 1e6)
 
         return [Note(n.op, n.kind, self.step, at(n.begin), at(n.end)) for n in self._notes]
 

@@ -36,11 +36,8 @@ class Tracer:
             self._listener = DeviceListener(step) if on_device else HostListener(step)
             self.context.ops.listener = self._listener
 
-    def after(self, step: int) -> None:
-        """Keep what was heard; after the last wanted step, write everything.
-
-        Every rank must call it.
-        """
+    def after(self) -> None:
+        """Keep what was heard."""
         if self._listener is not None:
             self._notes += self._listener.finish()
             self._listener = self.context.ops.listener = None

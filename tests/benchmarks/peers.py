@@ -33,7 +33,9 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, s, _ = x.shape
         y = self.norm1(x)
-        q, k, v = (f(y).view(b, s, -1, HIDDEN // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(y).view(b, s, -1, HIDDEN // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).reshape(b, s, -1))
         return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -42,7 +44,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(SEQUENCE, HIDDEN)
+        self.tokens, self.positions = (
+            nn.Embedding(VOCABULARY, HIDDEN),
+            nn.Embedding(SEQUENCE, HIDDEN),
+        )
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(HIDDEN, bias=False)
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
@@ -60,7 +65,9 @@ class GPT(nn.Module):
 def tensor_parallel(model: GPT, mesh: Any) -> None:
     for block in model.blocks:
         columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
-        parallelize_module(block, mesh, {**columns, "o": RowwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(
+            block, mesh, {**columns, "o": RowwiseParallel(), "down": RowwiseParallel()}
+        )
     parallelize_module(model, mesh, {"head": ColwiseParallel(output_layouts=Replicate())})
 
 
@@ -115,7 +122,9 @@ def trainer(kind: str, windows: torch.Tensor) -> Callable[[int], float]:
 
     def step(index: int) -> float:
         window = windows[index % len(windows)][part * local : (part + 1) * local]
-        loss = functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+        loss = functional.cross_entropy(
+            model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten()
+        )
         loss.backward()
         clip(list(groups.values()))
         adam.step()

@@ -76,7 +76,10 @@ def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[s
     shape = (8, peers.SEQUENCES, peers.SEQUENCE + 1)
     windows = torch.randint(0, peers.VOCABULARY, shape, generator=generator)
     alone = peer == "serial"
-    contestants = {"fourfold": lambda: ours(worker, grid, windows), "peer": lambda: peers.trainer(peer, windows)}
+    contestants = {
+        "fourfold": lambda: ours(worker, grid, windows),
+        "peer": lambda: peers.trainer(peer, windows),
+    }
     steps, seconds, memory = {}, {name: [] for name in contestants}, {}
     for name, make in contestants.items():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -108,9 +111,14 @@ def main() -> None:
         if only not in title:
             continue
         ranks = 1 if peer == "serial" else RANKS
-        found = pool.run("tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds)[0]
-        row = {f"{name} tokens/s, {how}": round(tokens / pick(times))
-               for name, times in found.items() for how, pick in (("best", min), ("median", statistics.median))}
+        found = pool.run(
+            "tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds
+        )[0]
+        row = {
+            f"{name} tokens/s, {how}": round(tokens / pick(times))
+            for name, times in found.items()
+            for how, pick in (("best", min), ("median", statistics.median))
+        }
         for how, pick in (("best", min), ("median", statistics.median)):
             row[f"ratio, {how}"] = round(pick(found["peer"]) / pick(found["fourfold"]), 3)
         answer[title] = row

@@ -27,7 +27,13 @@ Pieces = dict[str, list[tuple[tuple[int, ...], np.ndarray]]]
 def describe(grid: dict[str, int], **options: Any) -> Job:
     """The job of a case."""
     ranks = int(np.prod(list(grid.values())))
-    options = {"model": MODEL, "machine": "laptop", "precision": "fp32", "recompute": False, **options}
+    options = {
+        "model": MODEL,
+        "machine": "laptop",
+        "precision": "fp32",
+        "recompute": False,
+        **options,
+    }
     micro = SEQUENCES // (grid["data"] * grid["z"] * options.pop("micro_steps", 2))
     options["batch"] = {"sequences": SEQUENCES, "micro_sequences": micro}
     options["machine"] = {"extends": "laptop", "nodes": 8}
@@ -88,5 +94,7 @@ def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
         ]  # fmt: skip
         figures = trainee.step(batch, RATES[step])
         losses.append(figures.loss.item())
-        norms.append(float("nan") if figures.gradient_norm is None else figures.gradient_norm.item())
+        norms.append(
+            float("nan") if figures.gradient_norm is None else figures.gradient_norm.item()
+        )
     return losses, norms, pieces(trainee)

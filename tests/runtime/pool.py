@@ -55,15 +55,15 @@ def serve(rank: int, size: int, store: str, pipe: Any) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", rank=rank, world_size=size, store=dist.FileStore(store, size)
-    )
+    dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
     worker = Worker(rank)
     while (task := pipe.recv()) is not None:
         name, arguments = task
         module, _, function = name.partition(":")
         try:
-            pipe.send((True, getattr(importlib.import_module(module), function)(worker, **arguments)))
+            pipe.send(
+                (True, getattr(importlib.import_module(module), function)(worker, **arguments))
+            )
         except BaseException:
             pipe.send((False, traceback.format_exc()))
     pipe.close()

@@ -45,7 +45,9 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
 NAMES = list(VARIANTS)
 SAMPLE = [
-    *((grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)),  # every grid, every option
+    *(
+        (grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)
+    ),  # every grid, every option
     *random.Random(20261120).sample(CASES, 25),
 ]
 
@@ -92,7 +94,9 @@ def assemble(ranks: list[parity.Pieces]) -> dict[str, np.ndarray]:
 
 def check(pool: Any, grid: dict[str, int], variant: str, dtype: str) -> None:
     ranks = int(np.prod(list(grid.values())))
-    answers = pool.run("tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, **VARIANTS[variant])
+    answers = pool.run(
+        "tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, **VARIANTS[variant]
+    )
     losses, norms, parameters = serial(variant, dtype)
     tolerance = TOLERANCE[dtype]
     for loss, norm, _ in answers:

@@ -1,0 +1,103 @@
+"""Running `fourfold train` as a user does, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SMALL: dict[str, Any] = {
+    "name": "small", "machine": "laptop", "ranks": 2, "precision": "fp32", "recompute": False,
+    "model": {"layers": 2, "hidden": 32, "heads": 4, "sequence": 16, "vocabulary": 256},
+    "grid": {"data": 1, "z": 2, "y": 1, "x": 1}, "batch": {"sequences": 8, "micro_sequences": 2},
+    "train": {
+        "steps": 12, "learning_rate": {"peak": 1.0e-3}, "evaluation": {"sequences": 4},
+        "checkpoints": {"every": 2}, "sample": {"tokens": 5}, "timeout": "60 s",
+    },
+}  # fmt: skip
+
+
+def write_job(folder: Path, **changes: Any) -> Path:
+    """Write a small job file; `train` is merged, other keys replaced."""
+    train = {**SMALL["train"], **changes.pop("train", {})}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes, "train": train}), encoding="utf-8")
+    return path
+
+
+def command(job: Path, *arguments: str) -> list[str]:
+    """The command line."""
+    return [sys.executable, "-m", "twin", "train", str(job), *arguments]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Nothing of a launcher, one thread a rank."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC"))}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        kept.pop(name, None)
+    return {**kept, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **extra}
+
+
+def train(
+    job: Path, *arguments: str, timeout: float = 120, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    return subprocess.run(
+        command(job, *arguments), capture_output=True, text=True, timeout=timeout, check=False,
+        env=environment(**extra),
+    )  # fmt: skip
+
+
+def start(job: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+    """Begin a run."""
+    return subprocess.Popen(
+        command(job, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(**extra),
+    )  # fmt: skip
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[int]:
+    """Process numbers of the ranks, in order."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = {}
+    for child in children:
+        words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        ranks = [word[5:] for word in words if word.startswith(b"RANK=")]
+        if ranks:
+            found[int(ranks[0])] = int(child)
+    return [found[rank] for rank in sorted(found)]
+
+
+def losses(out: Path) -> dict[int, float]:
+    """Loss of every step that is written."""
+    path = out / "metrics.jsonl"
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def wait_for_step(
+    process: subprocess.Popen[str], out: Path, step: int, seconds: float = 60
+) -> None:
+    """Wait until a step is written."""
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and max(losses(out), default=-1) < step:
+        assert time.monotonic() < deadline, "the run does not get ahead"
+        time.sleep(0.02)
+
+
+def kill_rank(
+    process: subprocess.Popen[str], rank: int, how: signal.Signals = signal.SIGKILL
+) -> None:
+    """Send a signal to one rank, if it is still there."""
+    pids = ranks_of(process) if process.poll() is None else []
+    if rank < len(pids):
+        os.kill(pids[rank], how)
