@@ -56,7 +56,8 @@ def masks(goldfish: bool) -> list[torch.Tensor]:
 
 def build(job: Job, mesh: Any, dtype: torch.dtype) -> Trainee:
     """Make model and optimizer of one rank."""
-    context = Context(job, mesh, torch.device("cpu"), dtype, dtype)
+    master = torch.float32 if dtype == torch.bfloat16 else dtype
+    context = Context(job, mesh, torch.device("cpu"), dtype, master)
     return Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
 
 
@@ -84,7 +85,7 @@ def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
     losses, norms = [], []
     for step in range(steps):
         window, mask = windows(job.model.vocabulary)[step], masks(goldfish)[step]
-        mask = mask.to(getattr(torch, dtype))
+        mask = mask.to(trainee.context.master_type)
         weights = mask / mask.sum()
         first = mesh.replica * local
         batch = [

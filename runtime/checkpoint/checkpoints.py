@@ -1,0 +1,230 @@
+"""Checkpoints of a training run: saved while training goes on, loaded on any grid.
+
+`save` copies weights and moments to host memory and returns; a background thread writes them with
+PyTorch's distributed checkpoint. `load_latest` takes the newest checkpoint that is whole: nothing
+reaches the model before all ranks have read and verified their parts of it, so that no rank goes
+on from another step than the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import threading
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from runtime.checkpoint import directory
+from runtime.checkpoint.fit import check_checkpoint
+from runtime.checkpoint.host import Incoming, Outgoing
+from runtime.checkpoint.manifest import Manifest, parse, read_text
+from runtime.checkpoint.planner import LoadPieces, SavePieces
+from runtime.checkpoint.storage import Reader, Writer
+from runtime.checkpoint.team import Team
+from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.collectives import CollectiveError
+from runtime.context import Context
+from runtime.mesh import Mesh
+from runtime.optimizer import Optimizer
+from twin.description.grid import Grid
+from twin.description.problems import DescriptionError, Problem, fail
+
+TIMEOUT_SECONDS = 1800.0
+"""How long ranks wait for the slowest disk among them."""
+REMEDIES = {
+    errno.ENOSPC: "free space there", errno.EDQUOT: "raise the quota there",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded, and what was passed over."""
+
+    step: int
+    """Optimizer steps done."""
+    samples: int
+    """Sequences consumed."""
+    extra: dict[str, Any]
+    """As given to `save`."""
+    grid: Grid
+    """It was saved on."""
+    path: Path
+    rejected: tuple[str, ...] = ()
+    """A line for each newer checkpoint that could not be used: which file, and why."""
+
+
+@dataclass
+class _Job:
+    """One checkpoint being written."""
+
+    writer: Writer
+    thread: threading.Thread | None = None
+    error: Exception | None = None
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one run in one directory. Every rank makes one and calls the same methods.
+
+    Making it creates the directory, and removes what a run that died has left half-written; raises
+    DescriptionError if it cannot be written.
+    """
+
+    root: Path
+    mesh: Mesh
+    keep: int = 3
+    """How many complete checkpoints stay."""
+    timeout_seconds: float = TIMEOUT_SECONDS
+    group: dist.ProcessGroup | None = None
+    """On gloo, over the ranks of the mesh, used by nobody else meanwhile; made if absent."""
+    _team: Team = field(init=False, repr=False)
+    _outgoing: Outgoing | None = field(init=False, default=None, repr=False)
+    _job: _Job | None = field(init=False, default=None, repr=False)
+    _useless: set[Path] = field(init=False, default_factory=set, repr=False)
+    """Checkpoints that could not be loaded: they do not count as kept."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise fail("checkpoints.keep", "keep at least 1 checkpoint", self.keep)
+        self._team = Team.of(self.mesh, self.group, timeout_seconds=self.timeout_seconds)
+        if self._team.group is None:
+            # one rank saves alone on purpose; set here, since filters belong to all threads at once
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        try:
+            self._team.from_first(lambda: directory.start(self.root))
+        except OSError as error:
+            raise _not_written(self.root, error) from None
+
+    def save(self, context: Context, optimizer: Optimizer, *, step: int, samples: int,
+             extra: dict[str, Any] | None = None) -> None:  # fmt: skip
+        """Save the state after `step` optimizer steps and `samples` sequences.
+
+        Returns when the state is copied to host memory; waits before that for the checkpoint
+        before, whose errors it raises (see `wait`). `extra` is whatever else a resumed run wants
+        to know, as JSON.
+        """
+        self.wait()
+        facts = Manifest(
+            step=step, samples=samples, grid=context.mesh.grid, tensors={},
+            model=context.job.model.model_dump(mode="json"),
+            extra=json.loads(json.dumps(extra or {}, allow_nan=False)),
+        )  # fmt: skip
+        if self._outgoing is None or self._outgoing.optimizer is not optimizer:
+            self._outgoing = Outgoing(context, optimizer)
+        self._outgoing.fill()
+        job = self._job = _Job(Writer(self.root, facts))
+        job.thread = threading.Thread(
+            target=self._write, args=(job, self._outgoing), name="checkpoint", daemon=True
+        )
+        job.thread.start()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint being written, if there is one.
+
+        Raises on every rank, if it could not be written: DescriptionError with the reason and the
+        remedy, CollectiveError if a peer died. Earlier checkpoints stay as they are.
+        """
+        job, self._job = self._job, None
+        if job is None or job.thread is None:
+            return
+        job.thread.join()
+        if job.error is not None:
+            raise job.error
+
+    def close(self) -> None:
+        """Wait for what is being written; the last call."""
+        self.wait()
+        self._outgoing = None
+
+    def _write(self, job: _Job, outgoing: Outgoing) -> None:
+        """Write one checkpoint, in the background."""
+        try:
+            save(
+                dict(outgoing.state), storage_writer=job.writer, planner=SavePieces(),
+                process_group=self._team.group, no_dist=self._team.group is None,
+            )  # fmt: skip
+        except CheckpointException as error:
+            job.error = self._explained(error)
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            job.error = CollectiveError(f"{self.mesh.where()}: checkpoint of step {job.writer.facts.step} "
+                                        f"failed: a peer has probably died ({reason})")  # fmt: skip
+        except Exception as error:  # whatever it is, the thread that trains has to know
+            job.error = error
+        if job.writer.final is not None:
+            self._useless.discard(job.writer.final)
+            with suppress(OSError):  # old checkpoints that stay do no harm
+                directory.retain(job.writer.final, self.keep, self._useless)
+        elif job.writer.temporary is not None:
+            shutil.rmtree(job.writer.temporary, ignore_errors=True)
+
+    def _explained(self, error: CheckpointException) -> Exception:
+        for rank, (cause, _) in sorted(error.failures.items()):
+            if isinstance(cause, OSError):
+                return _not_written(self.root, cause, f"rank {rank}: ")
+        return RuntimeError(str(error))
+
+    def load_latest(self, context: Context, optimizer: Optimizer | None = None) -> Loaded | None:
+        """Load the newest checkpoint that is whole, on whatever grid it was saved.
+
+        Without an optimizer only weights are loaded. Returns None if there is no checkpoint at
+        all. Raises DescriptionError if there are some but none is whole, or if the newest is of another model.
+        """
+        self.wait()
+        rejected: list[tuple[Path, str]] = []
+        for path in self._team.from_first(lambda: directory.newest_first(self.root)):
+            try:
+                manifest = self._load(path, context, optimizer)
+            except UnusableFileError as error:
+                rejected.append((path, str(error)))
+                continue
+            self._useless = {path for path, _ in rejected}
+            lines = tuple(f"{reason}; {path.name} is passed over" for path, reason in rejected)
+            return Loaded(
+                manifest.step, manifest.samples, manifest.extra, manifest.grid, path, lines
+            )
+        if rejected:
+            remedy = "restore one from a copy, or train from the beginning in another directory"
+            problems = [Problem(path.name, reason) for path, reason in rejected]
+            raise DescriptionError(
+                [*problems, Problem("", remedy)], f"no checkpoint in {self.root} is usable"
+            )
+        return None
+
+    def _load(self, path: Path, context: Context, optimizer: Optimizer | None) -> Manifest:
+        """Load one checkpoint; raises UnusableFileError on every rank if any rank cannot."""
+        # one rank reads the manifest for all: fewer readers, and all judge the same text
+        manifest = parse(self._team.from_first(lambda: read_text(path)), path)
+        check_checkpoint(manifest, context, path)
+        incoming = Incoming(context, optimizer)
+        try:
+            load(
+                dict(incoming.state), storage_reader=Reader(path, manifest), planner=LoadPieces(),
+                process_group=self._team.group, no_dist=self._team.group is None,
+            )  # fmt: skip
+        except CheckpointException as error:
+            # raised on all ranks alike, after all have read
+            causes = [cause for _, (cause, _) in sorted(error.failures.items())]
+            strange = [cause for cause in causes if not isinstance(cause, UnusableFileError)]
+            if strange:
+                raise RuntimeError(str(error)) from strange[0]
+            raise causes[0] from None
+        incoming.apply(manifest.step)
+        return manifest
+
+
+def _not_written(root: Path, error: OSError, where: str = "") -> DescriptionError:
+    remedy = REMEDIES.get(error.errno or 0)
+    remedy = f"{remedy}, or choose another directory" if remedy else "choose another directory"
+    return fail(str(root), f"checkpoint cannot be written: {where}{error.strerror}; {remedy}; "
+                           "earlier checkpoints are as they were")  # fmt: skip

@@ -1,0 +1,87 @@
+"""Whether a checkpoint, or a full model, fits the model that is to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.manifest import Manifest
+from runtime.checkpoint.pieces import MODEL, tensor_names
+from runtime.checkpoint.tensor_file import DTYPE_NAMES
+from runtime.context import Context
+from twin.description.problems import DescriptionError, Problem, did_you_mean
+
+MOST_SHOWN = 12
+SAME = ("heads", "activation", "positions")
+"""Keys of a model that the shapes of its weights do not tell."""
+
+Descriptions = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype by name."""
+
+
+def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
+    """Refuse a checkpoint of another model, naming what is there and what is needed."""
+    store = context.store
+    dtype = DTYPE_NAMES[store.master_type]
+    expected = {name: parameter.spec.shape for parameter in store.in_order()
+                for name in tensor_names(parameter.spec.name)}  # fmt: skip
+    found = {name: (saved.shape, saved.dtype) for name, saved in manifest.tensors.items()}
+    problems = differences(found, expected, {dtype})
+    # moments have the shapes of their weights: they are news only if the weights fit
+    weights = [p for p in problems if p.path.startswith(f"{MODEL}/")]
+    remedy = "resume with the model it was saved from, or choose another directory for checkpoints"
+    _refuse([*_of_shape(manifest.model, context), *(weights or problems)], path, remedy)
+
+
+def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context,
+                     path: Path) -> None:  # fmt: skip
+    """Refuse a full model that is another one; `shape` is what its file says about itself."""
+    expected = {p.spec.name: p.spec.shape for p in context.store.in_order()}
+    problems = differences(found, expected, set(DTYPE_NAMES.values()))
+    remedy = "give a file of the same model, such as `fourfold export` writes"
+    _refuse([*_of_shape(shape, context), *problems], path, remedy)
+
+
+def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
+    model = context.job.model
+    return [
+        Problem(f"model.{key}", f"was {shape[key]!r} when it was saved; the job has {getattr(model, key)!r}")
+        for key in SAME if key in shape and shape[key] != getattr(model, key)
+    ]  # fmt: skip
+
+
+def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]],
+                dtypes: Collection[str]) -> list[Problem]:  # fmt: skip
+    """One problem for every tensor that is missing, unknown, or of another shape or dtype."""
+    problems = []
+    for name, needed in expected.items():
+        if name not in found:
+            problems.append(
+                Problem(name, f"is missing; the model has it, with shape {list(needed)}")
+            )
+            continue
+        shape, dtype = found[name]
+        if shape != needed:
+            problems.append(
+                Problem(name, f"has shape {list(shape)}; the model needs {list(needed)}")
+            )
+        elif dtype not in dtypes:
+            problems.append(
+                Problem(name, f"has dtype {dtype}; expected {' or '.join(sorted(dtypes))}")
+            )
+    missing = [name for name in expected if name not in found]
+    for name in found:
+        if name not in expected:
+            hint = f"; {did_you_mean(name, missing)}" if 0 < len(missing) <= MOST_SHOWN else ""
+            problems.append(Problem(name, f"is not a parameter of the model{hint}"))
+    return problems
+
+
+def _refuse(problems: list[Problem], path: Path, remedy: str) -> None:
+    if not problems:
+        return
+    shown = problems[:MOST_SHOWN]
+    if more := len(problems) - len(shown):
+        shown.append(Problem("", f"and {more} more"))
+    raise DescriptionError([*shown, Problem("", remedy)], str(path))

@@ -1,0 +1,93 @@
+"""A rank's copies in host memory: what is about to be written, and what has just been read.
+
+Neither touches what is being trained while the disk is at work: saving copies out once and lets
+training go on, loading copies in once every rank has verified what it read.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import torch
+
+from runtime.checkpoint.pieces import MODEL, MOMENTS, Piece, Range, pieces_of, to_write, within
+from runtime.context import Context
+from runtime.optimizer import Optimizer
+
+State = dict[str, list[Piece]]
+"""Pieces of this rank by name of the full tensor: what PyTorch's functions take for a state dict."""
+
+
+def by_tensor(pieces: chain[Piece]) -> State:
+    """Sort pieces by the tensor they belong to."""
+    state: State = {}
+    for piece in pieces:
+        state.setdefault(piece.tensor, []).append(piece)
+    return state
+
+
+class Outgoing:
+    """Buffers for what this rank writes, made once and filled for every checkpoint."""
+
+    def __init__(self, context: Context, optimizer: Optimizer) -> None:
+        self.context, self.optimizer = context, optimizer
+        store = context.store
+        self._ranges: list[tuple[Range, int]] = []
+        length = 0
+        # with states sharded over data the master weights are up to date in the own part only
+        for held in to_write(store, optimizer.part, over_data=not optimizer.sharded):
+            self._ranges.append((held, length))
+            length += held.elements
+        on_device = store.device.type == "cuda"
+        self._flat = {
+            kind: torch.zeros(length, dtype=store.master_type, pin_memory=on_device)
+            for kind in (MODEL, *MOMENTS)
+        }
+        self.state = by_tensor(chain.from_iterable(
+            pieces_of(held, kind, flat, first)
+            for kind, flat in self._flat.items() for held, first in self._ranges
+        ))  # fmt: skip
+
+    def fill(self) -> None:
+        """Copy the weights and moments of this moment; training may go on when it returns."""
+        store, part = self.context.store, self.optimizer.part
+        live = {MODEL: store.master[part], **self.optimizer.states()}
+        for held, first in self._ranges:
+            place = held.in_store()
+            inside = slice(place.start - part.start, place.stop - part.start)
+            for kind, flat in self._flat.items():
+                # from a GPU the copies queue up behind the step and are waited for once
+                target = flat[first : first + held.elements]
+                target.copy_(live[kind][inside], non_blocking=True)
+        if store.device.type == "cuda":
+            torch.cuda.current_stream(store.device).synchronize()
+
+
+class Incoming:
+    """Buffers for what this rank reads: all its weights, and the moments of its part."""
+
+    def __init__(self, context: Context, optimizer: Optimizer | None) -> None:
+        self.context, self.optimizer = context, optimizer
+        store = context.store
+        everything = slice(0, store.used)
+        wanted = [(MODEL, everything)]
+        if optimizer is not None:
+            wanted += [(kind, optimizer.part) for kind in MOMENTS]
+        self._flat = {
+            kind: torch.zeros(part.stop - part.start, dtype=store.master_type)
+            for kind, part in wanted
+        }
+        self.state = by_tensor(chain.from_iterable(
+            pieces_of(held, kind, self._flat[kind], held.in_store().start - part.start)
+            for kind, part in wanted for held in within(store, part)
+        ))  # fmt: skip
+
+    def apply(self, step: int) -> None:
+        """Put everything in place, as it was after `step` steps."""
+        store = self.context.store
+        store.master[: store.used].copy_(self._flat[MODEL])
+        store.publish()
+        if self.optimizer is not None:
+            moments = {kind: self._flat[kind].to(store.device) for kind in MOMENTS}
+            self.optimizer.load_states(moments, step)
+        self.context.step = step

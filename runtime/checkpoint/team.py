@@ -1,0 +1,71 @@
+"""The ranks of a mesh, talking about checkpoints over a process group of their own.
+
+Its backend is gloo on every machine, so that a background thread may use it while the devices'
+groups are at work. What goes over it is small: plans, verdicts, file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.mesh import Mesh
+from twin.description.problems import DescriptionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Team:
+    """One rank's side of it."""
+
+    rank: int
+    group: dist.ProcessGroup | None
+    """None if there is one rank only."""
+
+    @classmethod
+    def of(cls, mesh: Mesh, group: dist.ProcessGroup | None, *, timeout_seconds: float) -> Team:
+        """Take a group, or make one; every rank of the mesh must call it."""
+        if mesh.grid.ranks == 1:
+            return cls(mesh.rank, None)
+        group = group or dist.new_group(
+            list(range(mesh.grid.ranks)), timeout=timedelta(seconds=timeout_seconds),
+            backend="gloo", use_local_synchronization=True, group_desc="checkpoint",
+        )  # fmt: skip
+        return cls(mesh.rank, group)
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return on every rank what the first one made; its errors are raised on every rank."""
+        if self.group is None:
+            return make()
+        outcome: list[tuple[str, T | tuple[object, ...]] | None] = [None]
+        if self.rank == 0:
+            outcome = [_attempt(make)]
+        dist.broadcast_object_list(outcome, src=0, group=self.group)
+        assert outcome[0] is not None
+        kind, value = outcome[0]
+        if kind == "made":
+            return value  # type: ignore[return-value]  # what `make` returned on the first rank
+        assert isinstance(value, tuple)
+        raise _ERRORS[kind](*value)
+
+
+def _attempt(make: Callable[[], T]) -> tuple[str, T | tuple[object, ...]]:
+    try:
+        return "made", make()
+    except DescriptionError as error:
+        return "problems", (error.problems, error.origin)
+    except UnusableFileError as error:
+        return "unusable", error.args
+    except OSError as error:
+        return "system", error.args
+
+
+_ERRORS: dict[str, Callable[..., Exception]] = {
+    "problems": DescriptionError, "unusable": UnusableFileError, "system": OSError,
+}  # fmt: skip

@@ -1,0 +1,196 @@
+"""safetensors files, written in one pass and read chunk by chunk with plain reads.
+
+A file is 8 bytes (length of the header, little-endian), a JSON header, and the tensors one after
+the other. Reads are not memory-mapped: a disk that fails while a mapped page is fetched kills the
+process, a read that fails can be told and another checkpoint be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import torch
+
+MOST_HEADER_BYTES = 100_000_000
+"""As the format's own library allows."""
+LENGTH_BYTES = 8
+METADATA = "__metadata__"
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class UnusableFileError(Exception):
+    """A file cannot be used; the message begins with its path."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading if it is one: no link, no pipe, no device."""
+    try:
+        # non-blocking, because opening a pipe would wait for somebody to write into it
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UnusableFileError(path, "no such file") from None
+    except OSError as error:
+        reason = "is a link" if path.is_symlink() else f"cannot be read: {error.strerror}"
+        raise UnusableFileError(path, reason) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnusableFileError(path, "is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def write_tensors(path: Path, header: Mapping[str, tuple[str, tuple[int, ...]]],
+                  values: Iterable[torch.Tensor], metadata: Mapping[str, str]) -> list[int]:  # fmt: skip
+    """Write a new file and bring it to the disk; return the CRC-32 of each tensor.
+
+    `header` names dtype and shape of every tensor, `values` are contiguous tensors in host memory
+    in the same order, asked for one at a time.
+    """
+    table: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in header.items():
+        begin, end = end, end + prod(shape) * DTYPES[dtype].itemsize
+        table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    sums = []
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+        for (dtype, shape), value in zip(header.values(), values, strict=True):
+            if value.shape != shape or DTYPE_NAMES[value.dtype] != dtype:
+                raise ValueError(
+                    f"{path}: {tuple(value.shape)} {value.dtype} is not {shape} {dtype}"
+                )
+            raw = value.reshape(-1).view(torch.uint8).numpy().data
+            sums.append(zlib.crc32(raw))
+            file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    return sums
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    """First byte in the file."""
+    end: int
+
+
+class TensorFile:
+    """A file opened for reading, its header checked against its size.
+
+    Raises UnusableFileError with the reason if it is none, or truncated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open_regular(path)
+        try:
+            self.entries, self.metadata = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        self._file.close()
+
+    def _refuse(self, reason: str) -> UnusableFileError:
+        return UnusableFileError(self.path, reason)
+
+    def _header(self) -> tuple[dict[str, Entry], dict[str, str]]:
+        size = os.fstat(self._file.fileno()).st_size
+        length = int.from_bytes(self._bytes(0, LENGTH_BYTES, size), "little")
+        if length > MOST_HEADER_BYTES:
+            raise self._refuse("is no safetensors file: its header is too long")
+        text = self._bytes(LENGTH_BYTES, length, size)
+        try:
+            table = json.loads(text.decode())
+        except (ValueError, RecursionError):
+            raise self._refuse("is no safetensors file: its header is not JSON") from None
+        if not isinstance(table, dict):
+            raise self._refuse("is no safetensors file: its header is not a mapping")
+        metadata = table.pop(METADATA, {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise self._refuse("has metadata that is not text")
+        start = LENGTH_BYTES + length
+        entries = {name: self._entry(name, raw, start) for name, raw in table.items()}
+        end = start
+        for entry in sorted(entries.values(), key=lambda e: (e.begin, e.end)):
+            if entry.begin != end:
+                raise self._refuse("has tensors that overlap or leave a gap")
+            end = entry.end
+        if end != size:
+            raise self._refuse(f"is truncated or damaged: {size} bytes, but its header says {end}")
+        return entries, metadata
+
+    def _entry(self, name: str, raw: Any, start: int) -> Entry:
+        if isinstance(raw, dict) and raw.keys() == {"dtype", "shape", "data_offsets"}:
+            dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
+            if isinstance(dtype, str) and _counts(shape) and _counts(offsets) and len(offsets) == 2:
+                begin, end = offsets
+                known = DTYPES.get(dtype)  # other dtypes are skipped over, never read
+                if end >= begin and (known is None or end - begin == prod(shape) * known.itemsize):
+                    return Entry(dtype, tuple(shape), start + begin, start + end)
+        raise self._refuse(f"has a damaged entry for {name!r} in its header")
+
+    def _bytes(self, position: int, count: int, size: int) -> bytearray:
+        """Read so many bytes, after a look at the size: no header makes us allocate too much."""
+        if position + count > size:
+            raise self._refuse(f"is truncated: it has only {size} bytes")
+        buffer = bytearray(count)
+        try:
+            self._file.seek(position)
+            read = self._file.readinto(buffer)  # type: ignore[attr-defined]  # BinaryIO lacks it
+        except OSError as error:
+            raise self._refuse(f"cannot be read: {error.strerror}") from None
+        if read != count:
+            raise self._refuse("became shorter while it was read")
+        return buffer
+
+    def read(self, name: str) -> tuple[torch.Tensor, int]:
+        """Read one tensor into host memory; return it with the CRC-32 of its bytes."""
+        entry = self.entries[name]
+        raw = self._bytes(entry.begin, entry.end - entry.begin, entry.end)
+        return _tensor(raw, entry.dtype, entry.shape), zlib.crc32(raw)
+
+    def read_rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Read rows `first` … `first + count - 1` of one tensor."""
+        entry = self.entries[name]
+        row_bytes = (entry.end - entry.begin) // entry.shape[0]
+        raw = self._bytes(entry.begin + first * row_bytes, count * row_bytes, entry.end)
+        return _tensor(raw, entry.dtype, (count, *entry.shape[1:]))
+
+
+def _tensor(raw: bytearray, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    if not raw:
+        return torch.empty(shape, dtype=DTYPES[dtype])
+    return torch.frombuffer(raw, dtype=DTYPES[dtype]).view(shape)
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
