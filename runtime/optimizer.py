@@ -43,12 +43,14 @@ class Optimizer:
             {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
             for weight, (b, _) in zip(self._weights, self.spans, strict=True)
         ]
+        self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
             self._adam = torch.optim.AdamW(
                 groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
                 fused=True,
             )  # fmt: skip
+            self._attach(0)
 
     def step(self, learning_rate: float) -> torch.Tensor | None:
         """Clip and update; gradients stay as they are, the next step overwrites them.
@@ -126,23 +128,21 @@ class Optimizer:
         store.compute.copy_(gathered)
 
     def states(self) -> dict[str, torch.Tensor]:
-        """Return both moments of this rank's part, each (length of the part,); zero before the first step."""
-        found = {}
-        for name in MOMENTS:
-            flat = torch.zeros_like(self.context.store.master[self.part])
-            for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
-                state = self._adam.state.get(weight) if self._adam is not None else None
-                if state:
-                    flat[begin - self.part.start : end - self.part.start] = state[name]
-            found[name] = flat
-        return found
+        """Return both moments of this rank's part, each (length of the part,): the live buffers."""
+        return self._moments
 
     def load_states(self, moments: dict[str, torch.Tensor], steps: int) -> None:
         """Put both moments of this rank's part back, as they were after so many steps."""
+        for name, flat in moments.items():
+            self._moments[name].copy_(flat)
+        self._attach(steps)
+
+    def _attach(self, steps: int) -> None:
+        """Let AdamW keep its moments in the flat buffers."""
         for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
             assert self._adam is not None
             inside = slice(begin - self.part.start, end - self.part.start)
             self._adam.state[weight] = {
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=weight.device),
-                **{name: flat[inside].clone() for name, flat in moments.items()},
+                **{name: flat[inside] for name, flat in self._moments.items()},
             }

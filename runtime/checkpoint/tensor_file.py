@@ -26,6 +26,29 @@ LENGTH_BYTES = 8
 METADATA = "__metadata__"
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+OTHER_DTYPES = frozenset(
+    [
+        "BOOL",
+        "F4",
+        "F6_E2M3",
+        "F6_E3M2",
+        "U8",
+        "I8",
+        "F8_E5M2",
+        "F8_E4M3",
+        "F8_E8M0",
+        "F8_E4M3FNUZ",
+        "F8_E5M2FNUZ",
+        "I16",
+        "U16",
+        "I32",
+        "U32",
+        "C64",
+        "I64",
+        "U64",
+    ]
+)
+"""The rest of the format's dtypes: tensors that may lie in a file and are skipped over, never read."""
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -151,7 +174,13 @@ class TensorFile:
     def _entry(self, name: str, raw: Any, start: int) -> Entry:
         if isinstance(raw, dict) and raw.keys() == {"dtype", "shape", "data_offsets"}:
             dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
-            if isinstance(dtype, str) and _counts(shape) and _counts(offsets) and len(offsets) == 2:
+            if (
+                isinstance(dtype, str)
+                and (dtype in DTYPES or dtype in OTHER_DTYPES)
+                and _counts(shape)
+                and _counts(offsets)
+                and len(offsets) == 2
+            ):
                 begin, end = offsets
                 known = DTYPES.get(dtype)  # other dtypes are skipped over, never read
                 if end >= begin and (known is None or end - begin == prod(shape) * known.itemsize):
