@@ -26,28 +26,10 @@ LENGTH_BYTES = 8
 METADATA = "__metadata__"
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-OTHER_DTYPES = frozenset(
-    [
-        "BOOL",
-        "F4",
-        "F6_E2M3",
-        "F6_E3M2",
-        "U8",
-        "I8",
-        "F8_E5M2",
-        "F8_E4M3",
-        "F8_E8M0",
-        "F8_E4M3FNUZ",
-        "F8_E5M2FNUZ",
-        "I16",
-        "U16",
-        "I32",
-        "U32",
-        "C64",
-        "I64",
-        "U64",
-    ]
-)
+OTHER_DTYPES = frozenset({
+    "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "C64", "F4", "F6_E2M3", "F6_E3M2",
+    "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+})  # fmt: skip
 """The rest of the format's dtypes: tensors that may lie in a file and are skipped over, never read."""
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
