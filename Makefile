@@ -22,8 +22,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/fourfold simulate examples/gpt-320b-frontier-32768.yaml --out $(DEMO) --force
-	@echo "Open $(DEMO)/timeline.html in a browser."
+	$(BIN)/fourfold simulate examples/gpt-320b-frontier-32768.yaml --out $(DEMO)/gpt-320b --force
+	$(BIN)/fourfold train examples/tiny-gpt.yaml --ranks 4 --out $(DEMO)/tiny-gpt --force \
+		--trace $(DEMO)/tiny-gpt-measured --trace-steps 100-101
+	$(BIN)/fourfold simulate examples/tiny-gpt.yaml --out $(DEMO)/tiny-gpt-predicted --force
+	@echo "Open $(DEMO)/*/timeline.html in a browser: tiny-gpt-measured beside tiny-gpt-predicted,"
+	@echo "and GPT-320B on 32,768 GCDs of Frontier."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
@@ -38,6 +42,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.simulate
+	$(BIN)/python -m tests.benchmarks.train
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

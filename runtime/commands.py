@@ -69,13 +69,22 @@ def _train(resolve: Resolve) -> Callable[..., None]:
 
             typer.echo(script(described, job, overrides or []), nl=False)
             return
+        out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, force=force)
         _need_torch()
         if process.launcher == "alone" and described.ranks > 1:
             from runtime.local import run_ranks
 
-            raise typer.Exit(run_ranks(_for_ranks(sys.argv[1:], described), described.ranks))
-        out = out or Path("runs") / described.name
+            arguments = [
+                "train",
+                str(job),
+                *_settled(overrides or [], described),
+                "--out",
+                str(out),
+            ]
+            arguments += ["--force"] if force else []
+            arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
+            raise typer.Exit(run_ranks(arguments, described.ranks))
         _train_here(described, options, out, wanted, process, force=force)
 
     return train
@@ -122,13 +131,13 @@ def _need_torch() -> None:
         )
 
 
-def _for_ranks(arguments: list[str], job: Job) -> list[str]:
-    """The same command line for the ranks themselves, with what was `auto` settled."""
+def _settled(overrides: list[str], job: Job) -> list[str]:
+    """The overrides for the ranks themselves, with what was `auto` settled."""
     sizes = ", ".join(f"{axis}: {size}" for axis, size in job.concrete_grid.model_dump().items())
-    return [
-        *arguments, "--set", f"grid={{{sizes}}}",
-        "--set", f"batch.micro_sequences={job.concrete_micro_sequences}",
+    settled = [
+        *overrides, f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}",
     ]  # fmt: skip
+    return [word for override in settled for word in ("--set", override)]
 
 
 def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,

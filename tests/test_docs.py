@@ -117,7 +117,10 @@ def test_every_example_loads_and_says_what_it_is(path):
 
 
 MODULES = [
-    p for p in sorted((ROOT / "twin").rglob("*.py")) if ">>>" in p.read_text(encoding="utf-8")
+    p
+    for package in ("twin", "runtime")
+    for p in sorted((ROOT / package).rglob("*.py"))
+    if ">>>" in p.read_text(encoding="utf-8")
 ]
 
 

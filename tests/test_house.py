@@ -92,6 +92,18 @@ def test_twin_imports_neither_runtime_nor_dashboards():
     assert not bad, bad
 
 
+def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
+    """What is reduced, gathered or scattered over the grid goes through named, tagged verbs."""
+    verbs = ("all_reduce", "all_gather_single", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
+    bad = [
+        name_of(path)
+        for path in sources("runtime")
+        if name_of(path) != "runtime/collectives.py"
+        and any(f"dist.{verb}" in path.read_text(encoding="utf-8") for verb in verbs)
+    ]
+    assert not bad, bad
+
+
 def test_runtime_and_dashboards_use_only_description_and_trace():
     """They share the job and the event table with the twin, nothing else."""
     bad = [
@@ -140,7 +152,7 @@ def untyped(function: Function, *, method: bool) -> bool:
     return function.returns is None or any(a.annotation is None for a in named)
 
 
-@pytest.mark.parametrize("path", sources("twin"), ids=name_of)
+@pytest.mark.parametrize("path", sources("twin", "runtime"), ids=name_of)
 def test_public_names_have_docstrings_and_types(path):
     tree = tree_of(path)
     assert ast.get_docstring(tree), "the module has no docstring"
@@ -153,10 +165,10 @@ def test_public_names_have_docstrings_and_types(path):
 
 def overrides_a_documented_method(name: str) -> bool:
     """Methods whose name and meaning a library's base class gives them."""
-    return name.rsplit(".", 1)[-1] in {"compose_node", "construct_mapping"}
+    return name.rsplit(".", 1)[-1] in {"compose_node", "construct_mapping", "forward", "backward"}
 
 
-@pytest.mark.parametrize("path", sources("twin"), ids=name_of)
+@pytest.mark.parametrize("path", sources("twin", "runtime"), ids=name_of)
 def test_nothing_is_left_unfinished(path):
     """No note to oneself in code that ships."""
     text = path.read_text(encoding="utf-8")

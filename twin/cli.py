@@ -11,6 +11,7 @@ import io
 import sys
 import time
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
-    help="Digital twin of 4D-parallel LLM training: simulate a training step before paying for it.",
+    help="4D-parallel LLM training: simulate a step before paying for it, then train the same job.",
 )  # fmt: skip
 
 BAD_INPUT = 2
@@ -278,6 +279,14 @@ def _rank_list(text: str, ranks: int) -> list[int] | None:
     return chosen
 
 
+@cache
+def application() -> typer.Typer:
+    """All commands: the twin's own, and those that other packages of Fourfold bring by entry point."""
+    for point in entry_points(group="fourfold.commands"):
+        point.load()(app, resolve)
+    return app
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; the entry point of the `fourfold` script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -285,10 +294,7 @@ def main(arguments: list[str] | None = None) -> Any:
             errors="replace"
         )  # a terminal that knows no "×" is no reason to fail
     try:
-        # other packages of Fourfold bring commands of their own; the twin knows none of them
-        for point in entry_points(group="fourfold.commands"):
-            point.load()(app, resolve)
-        return app(args=arguments)
+        return application()(args=arguments)
     except DescriptionError as error:
         print(f"fourfold: {error}", file=sys.stderr)
         sys.exit(BAD_INPUT)

@@ -54,7 +54,7 @@ def test_first_host_of_a_node_list(nodes, host):
     {k: v for k, v in SRUN.items() if k != "SLURM_STEP_NODELIST"},
 ])  # fmt: skip
 def test_a_broken_environment_is_named(broken):
-    with pytest.raises(DescriptionError, match="WORLD_SIZE|MASTER_PORT|SLURM"):
+    with pytest.raises(DescriptionError, match=r"WORLD_SIZE|MASTER_PORT|SLURM"):
         from_environment(broken)
 
 

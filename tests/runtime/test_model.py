@@ -77,8 +77,9 @@ def test_dropout_drops_its_share_and_differs_by_everything_that_should_matter():
 @pytest.fixture(scope="module")
 def dropped() -> list[float]:
     """Losses of one rank with dropout, scores included."""
+
     class Worker:
-        def mesh(self, grid):
+        def mesh(self, _grid):
             return Mesh.alone()
 
     losses, _, _ = parity.run(Worker(), ONE, "float64", steps=3, dropout=0.2, attention="plain")
