@@ -107,10 +107,27 @@ class Backwards(nn.Module):
         torch.manual_seed(3)
         self.square = nn.ModuleList(nn.Linear(16, 16, dtype=torch.float64) for _ in range(3))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in reversed(self.square):
+    def forward(self, x: torch.Tensor, layers: int = 3) -> torch.Tensor:
+        for layer in list(reversed(self.square))[:layers]:
             x = layer(x).tanh()
         return x
+
+
+def detour(worker: Any, grid: dict[str, int]) -> list[Any]:
+    """A call that ends early, weights that change where no counter sees it, a layer by itself."""
+    with auto_parallelize(worker.mesh(Grid(**grid))):
+        model = Backwards()
+    return detoured(model)
+
+
+def detoured(model: nn.Module) -> list[Any]:
+    with torch.no_grad():
+        model(inputs())
+        found = [model(inputs(), layers=1)]  # the second layer was expected
+        for parameter in model.parameters():
+            parameter.data.mul_(2.0)
+        found += [model.square[1](inputs()), model(inputs()), model(inputs(), layers=2)]
+    return [output.numpy() for output in found]
 
 
 def flops(worker: Any, grid: dict[str, int]) -> int:
@@ -140,6 +157,21 @@ def refusals(worker: Any, grid: dict[str, int]) -> dict[str, str]:
     attempt("models", lambda: nn.Linear(4 + worker.rank % 2, 4))
     attempt("world", plain, {"x": 2, "data": 2})
     return said
+
+
+def compiled(worker: Any, grid: dict[str, int]) -> Found:
+    """torch.compile, and a batch without rows."""
+    with auto_parallelize(worker.mesh(Grid(**grid))) as parallel:
+        model = plain()
+    fast = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        model.zero_grad()
+        fast(parallel.part(inputs())).square().mean().backward()
+    empty = model(inputs()[:0])
+    assert empty.shape == (0, 8)
+    empty.sum().backward()  # adds zero
+    parallel.reduce_gradients()
+    return full_gradients(parallel, model)
 
 
 def sparse(worker: Any, grid: dict[str, int]) -> str:

@@ -55,6 +55,13 @@ def test_autocast(pool, sizes):
             assert np.abs(theirs - exact[name]).max() < 0.03 * scale, name
 
 
+@pytest.mark.parametrize("sizes", [FULL, grid(y=2, x=2)], ids=str)
+def test_a_compiled_model(pool, sizes):
+    """torch.compile steps around the cut layers."""
+    for found in pool.run(f"{TASKS}:compiled", 4, grid=sizes):
+        assert_equal(found, serial_gradients())
+
+
 def test_a_transformer_is_not_taken_for_a_serial_one(pool):
     """In evaluation PyTorch's encoder reads its linears' weights itself, if it may."""
     expected = tasks.encoded(tasks.encoder())
@@ -62,6 +69,13 @@ def test_a_transformer_is_not_taken_for_a_serial_one(pool):
         assert cut >= 4
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_no_weight_is_used_that_has_changed_since_it_was_gathered(pool):
+    expected = tasks.detoured(tasks.Backwards())
+    for found in pool.run(f"{TASKS}:detour", 4, grid=grid(z=4)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_an_optimizer_made_inside_the_block_trains(pool):

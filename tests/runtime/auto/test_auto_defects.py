@@ -136,7 +136,6 @@ def test_messages_are_complete(pool):
         assert "declare the same one on every rank" in said["models"]
         assert "has 4 ranks, but there are 8; choose sizes whose product is 8" in said["world"]
 
-
     for said in pool.run(f"{TASKS}:sparse", 4, grid=grid(data=2, x=2)):
         assert "make the embedding with sparse=False" in said
 

@@ -1,0 +1,46 @@
+"""What the parallel linears of one `auto_parallelize` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+
+from runtime.auto.arrivals import Arrivals
+from runtime.auto.gathers import BlockGathers
+from runtime.collectives import Collectives
+from runtime.gemm import Gemms
+from runtime.mesh import Mesh
+from runtime.ops import Ops
+
+
+@dataclass
+class AutoContext:
+    """Mesh, named ops, collectives, and weights and gradients on their way."""
+
+    mesh: Mesh
+    overlap: bool
+    """OAR, ORS and OAG, all or none."""
+    prefetch_depth: int
+    ops: Ops = field(default_factory=Ops)
+    gemms: Gemms = field(default_factory=Gemms)
+    collectives: Collectives = field(init=False)
+    gathers: BlockGathers = field(init=False)
+    arrivals: Arrivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.collectives = Collectives(self.mesh, self.ops, direct=self.gloo)
+        self.gathers = BlockGathers(
+            self.collectives, depth=self.prefetch_depth if self.overlap else 0
+        )
+        self.arrivals = Arrivals(self.overlap and self.mesh.grid.z > 1)
+
+    @property
+    def gloo(self) -> bool:
+        """Whether collectives run on gloo, which takes tensors of the host."""
+        return self.mesh.everyone is None or dist.get_backend(self.mesh.everyone) == "gloo"
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> AutoContext:
+        """Share it: a copied model (an average of weights, say) runs on the same ranks."""
+        return self
