@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -147,21 +148,26 @@ def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted |
     from runtime.diagnosis import NonFiniteError
     from runtime.launch import DisagreementError
     from runtime.trainer import Plan, train
+    from twin.description.problems import DescriptionError
 
-    code = 0
+    code, text = 0, ""
     try:
         train(Plan(job, options, out, trace, force=force and process.attempt == 0), process)
-    except DisagreementError:
-        if process.rank == 0:
-            raise
-        code = 2  # rank 0 says it for all
+    except DisagreementError as error:
+        # the same on every rank: rank 0 says it for all
+        code, text = 2, str(error) if process.rank == 0 else ""
+    except DescriptionError as error:
+        code, text = 2, str(error)
     except NonFiniteError as error:
-        code = 1
-        if process.rank == 0:
-            print(f"fourfold: {error}", file=sys.stderr)
+        code, text = 1, str(error) if process.rank == 0 else ""
     except CollectiveError as error:
-        code = 1
-        print(f"fourfold: {error}", file=sys.stderr)
+        code, text = 1, str(error)
+    except KeyboardInterrupt:
+        code, text = 130, "interrupted" if process.rank == 0 else ""
+    except Exception:  # a defect of ours: show it, and leave so that the others notice
+        code, text = 1, traceback.format_exc()
+    if text:
+        print(f"fourfold: {text}", file=sys.stderr)
     if process.ranks > 1:
         # gloo's threads may abort a process that ends in the ordinary way
         sys.stdout.flush()

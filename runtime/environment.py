@@ -12,8 +12,8 @@ from twin.description.problems import fail
 Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
 STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
 """Environment: file descriptor of the socket that rank 0's store listens on."""
-SLURM_PORTS = 20_000, 40_000
-"""Ports to choose from by job number where none is given."""
+SLURM_PORTS = 20_000, 32_768
+"""Ports to choose from by job number where none is given; Linux gives those above to connections."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,19 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             socket=None if socket is None else int(socket),
         )  # fmt: skip
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
+        # a shell that salloc or `srun --pty bash` opened is a step of one task, in which SLURM_NTASKS
+        # may still be the whole job's: whoever types there is alone
+        counted = (
+            "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+        )
+        attempt = _number(environment, "SLURM_RESTART_COUNT", "0")
+        ranks = _number(environment, counted)
+        if ranks == 1:
+            return Process(attempt=attempt)
         low, high = SLURM_PORTS
         by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
         return Process(
-            rank=_number(environment, "SLURM_PROCID"), ranks=_number(environment, "SLURM_NTASKS"),
+            rank=_number(environment, "SLURM_PROCID"), ranks=ranks,
             local_rank=_number(environment, "SLURM_LOCALID", "0"),
             local_ranks=_first_count(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")),
             launcher="srun",
@@ -62,7 +71,7 @@ def from_environment(environment: Mapping[str, str]) -> Process:
                 environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
             ),
             port=_number(environment, "MASTER_PORT", str(by_job)),
-            attempt=_number(environment, "SLURM_RESTART_COUNT", "0"),
+            attempt=attempt,
         )  # fmt: skip
     return Process()
 
@@ -88,8 +97,10 @@ def first_host(nodes: str) -> str:
 
     >>> first_host("frontier[00012-00015,00020]"), first_host("nid001,nid002")
     ('frontier00012', 'nid001')
+    >>> first_host("rack[3-4]node[07,09]-ib,login1")
+    'rack3node07-ib'
     """
-    match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)", nodes)
+    match = re.match(r"(?:\[[^\]]*\]|[^\[,])+", nodes)
     if not match:
         raise fail("SLURM_STEP_NODELIST", "names no host; set MASTER_ADDR", nodes or None)
-    return match[1] + (match[2] or "") + match[3]
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])

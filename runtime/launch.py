@@ -60,6 +60,10 @@ def agree(store: Store | None, process: Process, what: str, check: Callable[[], 
     store.set(f"{what}/{process.rank}", problem)
     keys = [f"{what}/{rank}" for rank in range(process.ranks)]
     found = [text.decode() for text in store.multi_get(keys)]
+    # rank 0 may keep the store: it must not leave with it before all have read
+    store.set(f"{what}/read/{process.rank}", "")
+    if process.rank == 0:
+        store.wait([f"{what}/read/{rank}" for rank in range(process.ranks)])
     where: dict[str, list[int]] = {}
     for rank, text in enumerate(found):
         if text:

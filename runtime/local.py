@@ -76,10 +76,10 @@ def _watch(processes: list[subprocess.Popen[bytes]]) -> int:
     if stuck:
         text = f"fourfold: stopping rank {', '.join(map(str, stuck))}, still waiting for a rank that is gone"
         print(text, file=sys.stderr)  # noqa: T201
-    bad = [code for code in codes if code]
-    if not bad:
+    if not any(codes) and not stuck:
         return 0
-    return 2 if all(code == 2 for code in bad) else 1
+    # where one rank found the input bad, the others only lost a peer
+    return next((code for code in (130, 2) if code in codes), 1)
 
 
 def _signal(number: int) -> str:

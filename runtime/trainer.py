@@ -11,11 +11,11 @@ import math
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.console import Display, Stopwatch
@@ -67,15 +67,18 @@ def train(plan: Plan, process: Process) -> None:
     options = plan.options
     set_threads(process, options.threads)
     store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
-    device, data = agree(store, process, "setup", lambda: _check(plan, process))
+    all_agree = partial(agree, store, process)
+    device, data = all_agree("setup", lambda: _check(plan, process))
     if store is not None:
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
     run = Run(plan, process, mesh, device, data)
     try:
-        run.start()
+        run.resume()
+        all_agree("files", run.open_files)
         run.loop()
         run.finish()
+        all_agree("trace", run.write_trace)
     finally:
         run.display.close()
 
@@ -181,10 +184,11 @@ class Run:
         self.saved_at = -1
         self.modes: dict[str, str] = {}
         self.display = Display(shown=False, steps=options.steps, start=0)
-        self.validation: float | None = None
+        self.writers: list[MetricsFile | TensorBoard] = []
+        self.tracer = Tracer(plan.trace, self.context) if plan.trace else None
 
-    def start(self) -> None:
-        """Resume if there is something to resume, and open what is written to."""
+    def resume(self) -> None:
+        """Continue from the last complete checkpoint, if there is one."""
         options, job = self.plan.options, self.plan.job
         loaded = self.checkpoints.load_latest(self.context, self.trainee.optimizer)
         if loaded is not None:
@@ -204,12 +208,13 @@ class Run:
                 self.display.warn(text)
             self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}")
         self._choose_modes()
-        self.writers: list[MetricsFile | TensorBoard] = []
+
+    def open_files(self) -> None:
+        """Open what is written to while training."""
         if self.first:
             self.writers.append(MetricsFile(self.plan.out, self.step))
-            if options.tensorboard:
+            if self.plan.options.tensorboard:
                 self.writers.append(TensorBoard(self.plan.out))
-        self.tracer = Tracer(self.plan.trace, self.context, self.step) if self.plan.trace else None
 
     def _choose_modes(self) -> None:
         """Tune the products' operand modes, or use what the run used before."""
@@ -288,7 +293,6 @@ class Run:
         if not sequences:
             return
         loss = validation_loss(self.context, self.model, self.held_out, sequences)
-        self.validation = loss
         for writer in self.writers:
             writer.write({"step": self.step - 1, "validation_loss": loss})
         self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
@@ -309,12 +313,13 @@ class Run:
         self.display.close()
         self._sample()
         self.checkpoints.close()
-        if self.tracer is not None:
-            self.tracer.write(self.process)
         for writer in self.writers:
             writer.close()
-        if self.context.mesh.everyone is not None:
-            dist.barrier()
+
+    def write_trace(self) -> None:
+        """Write what was recorded, if anything was to be."""
+        if self.tracer is not None:
+            self.tracer.write(self.process)
 
     def _sample(self) -> None:
         wanted = self.plan.options.sample

@@ -94,7 +94,13 @@ def test_twin_imports_neither_runtime_nor_dashboards():
 
 def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
     """What is reduced, gathered or scattered over the grid goes through named, tagged verbs."""
-    verbs = ("all_reduce", "all_gather_single", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
+    verbs = (
+        "all_reduce",
+        "all_gather_single",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+        "all_to_all",
+    )
     bad = [
         name_of(path)
         for path in sources("runtime")

@@ -23,15 +23,14 @@ CLOCK_TIMEOUT = timedelta(minutes=5)
 class Tracer:
     """Listens during the wanted steps; writes one trace of all ranks at the end."""
 
-    def __init__(self, wanted: TraceWanted, context: Context, start: int) -> None:
+    def __init__(self, wanted: TraceWanted, context: Context) -> None:
         self.wanted, self.context = wanted, context
-        self.begins_at = max(start, wanted.first_step)
         self._listener: HostListener | DeviceListener | None = None
         self._notes: list[Note] = []
 
     def before(self, step: int) -> None:
         """Begin to listen, if this step is wanted."""
-        if self.begins_at <= step <= self.wanted.last_step:
+        if self.wanted.first_step <= step <= self.wanted.last_step:
             on_device = self.context.device.type == "cuda"
             self._listener = DeviceListener(step) if on_device else HostListener(step)
             self.context.ops.listener = self._listener

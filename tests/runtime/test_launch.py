@@ -37,7 +37,10 @@ def test_srun_is_read():
 
 
 def test_a_batch_script_that_does_not_run_srun_is_alone():
-    assert from_environment({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) == Process()
+    assert (
+        from_environment({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"})
+        == Process()
+    )
     assert from_environment({}) == Process()
 
 

@@ -37,7 +37,9 @@ def test_as_many_parameters_as_the_twin_counts(change):
     assert sum(p.size for p in full.values()) == trainee.context.job.model.parameters
 
 
-@pytest.mark.parametrize("grid", [Grid(data=2, z=2, y=2, x=2), Grid(z=4, y=2), Grid(x=8), Grid(z=8, x=2)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [Grid(data=2, z=2, y=2, x=2), Grid(z=4, y=2), Grid(x=8), Grid(z=8, x=2)], ids=str
+)
 def test_every_grid_starts_from_the_same_weights(grid):
     model = {**parity.MODEL, "vocabulary": 37}
     ranks = [parity.pieces(on_rank(grid, rank, model=model)) for rank in range(grid.ranks)]

@@ -27,7 +27,11 @@ def traced(tmp_path_factory) -> tuple[Path, dict[int, float], dict[int, float]]:
     """Trace of steps 2 and 3, losses with and without tracing."""
     folder = tmp_path_factory.mktemp("traced")
     job = runs.write_job(
-        folder, grid={"data": 1, "z": 2, "y": 1, "x": 2}, ranks=4, recompute=True, train={"steps": 4}
+        folder,
+        grid={"data": 1, "z": 2, "y": 1, "x": 2},
+        ranks=4,
+        recompute=True,
+        train={"steps": 4},
     )
     with_trace = runs.train(job, "--ranks", "4", "--out", str(folder / "a"), "--trace",
                             str(folder / "trace"), "--trace-steps", "2-3")  # fmt: skip
@@ -116,7 +120,9 @@ def test_clocks_are_brought_together():
 def test_collectives_that_gloo_ran_side_by_side_are_put_in_a_row():
     mesh = Mesh(Grid(x=2), 0, Grid(x=2).coordinates(0), {}, None)
     table = notes_table(
-        [note("a", 0, 50, "x"), note("b", 10, 40, "x"), note("c", 20, 90, "x")], mesh, ClockOffset(0, 0, "")
+        [note("a", 0, 50, "x"), note("b", 10, 40, "x"), note("c", 20, 90, "x")],
+        mesh,
+        ClockOffset(0, 0, ""),
     )
     merged = merge([table])
     assert check_table(merged) == []
