@@ -1,0 +1,150 @@
+"""Runs from the command line to their end: precisions, options, weights in and out, numbers that break."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.runtime import runs
+from twin.cli import main
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, Path]:
+    """A job of two ranks that has been trained, and its run."""
+    folder = tmp_path_factory.mktemp("finished")
+    job = runs.write_job(folder)
+    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "sample:" in done.stdout
+    assert done.stderr == ""
+    return job, folder / "run"
+
+
+def lines(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_say_what_happened(finished):
+    _, out = finished
+    steps = [line for line in lines(out) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(12))
+    assert [line["tokens"] for line in steps] == [8 * 16 * (i + 1) for i in range(12)]
+    assert all(line["gradient_norm"] > 0 and line["memory_bytes"] > 1e7 for line in steps)
+    assert all(line["model_flops_utilisation"] is None for line in steps)  # nobody knows this CPU's peak
+    rates = [line["learning_rate"] for line in steps]
+    assert rates[0] == pytest.approx(1e-3)  # a tenth of 12 steps is one step of warm-up
+    assert rates == sorted(rates, reverse=True)
+    validation = [line["validation_loss"] for line in lines(out) if "validation_loss" in line]
+    assert len(validation) == 2  # at the start and at the end
+    assert validation[1] < validation[0]
+
+
+def test_a_finished_run_is_not_trained_further(finished):
+    job, out = finished
+    before = runs.losses(out)
+    done = runs.train(job, "--ranks", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "after step 12" in done.stdout
+    assert runs.losses(out) == before
+
+
+def test_a_run_is_extended(finished, tmp_path):
+    job, _ = finished
+    out = tmp_path / "run"
+    for steps in (4, 8):
+        done = runs.train(job, "--ranks", "2", "--out", str(out), "--set", f"train.steps={steps}")
+        assert done.returncode == 0, done.stderr
+    assert list(runs.losses(out)) == list(range(8))
+
+
+def export(run: Path, target: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(run), str(target)])
+    assert not ended.value.code
+
+
+def with_weights(folder: Path, weights: dict[str, torch.Tensor], **changes) -> Path:
+    save_file(weights, folder / "model.safetensors")
+    return runs.write_job(folder, train={"initial_weights": "model.safetensors", **changes.pop("train", {})}, **changes)
+
+
+def test_weights_go_out_and_come_in(finished, tmp_path):
+    """What one run ends with another starts with, on another grid."""
+    _, out = finished
+    export(out, tmp_path / "model.safetensors")
+    job = with_weights(
+        tmp_path, load_file(tmp_path / "model.safetensors"), ranks=1,
+        grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"steps": 1},
+    )  # fmt: skip
+    done = runs.train(job, "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    ended = [line["validation_loss"] for line in lines(out) if "validation_loss" in line][-1]
+    begins = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line][0]
+    assert begins == pytest.approx(ended, rel=1e-6)
+
+
+def test_the_rank_and_op_of_the_first_number_that_is_none(finished, tmp_path):
+    """Rows 96… of a weight belong to y = 1 alone: that rank is named, with the product they go into."""
+    _, out = finished
+    export(out, tmp_path / "start.safetensors")
+    weights = load_file(tmp_path / "start.safetensors")
+    weights["blocks.1.mlp_up.weight"][96:] = 1e38
+    job = with_weights(tmp_path, weights, grid={"data": 1, "z": 1, "y": 2, "x": 1})
+    done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert done.stderr.count("not finite") == 1
+    assert "step 0: loss or gradient is not finite" in done.stderr
+    assert "rank 1 (data 0, z 0, y 1, x 0): micro0/fwd/block1/mlp_up/gemm" in done.stderr
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_weights_that_are_no_numbers_are_named(finished, tmp_path):
+    _, out = finished
+    export(out, tmp_path / "start.safetensors")
+    weights = load_file(tmp_path / "start.safetensors")
+    weights["blocks.0.norm1.weight"][3] = float("nan")
+    job = with_weights(tmp_path, weights)
+    done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "weights of blocks.0.norm1.weight" in done.stderr
+
+
+OPTIONS = {
+    "bf16": {"precision": "bf16"},
+    "everything": {
+        "precision": "bf16", "recompute": True, "dropout": 0.1, "attention": "plain",
+        "data_reduction": {"mode": "sharded"}, "grid": {"data": 2, "z": 1, "y": 1, "x": 1},
+        "model": {**runs.SMALL["model"], "activation": "swiglu", "positions": "rotary", "biases": False},
+        "train": {"goldfish": {"k": 4, "h": 3}, "gemm_modes": "tuned", "log_every": 5, "tensorboard": True,
+                  "sample": {"tokens": 3, "temperature": 0}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options_train_together(tmp_path, options):
+    pytest.importorskip("tensorboard")
+    job = runs.write_job(tmp_path, **options)
+    done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    validation = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line]
+    assert validation[-1] < validation[0] - 0.05
+    if "train" in options:
+        assert "times as fast as its natural mode" in done.stdout
+        assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_compiled_kernels_train_as_plain_ones(finished, tmp_path):
+    """torch.compile needs a C++ compiler and its time."""
+    _, out = finished
+    job = runs.write_job(tmp_path, train={"compile": True, "steps": 4})
+    done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"), timeout=300)
+    assert done.returncode == 0, done.stderr
+    plain = list(runs.losses(out).values())[:1]
+    assert list(runs.losses(tmp_path / "run").values())[:1] == pytest.approx(plain, rel=1e-5)
