@@ -75,6 +75,7 @@ def _train(resolve: Resolve) -> Callable[..., None]:
         _need_torch()
         if process.launcher == "alone" and described.ranks > 1:
             from runtime.local import run_ranks
+            from runtime.options import settled
 
             arguments = [
                 "train",
@@ -130,15 +131,6 @@ def _need_torch() -> None:
         raise fail(
             "train", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
         )
-
-
-def _settled(overrides: list[str], job: Job) -> list[str]:
-    """The overrides for the ranks themselves, with what was `auto` settled."""
-    sizes = ", ".join(f"{axis}: {size}" for axis, size in job.concrete_grid.model_dump().items())
-    settled = [
-        *overrides, f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}",
-    ]  # fmt: skip
-    return [word for override in settled for word in ("--set", override)]
 
 
 def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,

@@ -33,6 +33,8 @@ class Process:
     """The launcher keeps the store; otherwise rank 0 does."""
     socket: int | None = None
     """An open socket for the store to listen on."""
+    cores: int | None = None
+    """Cores that the launcher has bound this rank to; None if the host's are to be shared out."""
 
 
 def from_environment(environment: Mapping[str, str]) -> Process:
@@ -72,6 +74,7 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             ),
             port=_number(environment, "MASTER_PORT", str(by_job)),
             attempt=attempt,
+            cores=_number(environment, "SLURM_CPUS_PER_TASK", "0") or None,
         )  # fmt: skip
     return Process()
 

@@ -121,4 +121,4 @@ def set_threads(process: Process, wanted: int | None) -> None:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    torch.set_num_threads(wanted or max(1, cores // process.local_ranks))
+    torch.set_num_threads(wanted or process.cores or max(1, cores // process.local_ranks))

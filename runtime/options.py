@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, ValidationError
 
 from runtime.optimizer_settings import AdamSettings, Schedule
+from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem, from_pydantic
 from twin.description.spec import Spec
 
@@ -116,6 +117,12 @@ class TrainOptions(Spec):
         least = rate.peak / 10 if rate.least is None else rate.least
         warmup = min(100, self.steps // 10) if rate.warmup_steps is None else rate.warmup_steps
         return Schedule(rate.peak, least, warmup, self.steps)
+
+
+def settled(job: Job) -> tuple[str, str]:
+    """Write what was `auto` in a job as overrides, for ranks that read the same file again."""
+    sizes = ", ".join(f"{axis}: {size}" for axis, size in job.concrete_grid.model_dump().items())
+    return f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}"
 
 
 def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:

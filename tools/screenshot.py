@@ -31,7 +31,7 @@ def shoot(browser: str, page: Path, picture: Path) -> None:
 
 def main() -> None:
     """Find Chromium; take the whole step, and one block backward."""
-    run = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "demo-out")
+    run = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "demo-out" / "gpt-320b")
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else ROOT / "docs" / "images")
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -45,6 +45,10 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         zoomed.write_text(text.replace("</body>", CLICK + "</body>"), encoding="utf-8")
         shoot(browser, zoomed, folder / "timeline-block.png")
+    for name in ("measured", "predicted"):
+        tiny = (run.parent / f"tiny-gpt-{name}" / "timeline.html").resolve()
+        if tiny.is_file():
+            shoot(browser, tiny, folder / f"tiny-gpt-{name}.png")
 
 
 if __name__ == "__main__":

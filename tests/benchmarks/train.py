@@ -3,7 +3,8 @@
     python -m tests.benchmarks.train [rounds [part of a title]]
 
 Same model, same batch, same processes; the two are timed in turn, so that a busy machine disturbs both
-alike. Prints JSON: tokens/s of each at its best and its median step, and their ratios.
+alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
+processes of its own, and what tracing costs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 RANKS, STEPS, WARM_UP = 4, 6, 2
+NAMES = ("fourfold", "peer")
 PAIRS = {
     "z=4 against FSDP2": ({"data": 1, "z": 4, "y": 1, "x": 1}, "fsdp"),
     "y=4 against tensor parallelism": ({"data": 1, "z": 1, "y": 4, "x": 1}, "tp"),
@@ -63,67 +65,130 @@ def ours(worker: Any, grid: dict[str, int], windows: Any, **options: Any) -> Cal
     return step
 
 
-def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:
-    """Time both, in turn; seconds of every step. Runs on every rank."""
-    import resource
-
+def windows() -> Any:
+    """Random sequences (steps, sequences, s + 1)."""
     import torch
-    import torch.distributed as dist
 
     from tests.benchmarks import peers
 
     generator = torch.Generator().manual_seed(1)
     shape = (8, peers.SEQUENCES, peers.SEQUENCE + 1)
-    windows = torch.randint(0, peers.VOCABULARY, shape, generator=generator)
-    alone = peer == "serial"
-    contestants = {
-        "fourfold": lambda: ours(worker, grid, windows),
-        "peer": lambda: peers.trainer(peer, windows),
-    }
-    steps, seconds, memory = {}, {name: [] for name in contestants}, {}
-    for name, make in contestants.items():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        steps[name] = make()
-        losses = [steps[name](i) for i in range(WARM_UP)]
-        memory[name] = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, *losses]
+    return torch.randint(0, peers.VOCABULARY, shape, generator=generator)
+
+
+def contestant(worker: Any, grid: dict[str, int], peer: str, name: str) -> Callable[[int], float]:
+    """Make one of the two."""
+    from tests.benchmarks import peers
+
+    return ours(worker, grid, windows()) if name == "fourfold" else peers.trainer(peer, windows())
+
+
+def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:
+    """Time both, in turn; seconds of every step. Runs on every rank."""
+    import torch.distributed as dist
+
+    meet = (lambda: None) if peer == "serial" else dist.barrier
+    steps = {name: contestant(worker, grid, peer, name) for name in NAMES}
+    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    for index in range(WARM_UP):
+        for step in steps.values():
+            step(index)
     for _ in range(rounds):
         for name, step in steps.items():
             for index in range(STEPS):
-                if not alone:
-                    dist.barrier()
+                meet()
                 begin = time.perf_counter()
                 step(index)
-                if not alone:
-                    dist.barrier()
+                meet()
                 seconds[name].append(time.perf_counter() - begin)
     return seconds
 
 
+def memory(worker: Any, grid: dict[str, int], peer: str, name: str) -> float:
+    """Megabytes that a rank grows by, at its peak, from before the model is made to after a few steps."""
+    import resource
+    from pathlib import Path
+
+    import runtime.trainer  # noqa: F401  imports count for neither
+    import tests.benchmarks.peers  # noqa: F401
+
+    windows()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    step = contestant(worker, grid, peer, name)
+    for index in range(4):
+        step(index)
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        - pages * resource.getpagesize() / 2**20
+    )
+
+
+def tracing(worker: Any, grid: dict[str, int], rounds: int) -> dict[str, list[float]]:
+    """Seconds of steps with and without a listener, in turn."""
+    import torch.distributed as dist
+
+    from runtime.tracing.listener import HostListener
+
+    step = ours(worker, grid, windows())
+    context = step.__closure__[
+        [v for v in step.__code__.co_freevars].index("trainee")
+    ].cell_contents.context
+    seconds: dict[str, list[float]] = {"traced": [], "plain": []}
+    for index in range(WARM_UP + 2 * rounds):
+        traced = index % 2 == 0
+        context.ops.listener = HostListener(index) if traced else None
+        dist.barrier()
+        begin = time.perf_counter()
+        step(index)
+        dist.barrier()
+        if index >= WARM_UP:
+            seconds["traced" if traced else "plain"].append(time.perf_counter() - begin)
+    return seconds
+
+
 def main() -> None:
+    """Run the pairs whose title contains the second argument."""
     from tests.benchmarks import peers
     from tests.runtime.pool import Pool
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     only = sys.argv[2] if len(sys.argv) > 2 else ""
     tokens, answer = peers.SEQUENCES * peers.SEQUENCE, {}
-    pool = Pool(RANKS)
     for title, (grid, peer) in PAIRS.items():
         if only not in title:
             continue
         ranks = 1 if peer == "serial" else RANKS
+        used = {}
+        for name in NAMES:
+            pool = Pool(ranks)
+            grown = pool.run(
+                "tests.benchmarks.train:memory", ranks, grid=grid, peer=peer, name=name
+            )
+            used[name] = max(grown)
+            pool.close()
+        pool = Pool(ranks)
         found = pool.run(
             "tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds
         )[0]
-        row = {
-            f"{name} tokens/s, {how}": round(tokens / pick(times))
-            for name, times in found.items()
-            for how, pick in (("best", min), ("median", statistics.median))
-        }
+        pool.close()
+        row: dict[str, float] = {}
         for how, pick in (("best", min), ("median", statistics.median)):
+            for name in NAMES:
+                row[f"{name} tokens/s, {how}"] = round(tokens / pick(found[name]))
             row[f"ratio, {how}"] = round(pick(found["peer"]) / pick(found["fourfold"]), 3)
+        for name in NAMES:
+            row[f"{name} memory, MB a rank"] = round(used[name], 1)
         answer[title] = row
         print(title, row, file=sys.stderr, flush=True)
-    pool.close()
+    if only in "tracing":
+        pool = Pool(RANKS)
+        times = pool.run("tests.benchmarks.train:tracing", RANKS, grid={"data": 1, "z": 2, "y": 2, "x": 1},
+                         rounds=10 * rounds)[0]  # fmt: skip
+        pool.close()
+        answer["tracing, z=2 y=2"] = {
+            f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)
+            for how, pick in (("best", min), ("median", statistics.median))
+        }
     print(json.dumps(answer, indent=1))
 
 

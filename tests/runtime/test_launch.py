@@ -32,7 +32,7 @@ def test_torchrun_is_read():
 
 def test_srun_is_read():
     process = from_environment(SRUN)
-    assert process == Process(9, 16, 1, 8, "srun", "frontier00012", 20_000 + 123456 % 20_000)
+    assert process == Process(9, 16, 1, 8, "srun", "frontier00012", 20_000 + 123456 % 12_768)
     assert from_environment({**SRUN, "MASTER_ADDR": "here", "MASTER_PORT": "7"}).address == "here"
 
 

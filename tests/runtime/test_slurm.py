@@ -64,6 +64,7 @@ def submit(
     """Run a script as a batch job's first node does."""
     asked = directives(text)
     (cluster / "job.sh").write_text(text, encoding="utf-8")
+    subprocess.run(["bash", "-n", str(cluster / "job.sh")], check=True)
     given_by_slurm = {
         "SLURM_JOB_ID": "90017", "SLURM_JOB_NUM_NODES": asked["nodes"], "SLURM_CPUS_ON_NODE": "64",
         "SLURM_JOB_ACCOUNT": "abc123", "USER": "someone", "SCRATCH": str(cluster / "scratch"),
@@ -72,7 +73,7 @@ def submit(
     environment = runs.environment(**given_by_slurm, **extra)
     environment["PATH"] = f"{cluster / 'bin'}:{environment['PATH']}"
     return subprocess.run(["bash", str(cluster / "job.sh")], cwd=folder or cluster, env=environment,
-                          capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
+                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
 
 
 def started(cluster: Path) -> tuple[list[str], dict[str, str]]:
@@ -127,7 +128,7 @@ def small(folder: Path, name: str = "small", machine: object = "laptop", **chang
     return load_job(path), path
 
 
-@pytest.mark.parametrize("machine", ["laptop", "perlmutter", "alps", "dgx-h100"])
+@pytest.mark.parametrize("machine", ["laptop", "perlmutter"])
 @pytest.mark.parametrize("name", NASTY)
 def test_a_name_stays_a_name(name, machine, cluster):
     job, path = small(cluster, name, machine)
@@ -161,7 +162,7 @@ def test_every_text_round_trips(text):
 
 def test_a_zero_byte_is_refused():
     job = load_job({**runs.SMALL, "name": "a\0b"})
-    with pytest.raises(DescriptionError, match="name = .*zero byte"):
+    with pytest.raises(DescriptionError, match=r"name = .*zero byte"):
         script(job, Path("job.yaml"), [])
 
 
@@ -172,15 +173,14 @@ def test_a_zero_byte_is_refused():
         ({"extends": "perlmutter", "name": "Perlmutter (modified) (modified)"}, "NERSC"),
         ("perlmutter-80gb", "gpu&hbm80g"), ("alps", "CSCS"), ("dgx-h100", "--gpus-per-node=8"),
         ({"extends": "alps", "name": "alpstein"}, "no template"), ("laptop", "no template"),
-        ({"extends": "alps", "name": "alps", "devices_per_node": 2, "nic": {"devices": [[0], [1]]},
-          "fabric": {"links": [{"devices": [0, 1], "bandwidth": "150 GB/s"}]}}, "no template"),
+        ({"extends": "dgx-h100", "name": "frontier"}, "OLCF"), ({"extends": "dgx-h100", "name": "alps"}, "no template"),
     ],
 )  # fmt: skip
 def test_the_template_follows_the_machine(machine, template):
     assert template in script(load_job({**runs.SMALL, "machine": machine}), Path("job.yaml"), [])
 
 
-def test_a_partly_filled_node_comes_last(cluster):
+def test_a_partly_filled_node_comes_last():
     """Of 9 ranks on nodes of four, eight fill two nodes."""
     job = load_job({**runs.SMALL, "machine": "alps", "ranks": 9, "batch": {"sequences": 9},
                     "grid": {"data": 9, "z": 1, "y": 1, "x": 1}}, ["batch.micro_sequences=1"])  # fmt: skip
@@ -214,19 +214,21 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 def test_the_generic_script_trains_and_continues(cluster):
     (cluster / "srun.py").write_text(FAKE_SRUN)
     for name, arguments in (("srun", str(cluster / "srun.py")), ("fourfold", "-m twin")):
-        (cluster / "bin" / name).write_text(f'#!/bin/bash\nexec {sys.executable} {arguments} "$@"\n')
+        (cluster / "bin" / name).write_text(
+            f'#!/bin/bash\nexec {sys.executable} {arguments} "$@"\n'
+        )
         (cluster / "bin" / name).chmod(0o755)
     job, path = small(cluster, "two words")
     out = cluster / "scratch" / "fourfold" / "runs" / "two words"
     local = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)}
-    done = submit(script(job, path, ["train.steps=4"]), cluster, **local)
+    done = submit(script(job, path, ["train.steps=2"]), cluster, **local)
     assert done.returncode == 0, done.stderr
     assert "training two words" in done.stdout
-    assert list(runs.losses(out)) == [0, 1, 2, 3]
-    done = submit(script(job, path, []), cluster, **local, SLURM_RESTART_COUNT="1")
+    assert list(runs.losses(out)) == [0, 1]
+    done = submit(script(job, path, ["train.steps=4"]), cluster, **local, SLURM_RESTART_COUNT="1")
     assert done.returncode == 0, done.stderr
-    assert "continuing two words after step 4" in done.stdout
-    assert list(runs.losses(out)) == list(range(12))
+    assert "continuing two words after step 2" in done.stdout
+    assert list(runs.losses(out)) == [0, 1, 2, 3]
     assert json.loads((out / "run.json").read_text())["name"] == "two words"
 
 

@@ -35,7 +35,9 @@ def test_metrics_say_what_happened(finished):
     assert [line["step"] for line in steps] == list(range(12))
     assert [line["tokens"] for line in steps] == [8 * 16 * (i + 1) for i in range(12)]
     assert all(line["gradient_norm"] > 0 and line["memory_bytes"] > 1e7 for line in steps)
-    assert all(line["model_flops_utilisation"] is None for line in steps)  # nobody knows this CPU's peak
+    assert all(
+        line["model_flops_utilisation"] is None for line in steps
+    )  # nobody knows this CPU's peak
     rates = [line["learning_rate"] for line in steps]
     assert rates[0] == pytest.approx(1e-3)  # a tenth of 12 steps is one step of warm-up
     assert rates == sorted(rates, reverse=True)
@@ -70,7 +72,11 @@ def export(run: Path, target: Path) -> None:
 
 def with_weights(folder: Path, weights: dict[str, torch.Tensor], **changes) -> Path:
     save_file(weights, folder / "model.safetensors")
-    return runs.write_job(folder, train={"initial_weights": "model.safetensors", **changes.pop("train", {})}, **changes)
+    return runs.write_job(
+        folder,
+        train={"initial_weights": "model.safetensors", **changes.pop("train", {})},
+        **changes,
+    )
 
 
 def test_weights_go_out_and_come_in(finished, tmp_path):
@@ -84,7 +90,9 @@ def test_weights_go_out_and_come_in(finished, tmp_path):
     done = runs.train(job, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     ended = [line["validation_loss"] for line in lines(out) if "validation_loss" in line][-1]
-    begins = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line][0]
+    begins = [
+        line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line
+    ][0]
     assert begins == pytest.approx(ended, rel=1e-6)
 
 
@@ -132,7 +140,9 @@ def test_options_train_together(tmp_path, options):
     job = runs.write_job(tmp_path, **options)
     done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    validation = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line]
+    validation = [
+        line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line
+    ]
     assert validation[-1] < validation[0] - 0.05
     if "train" in options:
         assert "times as fast as its natural mode" in done.stdout
