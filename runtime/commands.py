@@ -77,13 +77,9 @@ def _train(resolve: Resolve) -> Callable[..., None]:
             from runtime.local import run_ranks
             from runtime.options import settled
 
-            arguments = [
-                "train",
-                str(job),
-                *_settled(overrides or [], described),
-                "--out",
-                str(out),
-            ]
+            arguments = ["train", str(job), "--out", str(out)]
+            for override in (*(overrides or []), *settled(described)):
+                arguments += ["--set", override]
             arguments += ["--force"] if force else []
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             raise typer.Exit(run_ranks(arguments, described.ranks))

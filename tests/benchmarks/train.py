@@ -29,8 +29,8 @@ PAIRS = {
 }
 
 
-def ours(worker: Any, grid: dict[str, int], windows: Any, **options: Any) -> Callable[[int], float]:
-    """Make a function that trains on step i with the runtime."""
+def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable[[int], float]]:
+    """Make a trainee of the runtime, and a function that trains it on step i."""
     import torch
 
     from runtime.context import Context
@@ -49,7 +49,7 @@ def ours(worker: Any, grid: dict[str, int], windows: Any, **options: Any) -> Cal
                   "sequence": peers.SEQUENCE, "vocabulary": peers.VOCABULARY, "biases": False},
         "machine": "laptop", "ranks": sizes.ranks, "grid": grid, "precision": "fp32",
         "recompute": False, "batch": {"sequences": peers.SEQUENCES, "micro_sequences": local},
-        "gather_unit": "block", **options,
+        "gather_unit": "block",
     })  # fmt: skip
     mesh = worker.mesh(sizes)
     context = Context.of_job(job, mesh, torch.device("cpu"))
@@ -62,7 +62,7 @@ def ours(worker: Any, grid: dict[str, int], windows: Any, **options: Any) -> Cal
         batch = [MicroBatch(0, window[:, :-1], window[:, 1:], weights)]
         return float(trainee.step(batch, 3e-4).loss)
 
-    return step
+    return trainee, step
 
 
 def windows() -> Any:
@@ -80,7 +80,9 @@ def contestant(worker: Any, grid: dict[str, int], peer: str, name: str) -> Calla
     """Make one of the two."""
     from tests.benchmarks import peers
 
-    return ours(worker, grid, windows()) if name == "fourfold" else peers.trainer(peer, windows())
+    return (
+        ours(worker, grid, windows())[1] if name == "fourfold" else peers.trainer(peer, windows())
+    )
 
 
 def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:
@@ -129,14 +131,11 @@ def tracing(worker: Any, grid: dict[str, int], rounds: int) -> dict[str, list[fl
 
     from runtime.tracing.listener import HostListener
 
-    step = ours(worker, grid, windows())
-    context = step.__closure__[
-        [v for v in step.__code__.co_freevars].index("trainee")
-    ].cell_contents.context
+    trainee, step = ours(worker, grid, windows())
     seconds: dict[str, list[float]] = {"traced": [], "plain": []}
     for index in range(WARM_UP + 2 * rounds):
         traced = index % 2 == 0
-        context.ops.listener = HostListener(index) if traced else None
+        trainee.context.ops.listener = HostListener(index) if traced else None
         dist.barrier()
         begin = time.perf_counter()
         step(index)

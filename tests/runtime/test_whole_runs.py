@@ -90,9 +90,9 @@ def test_weights_go_out_and_come_in(finished, tmp_path):
     done = runs.train(job, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     ended = [line["validation_loss"] for line in lines(out) if "validation_loss" in line][-1]
-    begins = [
+    begins = next(
         line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line
-    ][0]
+    )
     assert begins == pytest.approx(ended, rel=1e-6)
 
 
