@@ -116,6 +116,12 @@ def join(process: Process, store: Store, device: torch.device, timeout_seconds: 
     )  # fmt: skip
 
 
+def make_deterministic() -> None:
+    """Let PyTorch use kernels that give the same bits every time."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is not otherwise
+    torch.use_deterministic_algorithms(True)
+
+
 def set_threads(process: Process, wanted: int | None) -> None:
     """Give a rank its share of the host's cores."""
     cores = (

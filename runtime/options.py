@@ -95,6 +95,9 @@ class TrainOptions(Spec):
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
     auto: tuned on GPUs if the job has `kernel_tuning`, natural on CPUs."""
+    deterministic: StrictBool = False
+    """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower.
+    On CPUs they always are."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
     """CPU threads of a rank; by default the cores divided among the ranks of a host."""

@@ -29,7 +29,14 @@ from runtime.environment import Process
 from runtime.evaluate import generate, validation_loss
 from runtime.feed import Feed
 from runtime.goldfish import Goldfish
-from runtime.launch import agree, choose_device, join, open_store, set_threads
+from runtime.launch import (
+    agree,
+    choose_device,
+    join,
+    make_deterministic,
+    open_store,
+    set_threads,
+)
 from runtime.mesh import Mesh
 from runtime.metrics import MetricsFile, TensorBoard, peak_memory_bytes, speed
 from runtime.model import GPT
@@ -66,6 +73,8 @@ def train(plan: Plan, process: Process) -> None:
     """
     options = plan.options
     set_threads(process, options.threads)
+    if options.deterministic:
+        make_deterministic()
     store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
     all_agree = partial(agree, store, process)
     device, data = all_agree("setup", lambda: _check(plan, process))

@@ -129,6 +129,7 @@ OPTIONS = {
         "data_reduction": {"mode": "sharded"}, "grid": {"data": 2, "z": 1, "y": 1, "x": 1},
         "model": {**runs.SMALL["model"], "activation": "swiglu", "positions": "rotary", "biases": False},
         "train": {"goldfish": {"k": 4, "h": 3}, "gemm_modes": "tuned", "log_every": 5, "tensorboard": True,
+                  "deterministic": True,
                   "sample": {"tokens": 3, "temperature": 0}},
     },
 }  # fmt: skip
