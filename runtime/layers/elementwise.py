@@ -8,7 +8,7 @@ import torch
 
 from runtime import random
 from runtime.context import Context
-from runtime.layers.region import Region
+from runtime.layers.region import Region, add
 from runtime.ops import Place
 
 
@@ -26,10 +26,7 @@ def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
     """Add an update (m, h/G_x), thinned by dropout, to the residual stream."""
     size, drop = float(stream.nbytes), context.job.dropout
     if not drop or not context.training:
-        # no work of its own in backward: the gradient goes both ways as it is
-        return Region(context.ops, place, name, torch.add, 3 * size, backward_name=None)(
-            stream, update
-        )
+        return add(stream, update, context.ops, place, name)
     keep = kept(context, place, name, update)
     run = fused(context, dropped_sum)
     return Region(

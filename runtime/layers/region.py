@@ -27,8 +27,8 @@ class Region:
     backward_bytes: float = 0.0
     flops: float = 0.0
     """Of the forward pass; the backward pass counts twice."""
-    backward_name: str | None = ""
-    """Name in the backward pass if it is another; None if there is no work in it."""
+    backward_name: str = ""
+    """Name in the backward pass if it is another."""
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Run it."""
@@ -66,16 +66,39 @@ class _Region(torch.autograd.Function):
         def run() -> tuple[torch.Tensor, ...]:
             return torch.autograd.grad(ctx.output, wanted, gradient)
 
-        if region.backward_name is None:
-            found = iter(run())
-        else:
-            found = iter(region.ops.compute(
+        found = iter(
+            region.ops.compute(
                 region.place, region.backward_name or region.name, run, phase="bwd",
                 flops=2 * region.flops, bytes_=region.backward_bytes,
-            ))  # fmt: skip
+            )
+        )  # fmt: skip
         gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
         ctx.leaves = ctx.output = None
         return (None, *gradients)
+
+
+def add(
+    stream: torch.Tensor, update: torch.Tensor, ops: Ops, place: Place, name: str
+) -> torch.Tensor:
+    """Add two tensors under a name; the gradient goes both ways as it is, without work."""
+    if ops.listener is None:
+        return stream + update
+    result: torch.Tensor = _Add.apply(stream, update, ops, place, name)
+    return result
+
+
+class _Add(torch.autograd.Function):
+    """A sum, which needs nothing kept for its backward."""
+
+    @staticmethod
+    def forward(
+        _ctx: Any, first: torch.Tensor, second: torch.Tensor, ops: Ops, place: Place, name: str
+    ) -> torch.Tensor:
+        return ops.compute(place, name, lambda: first + second, bytes_=3.0 * first.nbytes)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradient, gradient, None, None, None
 
 
 def branch(
