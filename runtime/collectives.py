@@ -41,6 +41,8 @@ class Handle:
     _work: Any
     """torch.distributed's own handle; its functions are not typed."""
     _finish: Callable[[], torch.Tensor] | None
+    _launch: Callable[[], Any] | None
+    """Keeps what is being sent alive until it has been."""
 
     def wait(self) -> torch.Tensor:
         """Wait for the collective and return its result; call it once."""
@@ -59,9 +61,12 @@ class Handle:
         if self._work is not None:
             try:
                 self._work.wait()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise _explained(error, self.op, self._mesh) from error
             self._work = None
+        self._launch = None
         return finish()
 
 
@@ -148,9 +153,11 @@ class Collectives:
         listener = self.ops.listener
         try:
             work = launch() if listener is None else listener.start(op, launch)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise _explained(error, op, self.mesh) from error
-        return Handle(op, self.ops, self.mesh, work, finish)
+        return Handle(op, self.ops, self.mesh, work, finish, launch)
 
 
 def _explained(error: RuntimeError, op: Op, mesh: Mesh) -> CollectiveError:

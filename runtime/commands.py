@@ -62,8 +62,8 @@ def _train(resolve: Resolve) -> Callable[..., None]:
         described = load_job(job, overrides or [])
         options = read_options(described.train, job.parent)
         process = from_environment(os.environ)
-        if process.launcher == "alone" and not slurm:
-            _check_ranks(described, ranks)
+        if not slurm:
+            _check_ranks(described, ranks, process)
         described = resolve(described)
         if slurm:
             from runtime.slurm import script
@@ -88,9 +88,17 @@ def _train(resolve: Resolve) -> Callable[..., None]:
     return train
 
 
-def _check_ranks(job: Job, ranks: int | None) -> None:
+def _check_ranks(job: Job, ranks: int | None, process: Process) -> None:
     from twin.description.problems import fail
 
+    if process.launcher != "alone":
+        if ranks is not None:
+            raise fail(
+                "--ranks",
+                f"the ranks are started by {process.launcher} already; leave it out",
+                ranks,
+            )
+        return
     if ranks is None and job.ranks > 1:
         raise fail("ranks", f"start the job's {job.ranks} ranks with torchrun or srun, or here with "
                    f"--ranks {job.ranks}", job.ranks)  # fmt: skip
@@ -135,10 +143,14 @@ def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted |
     from runtime.collectives import CollectiveError
     from runtime.diagnosis import NonFiniteError
     from runtime.launch import DisagreementError
-    from runtime.trainer import Plan, train
+    from runtime.local import end_with_parent
+    from runtime.plan import Plan
+    from runtime.trainer import train
     from twin.description.problems import DescriptionError
 
     code, text = 0, ""
+    if process.launcher == "fourfold":
+        end_with_parent()
     try:
         train(Plan(job, options, out, trace, force=force and process.attempt == 0), process)
     except DisagreementError as error:

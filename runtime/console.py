@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -86,7 +87,7 @@ def line(figures: Mapping[str, Any], *, short: bool = False) -> str:
 
 
 class Stopwatch:
-    """Seconds since it was last read."""
+    """Seconds since it was last read, without pauses."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
@@ -96,3 +97,12 @@ class Stopwatch:
         now = time.perf_counter()
         seconds, self._since = now - self._since, now
         return seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done meanwhile."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._since += time.perf_counter() - begin

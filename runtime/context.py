@@ -14,6 +14,8 @@ from runtime.ops import Ops
 from runtime.store import ParameterStore
 from twin.description.job import Job
 
+SCATTERS_IN_FLIGHT = 2
+"""On GPUs; enough for one to run while the next product is computed."""
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -47,6 +49,7 @@ class Context:
             self.collectives,
             depth=overlap.prefetch_depth if overlap.all_gather else None,
             wait_for_scatters=not overlap.reduce_scatter,
+            most_in_flight=None if self.device.type == "cpu" else SCATTERS_IN_FLIGHT,
         )
         self.store = ParameterStore(
             self.mesh.grid, dict(self.mesh.coordinates), self.job.seed, self.master_type,

@@ -63,8 +63,7 @@ def _finite(result: object) -> bool:
 def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> NonFiniteError:
     """Run the step's forward and backward passes again, looking at every op.
 
-    The optimizer has not changed the weights if it saw the gradient's norm. Every rank must call it;
-    all get the same error.
+    The optimizer has not changed the weights since. Every rank must call it; all get the same error.
     """
     context, check = trainee.context, FiniteCheck()
     bad = next(
@@ -72,10 +71,12 @@ def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> Non
          if not bool(torch.isfinite(p.weight).all())), None,
     )  # fmt: skip
     context.ops.listener = check
+    before, context.step = context.step, step  # dropout's masks depend on it
     try:
         trainee.backward(batch)
     finally:
         context.ops.listener = None
+        context.step = before
     found = f"weights of {bad}" if bad else None
     order = 0
     if found is None and check.first is not None:

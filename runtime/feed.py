@@ -32,11 +32,10 @@ class Feed:
             )
         ]
         kept = [self._kept(window) for _, window in windows]
-        total = torch.tensor(float(job.batch.sequences * job.model.sequence))
+        total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
         if self.goldfish is not None:
-            total = sum_over_replicas(
-                self.context, torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64), "kept"
-            )
+            counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
+            total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
             MicroBatch(first, window[:, :-1], window[:, 1:], self._weights(keeps, total))
             for (first, window), keeps in zip(windows, kept, strict=True)
@@ -51,8 +50,8 @@ class Feed:
             return torch.ones_like(window[:, 1:], dtype=torch.bool)
         return self.goldfish.keeps(window)
 
-    def _weights(self, kept: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        return kept.to(self.context.master_type) / total.to(kept.device, self.context.master_type)
+    def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
+        return kept.to(self.context.master_type) / total
 
 
 def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:

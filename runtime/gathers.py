@@ -47,6 +47,9 @@ class WeightGathers:
     """How many units ahead gathers start; None without overlap."""
     wait_for_scatters: bool
     """Wait for every reduce-scatter where it starts (no ORS)."""
+    most_in_flight: int | None = None
+    """Reduce-scatters in flight before the first is waited for; None: as many as there are. A GPU's host
+    runs ahead, so that none would be seen to be done, and all their buffers be held."""
     compute: torch.Tensor | None = None
     """The store's flat buffer that layers compute with."""
     _units: dict[int, Unit] = field(default_factory=dict)
@@ -159,6 +162,8 @@ class WeightGathers:
         self._scatters.append((unit, handle))
         self.scattered += 1
         self._harvest()
+        while self.most_in_flight is not None and len(self._scatters) > self.most_in_flight:
+            deliver(*self._scatters.popleft())
 
     def _cut(self, member: Parameter, gradient: torch.Tensor) -> torch.Tensor:
         flat = gradient.reshape(-1)

@@ -53,6 +53,19 @@ class Gemms:
                 a, b = arrange(a, b, mode)
         return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
 
+    def accumulate(
+        self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor
+    ) -> None:
+        """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
+        mode = (
+            self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1]))
+            if self.modes
+            else None
+        )
+        if mode is not None:
+            a, b = arrange(a, b, mode)
+        torch.addmm(total, a, b, out=total)
+
 
 def arrange(a: torch.Tensor, b: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
     """Store the operands as the mode says; copies only what is stored otherwise."""

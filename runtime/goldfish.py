@@ -27,12 +27,14 @@ class Goldfish:
         window (sequences, s + 1) int64: inputs and, one further, targets. Returns booleans
         (sequences, s).
         """
+        kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
+        if window.shape[1] <= self.h:
+            return kept
         contexts = window[:, :-1].unfold(1, self.h, 1)  # (sequences, s − h + 1, h)
         state = torch.zeros_like(contexts[..., 0])
         for position in range(self.h):
             state = random.mix(state + contexts[..., position] + 1)
         uniform = (state & 0xFFFFFFFF).double() / 2.0**32
-        kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
         # the context that ends at input i belongs to the target of input i
         kept[:, self.h - 1 :] = uniform >= 1.0 / self.k
         return kept

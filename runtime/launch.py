@@ -7,7 +7,9 @@ to rank 0: no other process can take it in between.
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar, cast
@@ -20,6 +22,8 @@ from runtime.environment import Process
 from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")
+PATIENCE_SECONDS = 0.5
+"""How long a failing rank waits to hear whether others fail for the same reason."""
 
 
 def open_store(process: Process, timeout_seconds: float) -> Store:
@@ -46,34 +50,61 @@ def open_store(process: Process, timeout_seconds: float) -> Store:
 def agree(store: Store | None, process: Process, what: str, check: Callable[[], T]) -> T:
     """Run a check named `what` on every rank and return its result.
 
-    If it fails anywhere it fails everywhere, saying where. Raises DescriptionError.
+    If it fails on any rank it fails on every rank, saying where. Rank 0 gathers what the ranks found and
+    tells all, so that the store is asked a few times a rank. Raises DisagreementError; the rank
+    itself, if it is alone or the failure is a defect, what the check raised.
     """
-    problem, result = "", None
+    if store is None:
+        return check()
+    problem, result, defect = "", None, None
     try:
         result = check()
     except DescriptionError as error:
         problem = str(error)
-        if store is None:
-            raise
-    if store is None:
-        return cast("T", result)
-    store.set(f"{what}/{process.rank}", problem)
-    keys = [f"{what}/{rank}" for rank in range(process.ranks)]
-    found = [text.decode() for text in store.multi_get(keys)]
-    # rank 0 may keep the store: it must not leave with it before all have read
-    store.set(f"{what}/read/{process.rank}", "")
-    if process.rank == 0:
-        store.wait([f"{what}/read/{rank}" for rank in range(process.ranks)])
-    where: dict[str, list[int]] = {}
-    for rank, text in enumerate(found):
-        if text:
-            where.setdefault(text, []).append(rank)
-    if where:
-        raise DisagreementError(
-            [text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}"
-             for text, ranks in where.items()]
-        )  # fmt: skip
+    except Exception as error:  # told to the others like any problem, so that none waits in vain
+        problem, defect = f"{type(error).__name__}: {error}", error
+    verdict = _verdict(store, process, what, problem)
+    if defect is not None:
+        raise defect
+    if verdict:
+        raise DisagreementError(verdict)
     return cast("T", result)
+
+
+def _verdict(store: Store, process: Process, what: str, problem: str) -> list[str]:
+    """Tell rank 0 what was found, and hear what all found."""
+    store.set(f"{what}/{process.rank}", problem)
+    if process.rank == 0:
+        found = [t.decode() for t in store.multi_get([f"{what}/{r}" for r in range(process.ranks)])]
+        where: dict[str, list[int]] = {}
+        for rank, text in enumerate(found):
+            if text:
+                where.setdefault(text, []).append(rank)
+        verdict = [
+            text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}"
+            for text, ranks in where.items()
+        ]
+        store.set(f"{what}/verdict", json.dumps(verdict))
+        # rank 0 may keep the store: it must not leave with it before all have read
+        store.wait([f"{what}/read/{rank}" for rank in range(1, process.ranks)])
+        return verdict
+    verdict = list(json.loads(store.get(f"{what}/verdict")))
+    store.set(f"{what}/read/{process.rank}", "")
+    return verdict
+
+
+def told_by_another(store: Store, process: Process, text: str) -> bool:
+    """Whether a lower rank is about to tell the same problem; waits a moment for the others to fail."""
+    store.set(f"failed/{process.rank}", text)
+    if process.rank == 0:
+        time.sleep(2 * PATIENCE_SECONDS)  # rank 0 may keep the store that the others ask
+        return False
+    time.sleep(PATIENCE_SECONDS)
+    lower = [f"failed/{rank}" for rank in range(process.rank)]
+    try:
+        return any(store.check([key]) and store.get(key).decode() == text for key in lower)
+    except RuntimeError:  # the store is gone, and rank 0 with it
+        return False
 
 
 class DisagreementError(DescriptionError):
@@ -90,20 +121,23 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def choose_device(wanted: str, process: Process) -> torch.device:
-    """Pick this rank's device; raises DescriptionError if there is none such."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    """Pick this rank's device; raises DescriptionError if there is none such.
+
+    A host with fewer GPUs than ranks computes on its CPUs, unless srun shows each task its own GPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    own = process.launcher == "srun" and count == 1
+    enough = own or count >= process.local_ranks
+    if wanted == "cpu" or (wanted == "auto" and not (count and enough)):
         return torch.device("cpu")
-    if not torch.cuda.is_available():
+    if not count:
         raise fail(
             "train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted
         )
-    count = torch.cuda.device_count()
-    # with one device visible to each task (--gpus-per-task), its number is 0 for all of them
-    index = process.local_rank if count > 1 else 0
-    if index >= count:
-        raise fail("LOCAL_RANK", f"this host shows {count} devices to {process.local_ranks} ranks; "
-                   "start one rank a device", process.local_rank)  # fmt: skip
-    return torch.device("cuda", index)
+    if not enough:
+        raise fail("train.device", f"this host shows {count} devices to {process.local_ranks} ranks; start one "
+                   "rank a device, or use cpu", wanted)  # fmt: skip
+    return torch.device("cuda", 0 if own else process.local_rank)
 
 
 def join(process: Process, store: Store, device: torch.device, timeout_seconds: float) -> None:

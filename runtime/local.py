@@ -6,6 +6,7 @@ whole or over.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -19,6 +20,10 @@ from runtime.environment import STORE_SOCKET
 GRACE_SECONDS = 8.0
 """How long survivors may take to notice and tell."""
 POLL_SECONDS = 0.05
+PARENT = "FOURFOLD_PARENT"
+"""Environment: process number of the launcher."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that a process gets when its parent dies."""
 
 
 def run_ranks(arguments: Sequence[str], ranks: int) -> int:
@@ -30,6 +35,8 @@ def run_ranks(arguments: Sequence[str], ranks: int) -> int:
         listener.bind(("127.0.0.1", 0))
         listener.listen(ranks)
         processes = [_start(arguments, rank, ranks, listener) for rank in range(ranks)]
+    # leave by way of what stands below, so that the ranks are stopped
+    before = {n: signal.signal(n, _leave) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return _watch(processes)
     except KeyboardInterrupt:
@@ -37,6 +44,8 @@ def run_ranks(arguments: Sequence[str], ranks: int) -> int:
         return 130
     finally:
         _stop(processes, signal.SIGKILL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _start(
@@ -45,7 +54,7 @@ def _start(
     environment = {
         **os.environ, "FOURFOLD_RANKS": str(ranks), "RANK": str(rank), "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]),
+        "MASTER_PORT": str(listener.getsockname()[1]), PARENT: str(os.getpid()),
         # gloo listens where the host's name points otherwise, which need not be this host alone
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }  # fmt: skip
@@ -56,6 +65,18 @@ def _start(
     return subprocess.Popen(
         [sys.executable, "-m", "twin", *arguments], env=environment, pass_fds=passed
     )
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def end_with_parent() -> None:
+    """Let this rank be killed when its launcher is: an orphan would train on in secret (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(os.environ[PARENT]):
+            sys.exit(128 + signal.SIGKILL)  # it was gone already
 
 
 def _watch(processes: list[subprocess.Popen[bytes]]) -> int:

@@ -1,23 +1,16 @@
-"""Figures of every step: a line of JSON each, TensorBoard if wanted, and what the terminal shows."""
+"""How fast a step is, and how much memory a rank takes."""
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import resource
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from twin.description.job import Job
-from twin.description.problems import fail
 from twin.trace.metrics import model_flops
-
-METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,16 @@ def speed(job: Job, step_seconds: float, *, peak_known: bool) -> Speed:
     return Speed(job.tokens_per_step / step_seconds, rate, rate / peak if peak_known else None)
 
 
+def is_described(job: Job, found: str) -> bool:
+    """Whether a device that calls itself `found` is the one that the job's machine describes.
+
+    Both names must have a model in common, such as A100 or MI250X: utilisation against the peak of
+    another device would be a number without meaning.
+    """
+    models = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")
+    return bool(set(models.findall(job.machine.device.name)) & set(models.findall(found)))
+
+
 def peak_flops_per_second(job: Job) -> float:
     """Peak of one device as the job's machine has it, in the job's precision."""
     device = job.machine.device
@@ -57,64 +60,3 @@ def peak_memory_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-class MetricsFile:
-    """`metrics.jsonl`: one line a step; a resumed run cuts what it is about to repeat."""
-
-    def __init__(self, folder: Path, resume_at: int) -> None:
-        self.path = folder / METRICS
-        try:
-            kept = [line for line in self._lines() if self._step(line) < resume_at]
-            temporary = self.path.with_suffix(".tmp")
-            temporary.write_text("".join(kept), encoding="utf-8")
-            temporary.replace(self.path)
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise fail(str(self.path), f"cannot be written: {error.strerror}") from None
-
-    def _lines(self) -> list[str]:
-        if not self.path.exists():
-            return []
-        return [line for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-                if line.endswith("\n")]  # fmt: skip
-
-    @staticmethod
-    def _step(line: str) -> float:
-        try:
-            return float(json.loads(line)["step"])
-        except (ValueError, TypeError, KeyError):
-            return float("inf")  # no line of ours: dropped
-
-    def write(self, figures: Mapping[str, Any]) -> None:
-        """Append one line."""
-        self._file.write(json.dumps(figures) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-
-class TensorBoard:
-    """The same figures for TensorBoard, if it is installed and wanted."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an optional package
-        except ImportError:
-            raise fail("train.tensorboard", "the package tensorboard is missing; pip install tensorboard, "
-                       "or set it to false", True) from None  # fmt: skip
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def write(self, figures: Mapping[str, Any]) -> None:
-        """Add the numbers of one step."""
-        for name, value in figures.items():
-            if isinstance(value, int | float) and name != "step":
-                self._writer.add_scalar(name, value, figures["step"])
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        self._writer.close()

@@ -2,7 +2,7 @@
 
 * One mechanism serves recording, tracing and the search for the first non-finite number: a
   `Listener` that sees each op with its stable name, such as `micro0/fwd/block3/mlp_up/gemm`.
-* Without a listener an op costs one function call.
+* Without a listener a compute op costs one function call.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ class Optimizer:
             {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
             for weight, (b, _) in zip(self._weights, self.spans, strict=True)
         ]
+        self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
+        """Whether a gradient has not been finite: nothing is updated any more."""
         self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
@@ -52,22 +54,23 @@ class Optimizer:
             )  # fmt: skip
             self._attach(0)
 
-    def step(self, learning_rate: float) -> torch.Tensor | None:
-        """Clip and update; gradients stay as they are, the next step overwrites them.
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip and update; the next step overwrites the gradients.
 
-        Returns the norm of the full gradient as a scalar tensor, None if the job does not clip.
+        Returns the norm of the full gradient, a scalar tensor. If it is not finite the weights stay as
+        they are (as with a loss that is not), in this step and all that follow; `stopped` says so.
         """
         ops, store = self.context.ops, self.context.store
         elements = self.part.stop - self.part.start
-        norm = None
+        norm = self._norm()
+        self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
-            norm = clipped = self._norm()
             ops.compute(
-                CLIP, "scale", lambda: self._scale(clipped), phase="optimizer",
+                CLIP, "scale", lambda: self._scale(norm), phase="optimizer",
                 bytes_=2.0 * elements * store.gradient.element_size(),
             )  # fmt: skip
         ops.compute(
-            OPTIMIZER, "adamw", lambda: self._update(learning_rate, norm), phase="optimizer",
+            OPTIMIZER, "adamw", lambda: self._update(learning_rate), phase="optimizer",
             bytes_=ADAM_BYTES_PER_ELEMENT * elements,
         )  # fmt: skip
         if self.sharded:
@@ -103,14 +106,13 @@ class Optimizer:
         for begin, end in self.spans:
             self.context.store.gradient[begin:end].mul_(factor)
 
-    def _update(self, learning_rate: float, norm: torch.Tensor | None) -> None:
+    def _update(self, learning_rate: float) -> None:
         store = self.context.store
         if self._adam is not None:
-            if norm is not None:
-                # As torch.amp.GradScaler does it: with a norm that is not finite the kernel leaves
-                # the weights as they are, and the host need not look.
-                self._adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
-                self._adam.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+            # As torch.amp.GradScaler does it: the kernel leaves the weights as they are, and the
+            # host need not look.
+            self._adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
+            self._adam.found_inf = self.stopped.float()  # type: ignore[attr-defined]
             for group in self._adam.param_groups:
                 group["lr"] = learning_rate
             for weight, (begin, end) in zip(self._weights, self.spans, strict=True):

@@ -44,7 +44,7 @@ class Evaluation(Spec):
     """Loss on held-out text."""
 
     every: Count = 100
-    """Steps between evaluations; 0: only at the end."""
+    """Steps between evaluations; 0: only at the start and at the end."""
     sequences: Count = 64
     """Held-out sequences of one evaluation; 0: none."""
 
@@ -94,7 +94,7 @@ class TrainOptions(Spec):
     """Let torch.compile fuse element-wise kernels."""
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
-    auto: tuned on GPUs if the job has `kernel_tuning`, natural on CPUs."""
+    auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""
     deterministic: StrictBool = False
     """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower.
     On CPUs they always are."""

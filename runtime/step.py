@@ -1,7 +1,7 @@
 """One training step: forward, loss and backward of every micro-step; reduce; clip; update.
 
 Data in, figures out: which sequences, at which learning rate. Nothing here reads a device value
-back, so that a GPU is never waited for.
+back.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StepFigures:
 
     loss: torch.Tensor
     """Mean over all targets of the global batch that count."""
-    gradient_norm: torch.Tensor | None
-    """None if the job does not clip."""
+    gradient_norm: torch.Tensor
+    """Of the full gradient, before clipping."""
 
 
 class Trainee:

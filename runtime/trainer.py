@@ -1,19 +1,14 @@
 """The whole of a training run on one rank: meet, build, resume, train, evaluate, save, show.
 
-The run's directory holds `run.json` (what is trained), `metrics.jsonl`, `checkpoints/` and, with
-tracing, `trace/`. The same command again continues from the last complete checkpoint.
+The run's directory holds `run.json` (what is trained), `metrics.jsonl`, `checkpoints/` and
+`tensorboard/` if wanted. The same command again continues from the last complete checkpoint.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,48 +16,33 @@ from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.console import Display, Stopwatch
 from runtime.context import Context
 from runtime.data.batches import Batches
-from runtime.data.build import default_dataset
 from runtime.data.tokenizer import load_tokenizer
-from runtime.data.tokens import DataSet, open_dataset
+from runtime.data.tokens import DataSet
 from runtime.diagnosis import find_non_finite
 from runtime.environment import Process
 from runtime.evaluate import generate, validation_loss
 from runtime.feed import Feed
 from runtime.goldfish import Goldfish
 from runtime.launch import (
+    DisagreementError,
     agree,
-    choose_device,
     join,
     make_deterministic,
     open_store,
     set_threads,
+    told_by_another,
 )
 from runtime.mesh import Mesh
-from runtime.metrics import MetricsFile, TensorBoard, peak_memory_bytes, speed
+from runtime.metrics import is_described, peak_memory_bytes, speed
+from runtime.metrics_file import MetricsFile, TensorBoard
 from runtime.model import GPT
 from runtime.optimizer import Optimizer
-from runtime.options import STANDARD_LIBRARY, TrainOptions
-from runtime.step import Trainee
+from runtime.plan import Plan, check_plan, prompt_tokens
+from runtime.run_directory import CHECKPOINTS, prepare_directory
+from runtime.step import StepFigures, Trainee
 from runtime.tracing.tracer import Tracer
-from runtime.tracing.wanted import TraceWanted
 from runtime.tuning import signatures, tune, use
-from twin.description.job import Job
-from twin.description.problems import fail
-
-RUN = "run.json"
-CHECKPOINTS = "checkpoints"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is asked to do."""
-
-    job: Job
-    options: TrainOptions
-    out: Path
-    trace: TraceWanted | None = None
-    force: bool = False
-    """Delete what is at `out`."""
+from twin.description.problems import DescriptionError, fail
 
 
 def train(plan: Plan, process: Process) -> None:
@@ -77,7 +57,8 @@ def train(plan: Plan, process: Process) -> None:
         make_deterministic()
     store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
     all_agree = partial(agree, store, process)
-    device, data = all_agree("setup", lambda: _check(plan, process))
+    device, data = all_agree("setup", lambda: check_plan(plan, process))
+    all_agree("directory", lambda: _prepare(plan, process, data))
     if store is not None:
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
@@ -88,82 +69,17 @@ def train(plan: Plan, process: Process) -> None:
         run.loop()
         run.finish()
         all_agree("trace", run.write_trace)
+    except DescriptionError as error:
+        if store is not None and told_by_another(store, process, str(error)):
+            raise DisagreementError([str(error)]) from None
+        raise
     finally:
         run.display.close()
 
 
-def _check(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
-    """Everything that can be wrong before processes talk to each other."""
-    job = plan.job
-    if process.ranks != job.ranks:
-        raise fail("ranks", f"the job wants {job.ranks} ranks ({job.concrete_grid}), but {process.ranks} "
-                   "were started; start as many, or --set ranks and grid", process.ranks)  # fmt: skip
-    if job.precision == "fp16":
-        raise fail("precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which "
-                   "it does not have", "fp16")  # fmt: skip
-    device = choose_device(plan.options.device, process)
-    path = Path(plan.options.data)
-    if plan.options.data == STANDARD_LIBRARY:
-        path = default_dataset(cache_directory())
-    data = open_dataset(path, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+def _prepare(plan: Plan, process: Process, data: DataSet) -> None:
     if process.rank == 0:
-        prepare_directory(plan, data)
-    return device, data
-
-
-def cache_directory() -> Path:
-    """Where data sets are kept that Fourfold makes by itself."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fourfold"
-
-
-def prepare_directory(plan: Plan, data: DataSet) -> None:
-    """Make the run's directory, or check that what is there may be continued.
-
-    A run is continued if its model, data and order are the same; with `plan.force` it is deleted
-    and begun anew. Raises DescriptionError otherwise.
-    """
-    out, wanted = plan.out, _identity(plan, data)
-    try:
-        if plan.force and (out / RUN).is_file():
-            shutil.rmtree(out)
-        out.mkdir(parents=True, exist_ok=True)
-        if not (out / RUN).exists():
-            if any(out.iterdir()):
-                raise fail(str(out), "is not empty and not a run of Fourfold; choose another --out")
-            temporary = out / (RUN + ".tmp")
-            temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-            temporary.replace(out / RUN)
-            return
-        text = (out / RUN).read_text(encoding="utf-8")
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        raise fail(
-            str(out / RUN), "is damaged; choose another --out, or --force to begin anew"
-        ) from None
-    different = [
-        key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]
-    ]
-    if different:
-        raise fail(str(out), f"holds a run with another {', '.join(different)}; choose another --out, "
-                   "or --force to delete it and begin anew")  # fmt: skip
-
-
-def _identity(plan: Plan, data: DataSet) -> dict[str, Any]:
-    """What must stay the same when a run is continued; grid, steps and overlap may change."""
-    job = plan.job
-    return {
-        "name": job.name, "model": job.model.model_dump(mode="json", by_alias=True, exclude={"name"}),
-        "precision": job.precision, "dropout": job.dropout, "seed": job.seed,
-        "sequences": job.batch.sequences, "data": data.manifest.model_dump(mode="json"),
-        "goldfish": plan.options.goldfish and plan.options.goldfish.model_dump(mode="json"),
-    }  # fmt: skip
+        prepare_directory(plan.out, plan.identity(data), force=plan.force)
 
 
 class Run:
@@ -217,24 +133,29 @@ class Run:
                 self.display.warn(text)
             self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}")
         self._choose_modes()
+        if self.plan.trace is not None and self.plan.trace.last_step < self.step:
+            raise fail("--trace-steps", f"the run goes on at step {self.step}; choose later ones",
+                       f"{self.plan.trace.first_step}-{self.plan.trace.last_step}")  # fmt: skip
 
     def open_files(self) -> None:
         """Open what is written to while training."""
         if self.first:
-            self.writers.append(MetricsFile(self.plan.out, self.step))
+            self.writers.append(MetricsFile(self.plan.out, self.step, self.plan.options.steps))
             if self.plan.options.tensorboard:
-                self.writers.append(TensorBoard(self.plan.out))
+                self.writers.append(TensorBoard(self.plan.out, self.step))
 
     def _choose_modes(self) -> None:
         """Tune the products' operand modes, or use what the run used before."""
-        choice, context = self.plan.options.gemm_modes, self.context
-        wanted = choice == "tuned" or (
-            choice == "auto" and self.plan.job.kernel_tuning and context.device.type == "cuda"
-        )
+        options, context = self.plan.options, self.context
+        wanted = options.gemm_modes == "tuned" or (
+            options.gemm_modes == "auto" and self.plan.job.kernel_tuning
+            and context.device.type == "cuda" and not options.deterministic
+        )  # fmt: skip
         if not wanted:
             return
-        if self.modes:
-            use(context, self.modes, signatures(context, self.model))  # type: ignore[arg-type]  # checked there
+        known = signatures(context, self.model)
+        if all(str(signature) in self.modes for signature in known):  # on another grid they are not
+            use(context, self.modes, known)  # type: ignore[arg-type]  # modes unknown to it are left out
             return
         choices = tune(context, self.model)
         self.modes = {str(choice.signature): choice.mode for choice in choices}
@@ -245,49 +166,45 @@ class Run:
 
     def loop(self) -> None:
         """Train until the last step."""
-        options = self.plan.options
+        options, watch, since = self.plan.options, Stopwatch(), self.step
+        on_host = self.context.device.type == "cpu"
         if self.step == 0:
-            self._evaluate()  # where it starts from
-        watch, since = Stopwatch(), self.step
+            with watch.paused():
+                self._evaluate()  # where it starts from
         while self.step < options.steps:
-            batch = self.feed.step(self.step)
-            rate = options.schedule.at(self.step)
             if self.tracer is not None:
                 self.tracer.before(self.step)
+            batch = self.feed.step(self.step)
+            rate = options.schedule.at(self.step)
             figures = self.trainee.step(batch, rate)
             if self.tracer is not None:
                 self.tracer.after()
-            if (self.step + 1) % options.log_every == 0 or self.step + 1 == options.steps:
-                loss = float(figures.loss)
-                norm = None if figures.gradient_norm is None else float(figures.gradient_norm)
-                if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm)):
-                    raise find_non_finite(self.trainee, batch, self.step)
-                seconds = watch.lap() / (self.step + 1 - since)
-                since = self.step + 1
-                self._write(loss, norm, rate, seconds)
-            self.step += 1
-            if self._due(options.evaluation.every) and self.step < options.steps:
-                self._evaluate()
-                watch.lap()
-            if self._due(options.checkpoints.every):
-                self._save()
-                watch.lap()
+            done = self.step + 1
+            saving = _due(options.checkpoints.every, done) or done == options.steps
+            logging = done % options.log_every == 0 or done == options.steps
+            # a GPU is waited for only where its figures are wanted anyway
+            if (on_host or logging or saving) and bool(self.trainee.optimizer.stopped):
+                raise find_non_finite(self.trainee, batch, self.step)
+            if logging:
+                self._write(figures, rate, watch.lap() / (done - since))
+                since = done
+            self.step = done
+            with watch.paused():
+                if _due(options.evaluation.every, done) and done < options.steps:
+                    self._evaluate()
+                if saving:
+                    self._save()
 
-    def _due(self, every: int) -> bool:
-        return every > 0 and self.step % every == 0
-
-    def _write(self, loss: float, norm: float | None, rate: float, seconds: float) -> None:
+    def _write(self, step: StepFigures, rate: float, seconds: float) -> None:
         context, job = self.context, self.plan.job
         if not self.first:
             return
-        fast = speed(
-            job,
-            seconds,
-            peak_known=job.machine.device.type == "gpu" and context.device.type == "cuda",
-        )
+        on_gpu = context.device.type == "cuda"
+        known = on_gpu and is_described(job, torch.cuda.get_device_name(context.device))
+        fast = speed(job, seconds, peak_known=known)
         figures = {
-            "step": self.step, "loss": loss, "gradient_norm": norm, "learning_rate": rate,
-            "tokens": (self.step + 1) * job.tokens_per_step, "seconds": seconds,
+            "step": self.step, "loss": float(step.loss), "gradient_norm": float(step.gradient_norm),
+            "learning_rate": rate, "tokens": (self.step + 1) * job.tokens_per_step, "seconds": seconds,
             "tokens_per_second": fast.tokens_per_second,
             "model_flops_per_second": fast.model_flops_per_second,
             "model_flops_utilisation": fast.utilisation,
@@ -302,8 +219,10 @@ class Run:
         if not sequences:
             return
         loss = validation_loss(self.context, self.model, self.held_out, sequences)
+        if not math.isfinite(loss):
+            raise find_non_finite(self.trainee, self.feed.step(self.step), self.step)
         for writer in self.writers:
-            writer.write({"step": self.step - 1, "validation_loss": loss})
+            writer.write({"after_steps": self.step, "validation_loss": loss})
         self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
 
     def _save(self) -> None:
@@ -316,14 +235,14 @@ class Run:
         self.saved_at = self.step
 
     def finish(self) -> None:
-        """Evaluate, save, and show what was learnt."""
+        """Save, evaluate, and show what was learnt."""
         self._save()
         self._evaluate()
-        self.display.close()
-        self._sample()
         self.checkpoints.close()
         for writer in self.writers:
             writer.close()
+        self.display.close()
+        self._sample()
 
     def write_trace(self) -> None:
         """Write what was recorded, if anything was to be."""
@@ -334,8 +253,11 @@ class Run:
         wanted = self.plan.options.sample
         if not wanted.tokens:
             return
-        tokenizer = load_tokenizer(self.data.directory)
-        prompt = [int(token) for token in tokenizer.encode(wanted.prompt)] or [0]
+        prompt = prompt_tokens(self.plan.options, self.data)
         tokens = generate(self.context, self.model, prompt, wanted.tokens, wanted.temperature)
         self.display.say("sample:")
-        self.display.say(tokenizer.decode(tokens))
+        self.display.say(load_tokenizer(self.data.directory).decode(tokens))
+
+
+def _due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0

@@ -34,7 +34,8 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
     def maximum() -> tuple[torch.Tensor, torch.Tensor]:
         scores = logits.detach().to(wide)
         if valid < scores.shape[1]:
-            scores[:, valid:] = -torch.inf
+            # as good as −∞, and still a number for those who look for numbers that are none
+            scores[:, valid:] = torch.finfo(wide).min
         return scores, scores.amax(1)
 
     scores, top = ops.compute(PLACE, "maximum", maximum, phase="loss", bytes_=count * (e + 2.0 * w))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 
@@ -64,5 +65,13 @@ def dropped_sum(
 
 
 def fused(context: Context, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Let torch.compile fuse an element-wise function, if the job asks for it."""
-    return torch.compile(function, dynamic=False) if context.compile else function
+    """Let torch.compile fuse an element-wise function, if the job asks for it.
+
+    Not while evaluating or sampling, whose shapes change and would be compiled each on its own.
+    """
+    return _compiled(function) if context.compile and context.training else function
+
+
+@cache
+def _compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return torch.compile(function, dynamic=False)

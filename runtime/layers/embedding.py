@@ -64,7 +64,12 @@ class Embedding4D(torch.nn.Module):
             if not table.seen:
                 total.zero_()
                 table.seen = True
-            total.index_add_(0, tokens.reshape(-1), gradient.to(total.dtype))
+            rows, values = tokens.reshape(-1), gradient.to(total.dtype)
+            if total.device.type == "cuda":
+                # sorted, not atomic: y ranks hold equal tables and must stay equal
+                total.index_put_((rows,), values, accumulate=True)
+            else:
+                total.index_add_(0, rows, values)
             if self.positions_shard is not None:
                 each = gradient.view(*tokens.shape, -1).sum(0, dtype=total.dtype)
                 self._add_positions(each)

@@ -147,7 +147,7 @@ class Linear4D(torch.nn.Module):
         parameter = self.weight_shard
         total = parameter.gradient.view(parameter.shard.local_shape)
         if parameter.seen:
-            torch.addmm(total, gradient.t(), inputs, out=total)
+            self.context.gemms.accumulate("weight_gradient", gradient.t(), inputs, total)
         else:
             self.context.gemms.product("weight_gradient", gradient.t(), inputs, out=total)
             parameter.seen = True

@@ -2,6 +2,8 @@
 
 Each rank sums over its features; one all-reduce of two numbers per token makes mean and variance
 those of the full width, forward and backward. On one x rank it is PyTorch's own kernel.
+Sum and sum of squares are taken in one pass, in fp32 or wider: their relative error grows with
+(mean / deviation)², which is far below one in a residual stream.
 """
 
 from __future__ import annotations

@@ -114,7 +114,9 @@ class DeviceListener:
 
     def start(self, op: Op, run: Callable[[], T]) -> T:
         """Start a collective behind the compute issued so far, on its communicator's stream."""
-        stream = self._streams.setdefault(str(op.communicator), torch.cuda.Stream())
+        stream = self._streams.get(str(op.communicator))
+        if stream is None:
+            stream = self._streams[str(op.communicator)] = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             begin = self._mark()

@@ -95,7 +95,5 @@ def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
         ]  # fmt: skip
         figures = trainee.step(batch, RATES[step])
         losses.append(figures.loss.item())
-        norms.append(
-            float("nan") if figures.gradient_norm is None else figures.gradient_norm.item()
-        )
+        norms.append(figures.gradient_norm.item())
     return losses, norms, pieces(trainee)

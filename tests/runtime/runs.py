@@ -81,7 +81,7 @@ def losses(out: Path) -> dict[int, float]:
     if not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+    return {line["step"]: line["loss"] for line in lines if "step" in line}
 
 
 def wait_for_step(

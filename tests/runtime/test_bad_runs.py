@@ -136,6 +136,46 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
     assert (tmp_path / "run" / "thesis.tex").exists()
 
 
+def test_force_deletes_only_what_a_run_wrote(tmp_path):
+    job = alone(tmp_path, train={"steps": 2})
+    done = train(job, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    assert train(job, tmp_path, "--force").returncode == 0
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
+
+
+def test_force_deletes_nothing_if_the_new_run_cannot_begin(tmp_path):
+    job = alone(tmp_path, train={"steps": 2})
+    assert train(job, tmp_path).returncode == 0
+    refused(train(job, tmp_path, "--force", "--set", "train.data=nowhere"))
+    refused(train(job, tmp_path, "--force", "--set", "train.initial_weights=nowhere"))
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_a_start_that_was_killed_early_does_not_block_the_next(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json.tmp").write_text("{")
+    done = train(alone(tmp_path, train={"steps": 2}), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_prompt_beyond_the_vocabulary(tmp_path):
+    from runtime.data.build import build_dataset
+
+    build_dataset(tmp_path / "data", (f"document {i} " * 20 for i in range(300)))
+    model = {**runs.SMALL["model"], "vocabulary": 128}
+    train_ = {"data": "data", "sample": {"prompt": "é"}}
+    text = refused(train(alone(tmp_path, model=model, train=train_), tmp_path))
+    assert "train.sample.prompt" in text
+
+
+def test_ranks_under_a_launcher(tmp_path):
+    job = runs.write_job(tmp_path)
+    text = refused(train(job, tmp_path, "--ranks", "2", RANK="0", WORLD_SIZE="2", MASTER_PORT="1"))
+    assert "started by torchrun already" in text
+
+
 def test_another_run_is_not_continued(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps({"name": "small", "seed": 7}))

@@ -104,3 +104,18 @@ def test_a_peer_that_hangs_is_an_error_after_the_time_limit(tmp_path):
     assert process.returncode == 1
     assert "with rank 1 failed: a peer hangs or is too slow" in errors
     assert "stopping rank 1" in errors
+
+
+def test_ranks_end_with_their_launcher(tmp_path):
+    """Whether it is asked to end or killed: no orphan trains on in secret."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        job, out = runs.write_job(tmp_path, train={"steps": 100_000}), tmp_path / how.name
+        process = runs.start(job, "--ranks", "2", "--out", str(out))
+        runs.wait_for_step(process, out, 2)
+        ranks = runs.ranks_of(process)
+        process.send_signal(how)
+        process.communicate(timeout=30)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+            assert time.monotonic() < deadline, "orphans"
+            time.sleep(0.05)

@@ -1,0 +1,95 @@
+"""Figures of every step on disk: a line of JSON each, and TensorBoard if wanted.
+
+Lines of steps have `step`, counted from 0; lines of evaluations have `after_steps`, how many steps
+came before them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twin.description.problems import fail
+
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+class MetricsFile:
+    """`metrics.jsonl`; a run that goes on after `done` steps first cuts what it will write again."""
+
+    def __init__(self, folder: Path, done: int, steps: int) -> None:
+        self.path = folder / METRICS
+        self._done = done
+        self._again = done in (0, steps)
+        """Whether the evaluation at this very point is made again: the first one, or the last."""
+        try:
+            kept = [line for line in self._lines() if self._stays(line)]
+            temporary = self.path.with_suffix(".tmp")
+            temporary.write_text("".join(kept), encoding="utf-8")
+            temporary.replace(self.path)
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise self._problem(error) from None
+
+    def _problem(self, error: OSError) -> Exception:
+        return fail(str(self.path), f"cannot be written: {error.strerror}; make room, and run the same "
+                    "command again to go on from the last checkpoint")  # fmt: skip
+
+    def _lines(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        return [line for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+                if line.endswith("\n")]  # fmt: skip
+
+    def _stays(self, line: str) -> bool:
+        try:
+            figures = json.loads(line)
+            if "after_steps" in figures:
+                return bool(figures["after_steps"] + self._again <= self._done)
+            return bool(figures["step"] < self._done)
+        except (ValueError, TypeError, KeyError):
+            return False  # no line of ours
+
+    def write(self, figures: Mapping[str, Any]) -> None:
+        """Append one line."""
+        try:
+            self._file.write(json.dumps(figures, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._problem(error) from None
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            raise self._problem(error) from None
+
+
+class TensorBoard:
+    """The same figures for TensorBoard, if it is installed and wanted."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an optional package
+        except ImportError:
+            raise fail("train.tensorboard", "the package tensorboard is missing; pip install tensorboard, "
+                       "or set it to false", True) from None  # fmt: skip
+        self._writer = SummaryWriter(str(folder / TENSORBOARD), purge_step=done)
+
+    def write(self, figures: Mapping[str, Any]) -> None:
+        """Add the numbers of one step."""
+        at = figures.get("step", figures.get("after_steps"))
+        for name, value in figures.items():
+            if isinstance(value, int | float) and name not in {"step", "after_steps"}:
+                self._writer.add_scalar(name, value, at)
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        self._writer.close()
