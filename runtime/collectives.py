@@ -54,8 +54,8 @@ class Handle:
         return self._ops.listener.wait(self.op, lambda: self._complete(finish))
 
     def done(self) -> bool:
-        """Whether waiting would not block (never true while someone listens, who wants the wait)."""
-        return self._ops.listener is None and (self._work is None or self._work.is_completed())
+        """Whether waiting would not block."""
+        return self._work is None or bool(self._work.is_completed())
 
     def _complete(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self._work is not None:
