@@ -1,0 +1,127 @@
+"""Figures of a run in closed form: learning rate, speed, and the file of metrics."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from math import cos, pi
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from runtime.metrics import peak_flops_per_second, speed
+from runtime.metrics_file import MetricsFile
+from runtime.optimizer_settings import Schedule
+
+
+def test_the_learning_rate_at_the_points_that_matter():
+    schedule = Schedule(peak=1e-3, least=1e-4, warmup_steps=10, steps=110)
+    # the first step already learns, the last one of the warm-up is at the peak
+    assert [schedule.at(step) for step in (0, 4, 9)] == pytest.approx([1e-4, 5e-4, 1e-3])
+    assert schedule.at(10) == pytest.approx(1e-3)
+    # half way down half the height is left; a third of the way, where the cosine is ½, ¾ of it
+    assert schedule.at(60) == pytest.approx((1e-3 + 1e-4) / 2)
+    third = Schedule(peak=1.0, least=0.0, warmup_steps=0, steps=300)
+    assert [third.at(100), third.at(200)] == pytest.approx([0.75, 0.25])
+    # the last step is one before the end, where `least` is reached; beyond, it stays
+    assert schedule.at(109) == pytest.approx(1e-4 + 9e-4 * (1 + cos(0.99 * pi)) / 2)
+    assert schedule.at(109) > 1e-4
+    assert [schedule.at(step) for step in (110, 111, 10**9)] == pytest.approx([1e-4] * 3)
+
+
+def test_no_warmup_starts_at_the_peak():
+    schedule = Schedule(peak=2.0, least=1.0, warmup_steps=0, steps=4)
+    root = 2**-0.5  # cosine of 45°
+    expected = [2.0, 1.5 + root / 2, 1.5, 1.5 - root / 2, 1.0]
+    assert [schedule.at(step) for step in range(5)] == pytest.approx(expected)
+
+
+def test_a_warmup_longer_than_the_run_only_rises():
+    schedule = Schedule(peak=1.0, least=0.1, warmup_steps=20, steps=5)
+    assert [schedule.at(step) for step in range(5)] == pytest.approx([0.05, 0.10, 0.15, 0.20, 0.25])
+
+
+def test_a_flat_schedule_stays():
+    schedule = Schedule(peak=0.5, least=0.5, warmup_steps=2, steps=9)
+    assert [schedule.at(step) for step in range(12)] == pytest.approx([0.25] + [0.5] * 11)
+
+
+@given(
+    st.floats(1e-9, 10), st.floats(0, 1), st.integers(0, 300), st.integers(1, 300),
+    st.integers(0, 700),
+)  # fmt: skip
+def test_the_learning_rate_rises_to_the_peak_then_falls_to_the_least(
+    peak, share, warmup, steps, step
+):
+    schedule = Schedule(peak, share * peak, warmup, steps)
+    slack = 1e-12 * peak
+    here, after = schedule.at(step), schedule.at(step + 1)
+    assert here + slack > 0
+    assert here <= peak + slack
+    if step + 1 < warmup:
+        assert here < after
+    if step >= warmup:
+        assert here >= share * peak - slack
+        assert after <= here + slack
+
+
+@given(st.integers(0, 50), st.integers(1, 100))
+def test_the_learning_rate_has_no_jumps(warmup, falling):
+    schedule = Schedule(1.0, 0.0, warmup, warmup + falling)
+    assume(falling > 1)
+    rates = [schedule.at(step) for step in range(warmup + falling + 3)]
+    steepest = max(1 / max(warmup, 1), pi / 2 / falling)
+    assert max(abs(b - a) for a, b in pairwise(rates)) <= steepest + 1e-12
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_speed_is_that_of_the_published_formula(make_job):
+    model = {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 1024, "vocabulary": 51200}
+    job = make_job({"data": 2, "x": 2}, "perlmutter", model=model, per_rank=8)
+    batch, s, layers, h, v = 16, 1024, 24, 2048, 51200
+    # section 8 of the algorithm without recomputation: what the devices must do at least
+    flops = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+    found = speed(job, 2.5, peak_known=True)
+    assert found.tokens_per_second == pytest.approx(batch * s / 2.5)
+    assert found.model_flops_per_second == pytest.approx(flops / 2.5)
+    assert found.utilisation == pytest.approx(flops / 2.5 / (4 * 312e12))  # an A100 in bf16
+    assert speed(job, 2.5, peak_known=False).utilisation is None
+    for recompute in (False, True):  # work done twice is no progress
+        other = job.model_copy(update={"recompute": recompute})
+        assert speed(other, 2.5, peak_known=True) == found
+
+
+@pytest.mark.parametrize(("precision", "peak"), [("bf16", 312e12), ("fp32", 19.5e12)])
+def test_the_peak_is_that_of_the_precision(make_job, precision, peak):
+    """NVIDIA's data sheet of the A100: 312 TFLOP/s in bf16, 19.5 in fp32."""
+    job = make_job({"x": 2}, "perlmutter", precision=precision)
+    assert peak_flops_per_second(job) == pytest.approx(peak)
+
+
+def test_a_resumed_run_keeps_whole_lines_of_steps_it_does_not_repeat(tmp_path):
+    before = [json.dumps({"step": step, "loss": 5.0 - step}) + "\n" for step in range(6)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(before) + '{"step": 2, "los', encoding="utf-8")
+    file = MetricsFile(tmp_path, 4, 10)
+    assert path.read_text(encoding="utf-8") == "".join(before[:4])
+    file.write({"step": 4, "loss": 0.5})
+    file.close()
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["loss"] for line in lines] == [5.0, 4.0, 3.0, 2.0, 0.5]
+
+
+def test_a_line_cut_off_by_a_kill_is_dropped_whatever_its_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"step": 0, "loss": 3.0}\n'
+    for torn in ('{"step": 1, "loss": 2.5}', '{"step": 1,', "{"):
+        path.write_text(whole + torn, encoding="utf-8")
+        MetricsFile(tmp_path, 2, 10).close()
+        assert path.read_text(encoding="utf-8") == whole
+
+
+def test_the_first_run_starts_an_empty_file(tmp_path):
+    MetricsFile(tmp_path, 0, 10).close()
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == ""
