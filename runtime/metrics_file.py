@@ -42,7 +42,7 @@ class MetricsFile:
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
-        return [line for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [line for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
                 if line.endswith("\n")]  # fmt: skip
 
     def _stays(self, line: str) -> bool:
