@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/fourfold simulate examples/gpt-320b-frontier-32768.yaml --out $(DEMO)/gpt-320b --force
 	$(BIN)/fourfold train examples/tiny-gpt.yaml --ranks 4 --out $(DEMO)/tiny-gpt --force \
-		--trace $(DEMO)/tiny-gpt-measured --trace-steps 100-101
+		--trace $(DEMO)/tiny-gpt-measured --trace-steps 110-111
 	$(BIN)/fourfold simulate examples/tiny-gpt.yaml --out $(DEMO)/tiny-gpt-predicted --force
 	@echo "Open $(DEMO)/*/timeline.html in a browser: tiny-gpt-measured beside tiny-gpt-predicted,"
 	@echo "and GPT-320B on 32,768 GCDs of Frontier."
