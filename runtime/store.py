@@ -80,6 +80,8 @@ class ParameterStore:
     gradient: torch.Tensor = field(init=False)
     replicated: int = field(init=False)
     """Where what is replicated over z begins."""
+    used: int = field(init=False)
+    """Elements that belong to parameters; the next one is the loss."""
 
     def declare(self, spec: ParameterSpec) -> Parameter:
         """Announce a parameter; its memory comes with `allocate`."""
@@ -116,9 +118,6 @@ class ParameterStore:
             parameter.weight = torch.nn.Parameter(self.compute[place])
             parameter.gradient = self.gradient[place]
         self.publish()
-
-    used: int = field(init=False)
-    """Elements that belong to parameters; the next one is the loss."""
 
     def in_order(self) -> list[Parameter]:
         """Parameters in the order of the flat buffers."""

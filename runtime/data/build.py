@@ -19,12 +19,12 @@ from typing import Literal, Self
 
 import numpy as np
 
-from runtime.data.directory import written_whole
 from runtime.data.documents import standard_library_documents
 from runtime.data.manifest import MANIFEST, TOKENIZER, Manifest, Split
 from runtime.data.tokenizer import ByteTokenizer, Tokenizer
 from runtime.data.tokens import SPLITS, file_of
 from twin.description.problems import DescriptionError, fail
+from twin.trace.directory import written_whole
 
 BYTES = ByteTokenizer()
 VALIDATION_FRACTION = 0.02
@@ -44,7 +44,7 @@ def build_dataset(out: Path, documents: Iterable[str], tokenizer: Tokenizer = BY
     if not 0 < validation_fraction < 1:
         raise fail("validation_fraction", "must be above 0 and below 1", validation_fraction)
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
-    with written_whole(out, MANIFEST, overwrite=overwrite) as folder:
+    with written_whole(out, MANIFEST, "data set of Fourfold", overwrite=overwrite) as folder:
         train, validation = (_Writer(file_of(folder, name), dtype, tokenizer) for name in SPLITS)
         with train, validation:
             for number, text in enumerate(documents, start=1):

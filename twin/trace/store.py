@@ -7,9 +7,6 @@ is then renamed. Read strictly: what does not fit the schema is refused with the
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twin.description.problems import fail
+from twin.trace.directory import written_whole
 from twin.trace.table import check_table
 
 SCHEMA_VERSION = 1
@@ -45,16 +43,7 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
     further files by name (the resolved job, a timeline page). An existing
     directory is replaced only if it is a run itself and `overwrite` is set.
     """
-    if directory.exists():
-        if not overwrite:
-            raise fail(str(directory), "exists already; choose another directory or pass --force")
-        if not directory.is_dir() or (
-            any(directory.iterdir()) and not (directory / MANIFEST).is_file()
-        ):
-            raise fail(str(directory), "is not a run of Fourfold; it will not be replaced")
-    temporary = directory.parent / f".{directory.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    try:
-        temporary.mkdir(parents=True)
+    with written_whole(directory, MANIFEST, "run of Fourfold", overwrite=overwrite) as temporary:
         pq.write_table(events, temporary / EVENTS, compression="zstd")
         if rank_class is not None:
             pq.write_table(rank_class, temporary / CLASSES, compression="zstd")
@@ -62,26 +51,6 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
             (temporary / name).write_text(content, encoding="utf-8")
         text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=1, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        _replace(directory, temporary)
-    except OSError as error:
-        raise fail(str(directory), f"cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(directory: Path, new: Path) -> None:
-    """Put a new directory in place; the old one goes only when the new one is there."""
-    if not directory.exists():
-        new.rename(directory)
-        return
-    old = new.with_name(new.name + ".old")
-    directory.rename(old)
-    try:
-        new.rename(directory)
-    except OSError:
-        old.rename(directory)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_trace(directory: Path) -> Trace:

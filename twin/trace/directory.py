@@ -13,11 +13,11 @@ from twin.description.problems import fail
 
 
 @contextmanager
-def written_whole(target: Path, mark: str, *, overwrite: bool) -> Iterator[Path]:
+def written_whole(target: Path, mark: str, kind: str, *, overwrite: bool) -> Iterator[Path]:
     """Give a temporary directory beside the target, which becomes the target at the end.
 
     If anything fails it is removed. An existing directory is replaced only if `overwrite` is set
-    and it is empty or holds the file `mark`, by which its kind is known.
+    and it is empty or holds the file `mark`, by which its `kind` is known.
     """
     target = target.resolve()
     if target.exists():
@@ -25,7 +25,7 @@ def written_whole(target: Path, mark: str, *, overwrite: bool) -> Iterator[Path]
             raise fail(str(target), "exists already; choose another directory or pass --force")
         if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
             raise fail(
-                str(target), f"has no {mark}, so it is something else; it will not be replaced"
+                str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced"
             )
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
