@@ -18,7 +18,7 @@ from runtime.context import Context
 from runtime.data.batches import Batches
 from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet
-from runtime.diagnosis import find_non_finite
+from runtime.diagnosis import NonFiniteError, find_non_finite
 from runtime.environment import Process
 from runtime.evaluate import generate, validation_loss
 from runtime.feed import Feed
@@ -69,6 +69,9 @@ def train(plan: Plan, process: Process) -> None:
         run.loop()
         run.finish()
         all_agree("trace", run.write_trace)
+    except NonFiniteError:
+        run.checkpoints.close()  # every rank is here: what is being written was whole and good
+        raise
     except DescriptionError as error:
         if store is not None and told_by_another(store, process, str(error)):
             raise DisagreementError([str(error)]) from None
@@ -237,8 +240,8 @@ class Run:
     def finish(self) -> None:
         """Save, evaluate, and show what was learnt."""
         self._save()
+        self.checkpoints.close()  # before anything else can go wrong
         self._evaluate()
-        self.checkpoints.close()
         for writer in self.writers:
             writer.close()
         self.display.close()
