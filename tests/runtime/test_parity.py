@@ -51,7 +51,7 @@ SAMPLE = [
     *(
         (grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)
     ),  # every grid, every option
-    *random.Random(20261120).sample(CASES, 25),
+    *random.Random(20261120).sample(CASES, 13),
 ]
 
 
