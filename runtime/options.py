@@ -96,8 +96,7 @@ class TrainOptions(Spec):
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
     auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""
     deterministic: StrictBool = False
-    """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower.
-    On CPUs they always are."""
+    """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
     """CPU threads of a rank; by default the cores divided among the ranks of a host."""
