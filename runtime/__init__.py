@@ -6,6 +6,7 @@
 * `layers`, `model`, `step`, `reduction`, `optimizer`: the training step of a GPT.
 * `data`, `feed`, `evaluate`, `checkpoint`, `tracing`, `metrics`, `trainer`: a training run.
 * `auto`: `auto_parallelize`, for models of one's own.
+* `recorder`: what a rank of any world would do, without that world.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runtime's commands: `fourfold train`, `data`, `export`.
+"""The runtime's commands: `fourfold train`, `data`, `export`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
 and hands it what only the twin can do: resolving `auto` in a job. Nothing here imports torch
@@ -30,12 +30,16 @@ Resolve = Callable[["Job"], "Job"]
 
 def register(app: typer.Typer, resolve: Resolve) -> None:
     """Add the runtime's commands to the command line."""
+    from runtime.calibration.command import calibrate
     from runtime.checkpoint.command import export
     from runtime.data.command import data
+    from runtime.recorder.command import record
 
     app.command()(_train(resolve))
     app.command()(data)
     app.command()(export)
+    app.command()(calibrate)
+    app.command()(record(resolve))
 
 
 def _train(resolve: Resolve) -> Callable[..., None]:
@@ -72,7 +76,7 @@ def _train(resolve: Resolve) -> Callable[..., None]:
             return
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, force=force)
-        _need_torch()
+        need_torch("train")
         if process.launcher == "alone" and described.ranks > 1:
             from runtime.local import run_ranks
             from runtime.options import settled
@@ -126,14 +130,15 @@ def _trace_wanted(
     return TraceWanted(directory, int(first), int(end or first), overwrite=force)
 
 
-def _need_torch() -> None:
+def need_torch(command: str) -> None:
+    """Refuse a command that cannot run without PyTorch."""
     from importlib.util import find_spec
 
     from twin.description.problems import fail
 
     if find_spec("torch") is None:
         raise fail(
-            "train", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
+            command, "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
         )
 
 

@@ -14,8 +14,6 @@ from runtime.ops import Ops
 from runtime.store import ParameterStore
 from twin.description.job import Job
 
-SCATTERS_IN_FLIGHT = 2
-"""On GPUs; enough for one to run while the next product is computed."""
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -37,6 +35,8 @@ class Context:
     first_sequence: int = 0
     """Place in the global order of the first sequence of the micro-step."""
     training: bool = True
+    initialised: bool = True
+    """Whether parameters get the numbers they start from."""
     collectives: Collectives = field(init=False)
     gathers: WeightGathers = field(init=False)
     store: ParameterStore = field(init=False)
@@ -48,16 +48,16 @@ class Context:
         self.gathers = WeightGathers(
             self.collectives,
             depth=overlap.prefetch_depth if overlap.all_gather else None,
-            wait_for_scatters=not overlap.reduce_scatter,
-            most_in_flight=None if self.device.type == "cpu" else SCATTERS_IN_FLIGHT,
+            most_in_flight=self.job.scatters_in_flight,
         )
         self.store = ParameterStore(
             self.mesh.grid, dict(self.mesh.coordinates), self.job.seed, self.master_type,
-            self.compute_type, self.device,
+            self.compute_type, self.device, self.initialised,
         )  # fmt: skip
 
     @classmethod
-    def of_job(cls, job: Job, mesh: Mesh, device: torch.device, *,
-               compile_: bool = False) -> Context:  # fmt: skip
+    def of_job(cls, job: Job, mesh: Mesh, device: torch.device, *, compile_: bool = False,
+               initialised: bool = True) -> Context:  # fmt: skip
         """Make the context of a job: compute in its precision, master weights in fp32."""
-        return cls(job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_)
+        return cls(job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_,
+                   initialised=initialised)  # fmt: skip

@@ -5,8 +5,9 @@ A *unit* is what one all-gather carries: the weight of one linear, or all weight
 block, its backward) announces its units in execution order; when the pass comes to a unit, the gathers
 of the next `depth` units are started before its own is waited for.
 
-Gradients go the other way: one reduce-scatter a unit, waited for at the end of the backward
-pass, or earlier if it is done anyway, which frees its buffers.
+Gradients go the other way: one reduce-scatter a unit. So many may be in flight, then the oldest is
+waited for, which frees its buffers; the last ones at the end of the backward pass. What is waited for when
+depends on the order of the ops alone, never on how fast a collective was.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from runtime.collectives import Collectives, Handle
 from runtime.ops import Phase, Place
 from runtime.store import Parameter
+from twin.schedule.kernels import Memory
 
 
 @dataclass(eq=False)
@@ -45,11 +47,8 @@ class WeightGathers:
     collectives: Collectives
     depth: int | None
     """How many units ahead gathers start; None without overlap."""
-    wait_for_scatters: bool
-    """Wait for every reduce-scatter where it starts (no ORS)."""
-    most_in_flight: int | None = None
-    """Reduce-scatters in flight before the first is waited for; None: as many as there are. A GPU's host
-    runs ahead, so that none would be seen to be done, and all their buffers be held."""
+    most_in_flight: int
+    """Reduce-scatters in flight before the oldest is waited for; 0: each where it starts (no ORS)."""
     compute: torch.Tensor | None = None
     """The store's flat buffer that layers compute with."""
     _units: dict[int, Unit] = field(default_factory=dict)
@@ -156,14 +155,9 @@ class WeightGathers:
         handle = self.collectives.reduce_scatter(
             unit.place, "z_scatter", full.reshape(-1), phase="bwd"
         )
-        if self.wait_for_scatters:
-            deliver(unit, handle)
-            return
         self._scatters.append((unit, handle))
         self.scattered += 1
-        self._harvest()
-        while self.most_in_flight is not None and len(self._scatters) > self.most_in_flight:
-            deliver(*self._scatters.popleft())
+        self.finish_scatters(until=self.scattered - self.most_in_flight)
 
     def _cut(self, member: Parameter, gradient: torch.Tensor) -> torch.Tensor:
         flat = gradient.reshape(-1)
@@ -172,28 +166,29 @@ class WeightGathers:
             flat = torch.nn.functional.pad(flat, (0, padding))
         return flat.view(self.z, member.shard.stored)
 
-    def _harvest(self) -> None:
-        """Deliver what has arrived without waiting, so that its buffers are free again."""
-        while self._scatters and self._scatters[0][1].done():
-            deliver(*self._scatters.popleft())
-
     def finish_scatters(self, until: int | None = None) -> None:
         """Wait for reduce-scatters in flight and add what arrives to the gradients.
 
         With `until`, only for the first so many of all that `scattered` counts.
         """
         while self._scatters and (until is None or self.scattered - len(self._scatters) < until):
-            deliver(*self._scatters.popleft())
+            self._deliver(*self._scatters.popleft())
 
     def end_micro_step(self) -> None:
         """Forget every gathered weight: the optimizer is about to change them."""
         self.finish_scatters()
         self._full.clear()
 
+    def _deliver(self, unit: Unit, handle: Handle) -> None:
+        """Add a unit's scattered gradient to its members' sums."""
+        sizes = [member.shard.stored for member in unit.members]
+        parts = list(zip(unit.members, handle.wait().split(sizes), strict=True))
 
-def deliver(unit: Unit, handle: Handle) -> None:
-    """Add a unit's scattered gradient to its members' sums."""
-    shard, begin = handle.wait(), 0
-    for member in unit.members:
-        member.accumulate(shard[begin : begin + member.shard.stored])
-        begin += member.shard.stored
+        def accumulate() -> None:
+            for member, part in parts:
+                member.accumulate(part)
+
+        self.collectives.ops.compute(
+            unit.place, "accumulate", accumulate,
+            lambda: Memory(sum(member.accumulation(part) for member, part in parts)), phase="bwd",
+        )  # fmt: skip

@@ -15,7 +15,10 @@ from typing import Literal
 
 import torch
 
-Mode = Literal["NN", "NT", "TN"]
+from twin.schedule.kernels import Gemm, Mode
+
+__all__ = ["MODES", "Gemms", "Mode", "Pass", "Signature"]
+
 MODES: tuple[Mode, ...] = ("NN", "NT", "TN")
 Pass = Literal["forward", "input_gradient", "weight_gradient"]
 NATURAL: dict[Pass, Mode] = {
@@ -42,6 +45,12 @@ class Gemms:
     """The products of a rank, each in its mode; the natural one unless another was chosen."""
 
     modes: dict[Signature, Mode] = field(default_factory=dict)
+
+    def kernel(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> Gemm:
+        """Describe the product of a (m, k) and b (k, n) in its mode."""
+        (m, k), n = a.shape, b.shape[1]
+        mode = self.modes.get(Signature(pass_, m, n, k), NATURAL[pass_])
+        return Gemm(m, n, k, mode, element_bytes=a.element_size())
 
     def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor,
                 out: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip

@@ -46,8 +46,11 @@ class Block(torch.nn.Module):
         ) -> Linear4D:
             # what is added to the residual stream starts smaller, as in GPT-2
             init = INIT / (2 * model.layers) ** 0.5 if transposed else INIT
-            return Linear4D(context, f"blocks.{layer}.{name}", place.under(name), n, k,
-                            transposed=transposed, bias=bias, parts=parts, init=init)  # fmt: skip
+            return Linear4D(
+                context, f"blocks.{layer}.{name}", place.under(name), n, k, transposed=transposed,
+                bias=bias, parts=parts, init=init,
+                bias_fused=context.job.fused_elementwise and name != "qkv",
+            )  # fmt: skip
 
         gates = 2 if model.activation == "swiglu" else 1
         self.qkv = linear("qkv", 3 * h, h, parts=3)
@@ -68,10 +71,12 @@ class Block(torch.nn.Module):
         context, place = self.context, self.place
         kept, side = branch(stream, context.ops, place, "residual1")
         attended = self.attention(self.qkv(self.norm1(side)), sequences)
-        stream = residual(context, place, "residual1", kept, self.projection(attended))
+        stream = residual(context, place, "residual1", kept, self.projection(attended),
+                          self.projection.bias_left)  # fmt: skip
         kept, side = branch(stream, context.ops, place, "residual2")
-        inner = activate(context, place, self.mlp_up(self.norm2(side)))
-        return residual(context, place, "residual2", kept, self.mlp_down(inner))
+        inner = activate(context, place, self.mlp_up(self.norm2(side)), self.mlp_up.bias_left)
+        return residual(context, place, "residual2", kept, self.mlp_down(inner),
+                        self.mlp_down.bias_left)  # fmt: skip
 
 
 class GPT(torch.nn.Module):

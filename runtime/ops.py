@@ -2,7 +2,8 @@
 
 * One mechanism serves recording, tracing and the search for the first non-finite number: a
   `Listener` that sees each op with its stable name, such as `micro0/fwd/block3/mlp_up/gemm`.
-* Without a listener a compute op costs one function call.
+* What an op costs is said in the op language that the twin simulates: `twin.schedule.kernels`.
+* Without a listener a compute op costs one function call; it is not even described.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from runtime.mesh import Communicator
+from twin.schedule.kernels import Attention, Gemm, Kernel
 
 Phase = Literal["fwd", "loss", "recompute", "bwd", "reduce", "optimizer"]
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce"]
 T = TypeVar("T")
+Describe = Callable[[], Kernel]
+"""Says what device work is, when somebody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,11 @@ class Op:
     flops: float = 0.0
     bytes: float = 0.0
     shape: tuple[int, ...] = ()
-    """(m, n, k) of a matrix product."""
+    """(m, n, k) of a matrix product; (sequences, length, heads, head size) of attention."""
     kind: CollectiveKind | None = None
     communicator: Communicator | None = None
+    kernel: Kernel | None = None
+    """What device work is; flops, bytes and shape follow from it."""
 
 
 class Listener(Protocol):
@@ -72,13 +78,14 @@ class Ops:
     forward_phase: Phase = "fwd"
     """fwd, or recompute while a block is run again."""
 
-    def compute(self, place: Place, name: str, run: Callable[[], T], *, phase: Phase | None = None,
-                flops: float = 0.0, bytes_: float = 0.0,
-                shape: tuple[int, ...] = ()) -> T:  # fmt: skip
+    def compute(self, place: Place, name: str, run: Callable[[], T], describe: Describe, *,
+                phase: Phase | None = None) -> T:  # fmt: skip
         """Do device work under a name; `phase` defaults to that of forward passes."""
         if self.listener is None:
             return run()
-        op = self.op(place, name, phase, flops=flops, bytes=bytes_, shape=shape)
+        kernel = describe()
+        op = self.op(place, name, phase, flops=kernel.flops, bytes=kernel.bytes,
+                     shape=_shape(kernel), kernel=kernel)  # fmt: skip
         return self.listener.compute(op, run)
 
     def op(self, place: Place, name: str, phase: Phase | None = None, **facts: Any) -> Op:
@@ -106,3 +113,12 @@ class Ops:
             yield
         finally:
             self.forward_phase = "fwd"
+
+
+def _shape(kernel: Kernel) -> tuple[int, ...]:
+    match kernel:
+        case Gemm():
+            return kernel.m, kernel.n, kernel.k
+        case Attention():
+            return kernel.sequences, kernel.sequence_length, kernel.heads, kernel.head_size
+    return ()

@@ -8,24 +8,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from runtime.context import Context
 from runtime.mesh import Communicator
 from runtime.ops import Place
 from runtime.optimizer_settings import AdamSettings
+from twin.schedule.kernels import Memory
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 CLIP = Place("clip")
 OPTIMIZER = Place("")
-ADAM_BYTES_PER_ELEMENT = 28.0
-"""Reads gradient, weight and two moments, writes the last three, all fp32."""
+ADAM_PASSES = 7
+"""Reads gradient, weight and two moments, writes the last three."""
+
+MakeAdam = Callable[..., torch.optim.AdamW]
+FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
 
 
 class Optimizer:
     """Updates a rank's master weights, or its part of them."""
 
-    def __init__(self, context: Context, settings: AdamSettings) -> None:
+    def __init__(
+        self, context: Context, settings: AdamSettings, make_adam: MakeAdam = FUSED_ADAM
+    ) -> None:
         self.context, self.settings = context, settings
         store, grid = context.store, context.mesh.grid
         self.sharded = context.job.data_reduction.mode == "sharded" and grid.data > 1
@@ -48,10 +57,9 @@ class Optimizer:
         self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
-            self._adam = torch.optim.AdamW(
-                groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
-                fused=True,
-            )  # fmt: skip
+            self._adam = make_adam(
+                groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon
+            )
             self._attach(0)
 
     def step(self, learning_rate: float) -> torch.Tensor:
@@ -61,17 +69,22 @@ class Optimizer:
         they are (as with a loss that is not), in this step and all that follow; `stopped` says so.
         """
         ops, store = self.context.ops, self.context.store
-        elements = self.part.stop - self.part.start
+        size = float(store.gradient[self.part].nbytes)
+        copied = store.master[self.part].nbytes + store.compute[self.part].nbytes
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
             ops.compute(
-                CLIP, "scale", lambda: self._scale(norm), phase="optimizer",
-                bytes_=2.0 * elements * store.gradient.element_size(),
-            )  # fmt: skip
+                CLIP,
+                "scale",
+                lambda: self._scale(norm),
+                lambda: Memory(2 * size),
+                phase="optimizer",
+            )
         ops.compute(
-            OPTIMIZER, "adamw", lambda: self._update(learning_rate), phase="optimizer",
-            bytes_=ADAM_BYTES_PER_ELEMENT * elements,
+            OPTIMIZER, "adamw", lambda: self._update(learning_rate),
+            lambda: Memory(ADAM_PASSES * size + (copied if store.compute is not store.master else 0)),
+            phase="optimizer",
         )  # fmt: skip
         if self.sharded:
             self._share()
@@ -90,8 +103,8 @@ class Optimizer:
             return total
 
         total = context.ops.compute(
-            CLIP, "norm", squares, phase="optimizer",
-            bytes_=float((self.part.stop - self.part.start) * store.gradient.element_size()),
+            CLIP, "norm", squares, lambda: Memory(float(store.gradient[self.part].nbytes)),
+            phase="optimizer",
         )  # fmt: skip
         over: list[Communicator] = ["x", "y", "z_scatter"]
         if self.sharded:

@@ -91,7 +91,7 @@ class TrainOptions(Spec):
     initial_weights: str | None = None
     """A full model (safetensors) to start from."""
     compile: StrictBool = False
-    """Let torch.compile fuse element-wise kernels."""
+    """Let torch.compile fuse element-wise kernels, as the job's `fused_elementwise` does too."""
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
     auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""

@@ -54,6 +54,12 @@ class Parameter:
         """The weight in its local shape, if it is not cut over z."""
         return self.weight.detach().view(self.shard.local_shape)
 
+    def accumulation(self, gradient: torch.Tensor) -> float:
+        """Bytes that `accumulate` reads and writes: the sum is only written the first time."""
+        passes = 2 if self.seen else 1
+        each = gradient.element_size() + passes * self.gradient.element_size()
+        return float(gradient.numel() * each)
+
     def accumulate(self, gradient: torch.Tensor) -> None:
         """Add this micro-step's gradient (any shape of `stored` elements)."""
         flat = gradient.reshape(-1)
@@ -74,6 +80,8 @@ class ParameterStore:
     master_type: torch.dtype
     compute_type: torch.dtype
     device: torch.device
+    initialised: bool = True
+    """Fill weights with the numbers they start from; not where shapes alone matter."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     master: torch.Tensor = field(init=False)
     compute: torch.Tensor = field(init=False)
@@ -114,7 +122,8 @@ class ParameterStore:
             self.compute = torch.zeros(length, dtype=self.compute_type, device=self.device)
         for parameter in self.in_order():
             place = slice(parameter.start, parameter.stop)
-            self._initialise(parameter, self.master[place])
+            if self.initialised:
+                self._initialise(parameter, self.master[place])
             parameter.weight = torch.nn.Parameter(self.compute[place])
             parameter.gradient = self.gradient[place]
         self.publish()

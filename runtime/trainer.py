@@ -94,7 +94,9 @@ class Run:
         self.plan, self.process, self.data = plan, process, data
         job, options = plan.job, plan.options
         self.first = process.rank == 0
-        self.context = Context.of_job(job, mesh, device, compile_=options.compile)
+        self.context = Context.of_job(
+            job, mesh, device, compile_=options.compile or job.fused_elementwise
+        )
         self.model = GPT(self.context)
         self.trainee = Trainee(self.context, self.model, Optimizer(self.context, options.adam))
         vocabulary = job.model.vocabulary

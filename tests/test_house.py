@@ -110,13 +110,17 @@ def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
     assert not bad, bad
 
 
-def test_runtime_and_dashboards_use_only_description_and_trace():
-    """They share the job and the event table with the twin, nothing else."""
+@pytest.mark.parametrize(
+    ("package", "shared"),
+    [("runtime", {"description", "trace", "schedule"}), ("dashboards", {"description", "trace"})],
+)
+def test_runtime_and_dashboards_use_only_what_they_share_with_the_twin(package, shared):
+    """The job and the event table; the runtime also the language in which it says what it does."""
     bad = [
         f"{name_of(path)} imports {module}"
-        for path in sources("runtime", "dashboards")
+        for path in sources(package)
         for module in imported(path)
-        if unit(module) not in {None, "description", "trace"}
+        if unit(module) not in {None, *shared}
     ]
     assert not bad, bad
 

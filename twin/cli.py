@@ -23,6 +23,7 @@ from twin.description.problems import DescriptionError
 
 if TYPE_CHECKING:
     from twin.description.job import Job
+    from twin.engine.simulate import Simulation
 
 app = typer.Typer(
     name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
@@ -93,8 +94,12 @@ def _root(
 
 @app.command()
 def simulate(
-    job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
+    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
     overrides: Overrides = None,
+    schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this recorded schedule, on the job "
+                                                  "that JOB or the recording describes.")] = None,
+    machine: Annotated[str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the "
+                                                "job's.")] = None,
     engine: Annotated[EngineName, typer.Option(help="folded: one rank of each class with the same future; "
                                                "des: every rank.")] = EngineName.folded,
     out: Annotated[Path | None, typer.Option(help="Write the run (trace, manifest, resolved job, timeline) "
@@ -107,17 +112,33 @@ def simulate(
                                                 "terms.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Simulate one training step of a job."""
+    """Simulate one training step of a job, or a recorded one."""
     begin = time.perf_counter()
     from twin import show
     from twin.description.load import load_job
+    from twin.description.problems import fail
     from twin.engine.report import as_json as to_object
     from twin.engine.report import report
     from twin.engine.simulate import simulate as run
     from twin.study.choose import choose, is_concrete
 
-    described = load_job(job, overrides or [])
-    ranks = _rank_list(show_ranks, described.ranks)
+    if schedule is not None:
+        if with_interval:
+            raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
+        from twin.study.recorded import replay
+
+        replayed = replay(schedule, job, machine, overrides or [], engine.value)
+        simulation, figures = replayed.simulation, replayed.figures
+        answer = replayed.answer(time.perf_counter() - begin)
+        _keep(simulation, answer, out, chrome, show_ranks, force=force)
+        (show.print_json(answer) if as_json else
+         (show.step if replayed.described else show.own_step)(simulation, figures, answer, out))  # fmt: skip
+        return
+    if job is None:
+        raise fail("JOB", "name a job file, or a recording with --schedule")
+    changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
+    described = load_job(job, changed)
+    _rank_list(show_ranks, described.ranks)
     choice = None
     if is_concrete(described):
         simulation = run(described, engine=engine.value)
@@ -135,13 +156,7 @@ def simulate(
 
         bounds = interval(described)
         answer["step_seconds_interval"] = [bounds.low, bounds.high]
-    if out is not None or chrome is not None:
-        from twin.study.runs import write_chrome_trace, write_run
-
-        if out is not None:
-            write_run(out, simulation, answer, ranks, overwrite=force)
-        if chrome is not None:
-            write_chrome_trace(chrome, simulation, ranks, overwrite=force)
+    _keep(simulation, answer, out, chrome, show_ranks, force=force)
     if as_json:
         show.print_json(answer)
     else:
@@ -217,6 +232,29 @@ def validate(
 
 
 @app.command()
+def compare(
+    predicted: Annotated[Path, typer.Argument(help="Directory that `simulate --out` wrote.")],
+    measured: Annotated[Path, typer.Argument(help="Directory that `train --trace` wrote.")],
+    step: Annotated[int | None, typer.Option(help="Measured step to take apart; the one of median length if "
+                                             "absent.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write one self-contained page.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a page that --html wrote before.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Say where the difference between a predicted and a measured step comes from."""
+    from twin import show
+    from twin.study.compare.compare import compare as held_together
+    from twin.study.compare.page import check_page, write_page
+
+    if html is not None:
+        check_page(html, overwrite=force)
+    found = held_together(predicted, measured, step)
+    if html is not None:
+        write_page(html, found, overwrite=force)
+    show.comparison(found, as_json=as_json, page=html)
+
+
+@app.command()
 def collective(
     machine: Annotated[str, typer.Option(help="Machine name or path.")],
     kind: Annotated[CollectiveName, typer.Option(help="Which collective.")],
@@ -252,6 +290,20 @@ def gemm(
     from twin.study.single import gemm_answer
 
     show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
+
+
+def _keep(simulation: Simulation, answer: dict[str, Any], out: Path | None, chrome: Path | None,
+          show_ranks: str, *, force: bool) -> None:  # fmt: skip
+    """Write a simulated run where that is wanted."""
+    ranks = _rank_list(show_ranks, simulation.job.ranks)
+    if out is None and chrome is None:
+        return
+    from twin.study.runs import write_chrome_trace, write_run
+
+    if out is not None:
+        write_run(out, simulation, answer, ranks, overwrite=force)
+    if chrome is not None:
+        write_chrome_trace(chrome, simulation, ranks, overwrite=force)
 
 
 def resolve(job: Job) -> Job:

@@ -41,6 +41,11 @@ class AutoContext:
         """Whether collectives run on gloo, which takes tensors of the host."""
         return self.mesh.everyone is None or dist.get_backend(self.mesh.everyone) == "gloo"
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the ranks are not there and tensors have no numbers (`runtime.recorder`)."""
+        return self.mesh.everyone is not None and dist.get_backend(self.mesh.everyone) == "fake"
+
     def __deepcopy__(self, _memo: dict[int, Any]) -> AutoContext:
         """Share it: a copied model (an average of weights, say) runs on the same ranks."""
         return self

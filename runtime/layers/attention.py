@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -15,6 +16,7 @@ from runtime import random
 from runtime.context import Context
 from runtime.layers.region import Region
 from runtime.ops import Place
+from twin.schedule.kernels import Attention, Memory
 
 ROTARY_BASE = 10_000.0
 
@@ -41,12 +43,22 @@ class Attention4D(torch.nn.Module):
             def turn(packed: torch.Tensor) -> torch.Tensor:
                 return self._turn(packed, sequences, angles)
 
-            qkv = Region(context.ops, self.place, "rotary", turn, 4 * one, 4 * one)(qkv)
-        flops = 4.0 * sequences * length**2 * width
-        run = self._flash if context.job.attention == "flash" else self._explicit
+            def turned() -> Memory:
+                return Memory(4 * one)
+
+            qkv = Region(context.ops, self.place, "rotary", turn, turned, turned)(qkv)
+        form = context.job.attention
+        run = self._flash if form == "flash" else self._explicit
+        dropped = form != "flash" and context.job.dropout > 0 and context.training
+
+        def describe(*, backward: bool = False) -> Attention:
+            return Attention(
+                sequences, length, self.heads, self.head_size, form, dropped, backward, e
+            )
+
         return Region(
             context.ops, self.place, "attention", lambda packed: run(packed, sequences),
-            4 * one, 8 * one, flops,
+            describe, partial(describe, backward=True),
         )(qkv)  # fmt: skip
 
     def _heads(self, packed: torch.Tensor, sequences: int) -> tuple[torch.Tensor, ...]:

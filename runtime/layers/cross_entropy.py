@@ -11,6 +11,7 @@ import torch
 from runtime.context import Context
 from runtime.ops import Place
 from runtime.store import Parameter
+from twin.schedule.kernels import Memory
 
 PLACE = Place("")
 
@@ -38,7 +39,9 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
             scores[:, valid:] = torch.finfo(wide).min
         return scores, scores.amax(1)
 
-    scores, top = ops.compute(PLACE, "maximum", maximum, phase="loss", bytes_=count * (e + 2.0 * w))
+    scores, top = ops.compute(
+        PLACE, "maximum", maximum, lambda: Memory(count * (e + 2 * w)), phase="loss"
+    )
     if split:
         top = collectives.all_reduce(
             PLACE, "y", top, reduction="max", name="maximum", phase="loss"
@@ -53,12 +56,14 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
         raised = scores.sub_(top[:, None]).exp_()
         return raised, raised.sum(1)
 
-    raised, total = ops.compute(PLACE, "sum", exponentials, phase="loss", bytes_=count * 5.0 * w)
+    raised, total = ops.compute(
+        PLACE, "sum", exponentials, lambda: Memory(count * 5 * w), phase="loss"
+    )
     if split:
         total = collectives.all_reduce(PLACE, "y", total, name="sum", phase="loss").wait()
     target = ops.compute(
-        PLACE, "target", lambda: torch.where(mine, picked, 0.0), phase="loss",
-        bytes_=3.0 * top.nbytes,
+        PLACE, "target", lambda: torch.where(mine, picked, 0.0), lambda: Memory(3.0 * top.nbytes),
+        phase="loss",
     )  # fmt: skip
     if split:
         target = collectives.all_reduce(PLACE, "y", target, name="target", phase="loss").wait()
@@ -73,7 +78,7 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
         return raised.to(logits.dtype)
 
     return loss, ops.compute(
-        PLACE, "gradient", gradient, phase="loss", bytes_=count * (3.0 * w + e)
+        PLACE, "gradient", gradient, lambda: Memory(count * (3 * w + e)), phase="loss"
     )
 
 

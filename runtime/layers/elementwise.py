@@ -9,30 +9,44 @@ import torch
 
 from runtime import random
 from runtime.context import Context
-from runtime.layers.region import Region, add
+from runtime.layers.region import Region, add, plus
 from runtime.ops import Place
+from twin.schedule.kernels import Memory
 
 
-def activate(context: Context, place: Place, inner: torch.Tensor) -> torch.Tensor:
-    """Apply GELU (tanh form) to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y)."""
+def activate(context: Context, place: Place, inner: torch.Tensor,
+             bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    """Apply GELU (tanh form) to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y).
+
+    A bias is what the linear before left to be added here.
+    """
     kind, size = context.job.model.activation, float(inner.nbytes)
-    if kind == "gelu":
-        return Region(context.ops, place, kind, fused(context, gelu), 2 * size, 3 * size)(inner)
     # gate and up lie side by side: reads both, writes half as much; back: reads 3/2, writes 2/2
-    return Region(context.ops, place, kind, fused(context, swiglu), 1.5 * size, 2.5 * size)(inner)
+    function, passes = (gelu, 2.0) if kind == "gelu" else (swiglu, 1.5)
+    run = fused(context, function)
+    return Region(
+        context.ops, place, kind, lambda x: run(x, bias), lambda: Memory(passes * size),
+        lambda: Memory((passes + 1) * size),
+    )(inner)  # fmt: skip
 
 
 def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
-             update: torch.Tensor) -> torch.Tensor:  # fmt: skip
-    """Add an update (m, h/G_x), thinned by dropout, to the residual stream."""
+             update: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    """Add an update (m, h/G_x), thinned by dropout, to the residual stream.
+
+    A bias is what the linear before left to be added here, before dropout.
+    """
     size, drop = float(stream.nbytes), context.job.dropout
     if not drop or not context.training:
-        return add(stream, update, context.ops, place, name)
+        return add(stream, update, bias, context.ops, place, name)
     keep = kept(context, place, name, update)
     run = fused(context, dropped_sum)
+    # the mask has one byte for an element; unless fused, dropout is a kernel of its own
+    passes, mask = 3 if context.job.fused_elementwise else 5, size / stream.element_size()
     return Region(
-        context.ops, place, name, lambda a, b: run(a, b, keep, 1.0 / (1.0 - drop)), 5 * size,
-        2 * size, backward_name=f"{name}_dropout",
+        context.ops, place, name, lambda a, b: run(a, b, bias, keep, 1.0 / (1.0 - drop)),
+        lambda: Memory(passes * size + mask), lambda: Memory(2 * size + mask),
+        backward_name=f"{name}_dropout",
     )(stream, update)  # fmt: skip
 
 
@@ -46,22 +60,21 @@ def kept(context: Context, place: Place, name: str, activation: torch.Tensor) ->
     return random.keep_mask(rows, columns, stream, context.job.dropout)
 
 
-def gelu(x: torch.Tensor) -> torch.Tensor:
-    """GELU by its tanh approximation, as GPT-2 has it."""
-    return torch.nn.functional.gelu(x, approximate="tanh")
+def gelu(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """GELU of x + bias by its tanh approximation, as GPT-2 has it."""
+    return torch.nn.functional.gelu(plus(x, bias), approximate="tanh")
 
 
-def swiglu(x: torch.Tensor) -> torch.Tensor:
-    """Multiply silu of the first half by the second half (Shazeer 2020)."""
-    gate, up = x.chunk(2, -1)
+def swiglu(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply silu of the first half of x + bias by the second half (Shazeer 2020)."""
+    gate, up = plus(x, bias).chunk(2, -1)
     return torch.nn.functional.silu(gate) * up
 
 
-def dropped_sum(
-    stream: torch.Tensor, update: torch.Tensor, keep: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Add what dropout keeps of the update, scaled so that the expectation stays."""
-    return stream + update * keep * scale
+def dropped_sum(stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None,
+                keep: torch.Tensor, scale: float) -> torch.Tensor:  # fmt: skip
+    """Add what dropout keeps of update + bias, scaled so that the expectation stays."""
+    return stream + plus(update, bias) * keep * scale
 
 
 def fused(context: Context, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

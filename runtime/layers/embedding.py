@@ -14,6 +14,7 @@ from runtime.context import Context
 from runtime.ops import Place
 from runtime.shards import ParameterSpec
 from runtime.store import Parameter
+from twin.schedule.kernels import Memory
 
 INIT = 0.02
 
@@ -52,8 +53,10 @@ class Embedding4D(torch.nn.Module):
             return found.flatten(0, 1)
 
         width = self.tokens_shard.shard.local_shape[1]
-        size = 5.0 * tokens.numel() * width * self.tokens_shard.weight.element_size()
-        return self.context.ops.compute(self.place, "lookup", run, bytes_=size)
+        size = float(tokens.numel() * width * self.tokens_shard.weight.element_size())
+        # read and write the tokens' rows; read the sum and the positions' rows, write the sum
+        passes = 2 if self.positions_shard is None else 5
+        return self.context.ops.compute(self.place, "lookup", run, lambda: Memory(passes * size))
 
     def scatter_gradient(self, tokens: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add each token's gradient (m, h/G_x) to its row, and each position's to its own."""
@@ -74,9 +77,14 @@ class Embedding4D(torch.nn.Module):
                 each = gradient.view(*tokens.shape, -1).sum(0, dtype=total.dtype)
                 self._add_positions(each)
 
-        self.context.ops.compute(
-            self.place, "gradient", run, phase="bwd", bytes_=5.0 * gradient.nbytes
-        )
+        def describe() -> Memory:
+            tables = [t for t in (self.tokens_shard, self.positions_shard) if t is not None]
+            zeros = sum(table.gradient.nbytes for table in tables if not table.seen)
+            # read the gradient, read and write rows; read it again and write its sum
+            passes = 3 if self.positions_shard is None else 5
+            return Memory(float(passes * gradient.nbytes + zeros))
+
+        self.context.ops.compute(self.place, "gradient", run, describe, phase="bwd")
 
     def _add_positions(self, gradient: torch.Tensor) -> None:
         table = self.positions_shard

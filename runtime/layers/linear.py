@@ -25,15 +25,18 @@ from runtime.ops import Phase, Place
 from runtime.shards import ParameterSpec
 from runtime.store import Parameter
 from twin.description.grid import Axis
+from twin.schedule.kernels import Memory
 
 
 class Linear4D(torch.nn.Module):
     """A linear layer of n out- and k in-features, cut over x, y and z."""
 
     def __init__(self, context: Context, name: str, place: Place, n: int, k: int, *,
-                 transposed: bool, bias: bool, parts: int = 1, init: float = 0.02) -> None:  # fmt: skip
+                 transposed: bool, bias: bool, parts: int = 1, init: float = 0.02,
+                 bias_fused: bool = False) -> None:  # fmt: skip
         super().__init__()
         self.context = context
+        self.bias_fused = bias_fused
         self.place = place
         self.contraction: Axis = "y" if transposed else "x"
         self.output: Axis = "x" if transposed else "y"
@@ -45,6 +48,15 @@ class Linear4D(torch.nn.Module):
         if bias:
             spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
             self.bias_shard = context.store.declare(spec)
+
+    @property
+    def bias_left(self) -> torch.Tensor | None:
+        """The bias (n/G_o,), if the element-wise work that follows is to add it (`bias_fused`).
+
+        A product that is complete on every rank adds it itself.
+        """
+        left = self.bias_fused and self.communicator(self.contraction) is not None
+        return self.bias_shard.local if left and self.bias_shard is not None else None
 
     @property
     def unit(self) -> Unit:
@@ -66,23 +78,22 @@ class Linear4D(torch.nn.Module):
         weight = context.gathers.use(self.weight_shard, phase)
         reduce_over = self.communicator(self.contraction)
         bias = None if self.bias_shard is None else self.bias_shard.local
-        m, (n, k) = inputs.shape[0], weight.shape
 
         def gemm() -> torch.Tensor:
             output = context.gemms.product("forward", inputs, weight.t())
             return output if bias is None or reduce_over else output.add_(bias)
 
         output = ops.compute(
-            self.place, "gemm", gemm, flops=2.0 * m * n * k, shape=(m, n, k),
-            bytes_=float(inputs.element_size() * (m * k + n * k + m * n)),
-        )  # fmt: skip
+            self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t())
+        )
         if reduce_over:
             context.collectives.all_reduce(self.place, reduce_over, output).wait()
-            if bias is not None:
+            if bias is not None and self.bias_left is None:
                 added = bias
                 ops.compute(
-                    self.place, "bias", lambda: output.add_(added), bytes_=2.0 * output.nbytes
-                )
+                    self.place, "bias", lambda: output.add_(added),
+                    lambda: Memory(2.0 * output.nbytes),
+                )  # fmt: skip
         return output
 
     def compute_backward(
@@ -113,34 +124,37 @@ class Linear4D(torch.nn.Module):
         return reduced.wait() if overlap else input_gradient
 
     def _input_gradient(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        m, (n, k) = gradient.shape[0], weight.shape
+        gemms = self.context.gemms
         return self.context.ops.compute(
             self.place, "input_gradient",
-            lambda: self.context.gemms.product("input_gradient", gradient, weight),
-            phase="bwd", flops=2.0 * m * n * k, shape=(m, k, n),
-            bytes_=float(gradient.element_size() * (m * k + n * k + m * n)),
+            lambda: gemms.product("input_gradient", gradient, weight),
+            lambda: gemms.kernel("input_gradient", gradient, weight), phase="bwd",
         )  # fmt: skip
 
     def _weight_gradient(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
-        m, k, n = inputs.shape[0], inputs.shape[1], gradient.shape[1]
-        parameter, gathers = self.weight_shard, self.context.gathers
+        parameter, gathers, ops = self.weight_shard, self.context.gathers, self.context.ops
+        gemms = self.context.gemms
         in_place = gathers.z == 1 and parameter.gradient.dtype == inputs.dtype
 
         def gemm() -> torch.Tensor | None:
             if in_place:
                 self._accumulate_product(inputs, gradient)
                 return None
-            return self.context.gemms.product("weight_gradient", gradient.t(), inputs)
+            return gemms.product("weight_gradient", gradient.t(), inputs)
 
-        product = self.context.ops.compute(
-            self.place, "weight_gradient", gemm, phase="bwd", flops=2.0 * m * n * k,
-            shape=(n, k, m), bytes_=float(inputs.element_size() * (m * k + n * k + m * n)),
+        product = ops.compute(
+            self.place, "weight_gradient", gemm,
+            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs), phase="bwd",
         )  # fmt: skip
         if gathers.z > 1:
             assert product is not None
             gathers.scatter(parameter, product)
         elif product is not None:
-            parameter.accumulate(product)
+            ready = product
+            ops.compute(
+                self.place, "accumulate", lambda: parameter.accumulate(ready),
+                lambda: Memory(parameter.accumulation(ready)), phase="bwd",
+            )  # fmt: skip
 
     def _accumulate_product(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
         """Let the product add to the sum itself: no second buffer, no second pass."""
@@ -156,8 +170,8 @@ class Linear4D(torch.nn.Module):
         wide = self.context.master_type
         if (bias := self.bias_shard) is not None:
             self.context.ops.compute(
-                self.place, "bias_gradient", lambda: bias.accumulate(gradient.sum(0, dtype=wide)), phase="bwd",
-                bytes_=float(gradient.nbytes),
+                self.place, "bias_gradient", lambda: bias.accumulate(gradient.sum(0, dtype=wide)),
+                lambda: Memory(float(gradient.nbytes)), phase="bwd",
             )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from runtime.context import Context
 from runtime.ops import Place
 from runtime.shards import ParameterSpec
 from runtime.store import Parameter
+from twin.schedule.kernels import Memory
 
 EPSILON = 1e-5
 
@@ -55,20 +56,20 @@ class Norm4D(torch.nn.Module):
         """Return output, mean (m, 1) and reciprocal standard deviation (m, 1)."""
         weight, bias = self.parameters_local()
         ops = self.context.ops
-        size = 2.0 * x.nbytes
+        size = float(x.nbytes)
         if not self.split:
             return ops.compute(
                 self.place, "normalize",
                 lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, EPSILON),
-                bytes_=size,
+                lambda: Memory(2 * size),
             )  # fmt: skip
         statistics = ops.compute(
-            self.place, "statistics", lambda: _sums(x, self._wide), bytes_=float(x.nbytes)
+            self.place, "statistics", lambda: _sums(x, self._wide), lambda: Memory(size)
         )
         total = self.context.collectives.all_reduce(self.place, "x", statistics).wait()
         return ops.compute(
             self.place, "normalize", lambda: _apply(x, total, weight, bias, self.hidden),
-            bytes_=size,
+            lambda: Memory(2 * size),
         )  # fmt: skip
 
     @property
@@ -85,7 +86,7 @@ class Norm4D(torch.nn.Module):
             sums = ops.compute(
                 self.place, "statistics",
                 lambda: _gradient_sums(dy, x, mean, rstd, weight, self._wide),
-                phase="bwd", bytes_=2 * size,
+                lambda: Memory(2 * size), phase="bwd",
             )  # fmt: skip
             total = self.context.collectives.all_reduce(self.place, "x", sums, phase="bwd").wait()
 
@@ -102,7 +103,7 @@ class Norm4D(torch.nn.Module):
             result: torch.Tensor = dx
             return result
 
-        return ops.compute(self.place, "gradient", gradient, phase="bwd", bytes_=5 * size)
+        return ops.compute(self.place, "gradient", gradient, lambda: Memory(5 * size), phase="bwd")
 
 
 def _sums(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:

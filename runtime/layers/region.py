@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from runtime.ops import Ops, Place
+from runtime.ops import Describe, Ops, Place
+from twin.schedule.kernels import Memory
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,8 @@ class Region:
     place: Place
     name: str
     run: Callable[..., torch.Tensor]
-    forward_bytes: float = 0.0
-    backward_bytes: float = 0.0
-    flops: float = 0.0
-    """Of the forward pass; the backward pass counts twice."""
+    describe: Describe
+    describe_backward: Describe
     backward_name: str = ""
     """Name in the backward pass if it is another."""
 
@@ -41,10 +40,7 @@ class Region:
 
     def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Run the function under its name."""
-        return self.ops.compute(
-            self.place, self.name, lambda: self.run(*inputs), flops=self.flops,
-            bytes_=self.forward_bytes,
-        )  # fmt: skip
+        return self.ops.compute(self.place, self.name, lambda: self.run(*inputs), self.describe)
 
 
 class _Region(torch.autograd.Function):
@@ -68,8 +64,8 @@ class _Region(torch.autograd.Function):
 
         found = iter(
             region.ops.compute(
-                region.place, region.backward_name or region.name, run, phase="bwd",
-                flops=2 * region.flops, bytes_=region.backward_bytes,
+                region.place, region.backward_name or region.name, run, region.describe_backward,
+                phase="bwd",
             )
         )  # fmt: skip
         gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
@@ -77,13 +73,17 @@ class _Region(torch.autograd.Function):
         return (None, *gradients)
 
 
-def add(
-    stream: torch.Tensor, update: torch.Tensor, ops: Ops, place: Place, name: str
-) -> torch.Tensor:
-    """Add two tensors under a name; the gradient goes both ways as it is, without work."""
+def plus(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Add a bias, if there is one."""
+    return x if bias is None else x + bias
+
+
+def add(stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, ops: Ops,
+        place: Place, name: str) -> torch.Tensor:  # fmt: skip
+    """Add two tensors, and a bias, under a name; the gradient goes both ways as it is, without work."""
     if ops.listener is None:
-        return stream + update
-    result: torch.Tensor = _Add.apply(stream, update, ops, place, name)
+        return stream + plus(update, bias)
+    result: torch.Tensor = _Add.apply(stream, update, bias, ops, place, name)
     return result
 
 
@@ -91,14 +91,15 @@ class _Add(torch.autograd.Function):
     """A sum, which needs nothing kept for its backward."""
 
     @staticmethod
-    def forward(
-        _ctx: Any, first: torch.Tensor, second: torch.Tensor, ops: Ops, place: Place, name: str
-    ) -> torch.Tensor:
-        return ops.compute(place, name, lambda: first + second, bytes_=3.0 * first.nbytes)
+    def forward(_ctx: Any, first: torch.Tensor, second: torch.Tensor, bias: torch.Tensor | None,
+                ops: Ops, place: Place, name: str) -> torch.Tensor:  # fmt: skip
+        return ops.compute(
+            place, name, lambda: first + plus(second, bias), lambda: Memory(3.0 * first.nbytes)
+        )
 
     @staticmethod
     def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return gradient, gradient, None, None, None
+        return gradient, gradient, None, None, None, None
 
 
 def branch(
@@ -126,6 +127,10 @@ class _Branch(torch.autograd.Function):
         ctx: Any, first: torch.Tensor, second: torch.Tensor
     ) -> tuple[torch.Tensor, None, None, None]:
         total = ctx.ops.compute(
-            ctx.place, ctx.name, lambda: first + second, phase="bwd", bytes_=3.0 * first.nbytes
+            ctx.place,
+            ctx.name,
+            lambda: first + second,
+            lambda: Memory(3.0 * first.nbytes),
+            phase="bwd",
         )
         return total, None, None, None

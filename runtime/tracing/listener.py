@@ -1,7 +1,8 @@
 """Noting when each op ran.
 
 * `HostListener`, for CPUs: the monotonic clock around each op; a collective ends when its
-  future does, on gloo's own thread.
+  future does, on gloo's own thread. Exchanges have no future: a thread waits for those that other ops
+  run beside.
 * `DeviceListener`, for GPUs: events on the streams. Each communicator gets a stream here, on which
   the collective's own kernel is waited for, so that its end is seen when it is, not when the compute
   stream comes to wait.
@@ -9,13 +10,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 
+from runtime.collectives import Together
 from runtime.ops import Op
 
 T = TypeVar("T")
@@ -40,9 +44,14 @@ class HostListener:
     step: int
     notes: list[Note] = field(default_factory=list)
     _flight: dict[str, Note] = field(default_factory=dict)
+    _unwatched: list[_Watched] = field(default_factory=list)
+    """Exchanges that nothing has run beside yet."""
+    _watch: SimpleQueue[_Watched | None] | None = None
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:
         """Do device work."""
+        if self._unwatched:
+            self.watch()
         begin = time.monotonic_ns()
         result = run()
         self.notes.append(Note(op, "compute", self.step, begin, time.monotonic_ns()))
@@ -54,9 +63,24 @@ class HostListener:
         self.notes.append(note)
         self._flight[op.name] = note
         work = run()
+        if isinstance(work, Together):
+            watched = _Watched(work, note)
+            self._unwatched.append(watched)
+            return cast("T", watched)
         if work is not None:
             cast("Any", work).get_future().add_done_callback(lambda _: _end(note))
         return work
+
+    def watch(self) -> None:
+        """Hand exchanges that are in flight to a thread that waits for them, and so sees their end."""
+        if self._watch is None:
+            self._watch = SimpleQueue()
+            threading.Thread(target=_watch, args=(self._watch,), daemon=True).start()
+        for watched in self._unwatched:
+            if not watched.over:
+                watched.done = threading.Event()
+                self._watch.put(watched)
+        self._unwatched.clear()
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
         """Wait for a collective."""
@@ -71,7 +95,41 @@ class HostListener:
 
     def finish(self) -> list[Note]:
         """Return the notes, complete."""
+        if self._watch is not None:
+            self._watch.put(None)
         return self.notes
+
+
+@dataclass
+class _Watched:
+    """An exchange; once it is handed over only the watching thread waits for it."""
+
+    work: Together
+    note: Note
+    done: threading.Event | None = None
+    over: bool = False
+    failed: BaseException | None = None
+
+    def wait(self) -> None:
+        """Wait, by way of the watching thread if it has it."""
+        if self.done is None:
+            self.work.wait()
+            self.over = True
+            return
+        self.done.wait()
+        if self.failed is not None:
+            raise self.failed
+
+
+def _watch(queue: SimpleQueue[_Watched | None]) -> None:
+    while (watched := queue.get()) is not None:
+        try:
+            watched.work.wait()
+            _end(watched.note)
+        except BaseException as error:  # raised again where it is waited for
+            watched.failed = error
+        assert watched.done is not None
+        watched.done.set()
 
 
 def _end(note: Note) -> None:

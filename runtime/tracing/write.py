@@ -7,6 +7,7 @@ here. `arrival_ns` is a rank's own arrival, `start_ns` the last one of its group
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,27 @@ def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Tab
     return pa.table({f.name: columns[f.name] for f in SCHEMA}, schema=SCHEMA)
 
 
+@dataclass(frozen=True)
+class Corrections:
+    """What putting ranks together changed of what they noted. Nanoseconds."""
+
+    ends_moved: int
+    """Collectives that ended, by the ranks' clocks, before their last member came."""
+    largest_ns: int
+    """The longest of these moves: more than the clocks' uncertainty is a clock that jumped or drifted."""
+    put_in_a_row: int
+    """Collectives that began before their communicator was through with the one before."""
+    largest_overlap_ns: int
+    """The longest of these overlaps; gloo runs collectives on two threads."""
+
+
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
     """Put ranks together: when the last member of a collective came, and times from the first event."""
+    return put_together(tables)[0]
+
+
+def put_together(tables: Sequence[pa.Table]) -> tuple[pa.Table, Corrections]:
+    """Merge ranks' tables, and count what had to be changed for it."""
     table = pa.concat_tables(tables).combine_chunks().unify_dictionaries()
     arrival = table.column("arrival_ns").to_numpy()
     start, end = arrival.copy(), table.column("end_ns").to_numpy().copy()
@@ -69,14 +89,20 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
     _meet(table, collective, start)
     # clocks are aligned within some uncertainty only, and gloo runs collectives of a communicator on
     # two threads: an event begins no earlier than its predecessor on the stream ends
+    met, early = start.copy(), np.maximum(start - end, 0)[collective]
     end = np.maximum(end, start)
     _in_order(table, collective, start, end)
+    overlap = (start - met)[collective]
+    changed = Corrections(
+        int(np.sum(early > 0)), int(early.max(initial=0)),
+        int(np.sum(overlap > 0)), int(overlap.max(initial=0)),
+    )  # fmt: skip
     zero = int(arrival.min()) if len(arrival) else 0
     for name, values in (("start_ns", start), ("end_ns", end), ("arrival_ns", arrival)):
         table = table.set_column(
             table.schema.get_field_index(name), SCHEMA.field(name), pa.array(values - zero)
         )
-    return table
+    return table, changed
 
 
 def _meet(table: pa.Table, collective: np.ndarray, start: np.ndarray) -> None:
@@ -102,11 +128,11 @@ def _in_order(table: pa.Table, collective: np.ndarray, start: np.ndarray, end: n
 def write_run_trace(directory: Path, job: Job, tables: Sequence[pa.Table], clocks: Sequence[ClockOffset],
                     facts: dict[str, Any], *, overwrite: bool) -> pa.Table:  # fmt: skip
     """Write manifest, events and timeline page of a measured run; returns the events."""
-    events = merge(tables)
+    events, changed = put_together(tables)
     manifest = {
         "kind": "measured", "job": job.model_dump(mode="json", by_alias=True), "code_version": __version__,
         "clock": {"method": clocks[-1].method, "uncertainty_ns": max(c.uncertainty_ns for c in clocks)},
-        "seed": job.seed, "ranks_written": list(range(len(tables))), **facts,
+        "corrections": asdict(changed), "seed": job.seed, "ranks_written": list(range(len(tables))), **facts,
     }  # fmt: skip
     grid = job.concrete_grid
     names = {

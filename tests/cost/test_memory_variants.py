@@ -39,7 +39,8 @@ def test_recomputation_keeps_residuals_and_one_block(make_job) -> None:
     assert use["weights"] == 2 * elements
     assert use["activations"] == 2 * (2 * m * 32) + block + 2 * m * (2 * 32 + 176 + 88)
     assert use["gathered weights"] == 2 * max(gathered, up + up)
-    assert use["buffers"] == 2 * elements + 2 * 2 * gathered
+    # eight in flight and one that starts: two blocks and the head (of 10 words)
+    assert use["buffers"] == 2 * elements + 2 * (2 * gathered + 5 * 32)
 
 
 def test_biases_of_both_parts(make_job) -> None:
@@ -87,6 +88,18 @@ def test_whole_blocks_are_gathered_ahead(make_job, recompute, overlap, linear, b
         job = make_job({"z": 2}, model=LARGE, recompute=recompute, overlap=overlap,
                        gather_unit=unit)  # fmt: skip
         assert memory_use(job).by_category["gathered weights"] == 2 * elements
+
+
+@pytest.mark.parametrize("most", [1, 3, 6, 100])
+def test_partial_gradients_in_flight(make_job, most) -> None:
+    """As many as may be in flight and one more that starts, from the head backwards."""
+    model = {**LARGE, "vocabulary": 10}
+    h = 64**2
+    order = [10 * 64] + 8 * [4 * h, 4 * h, h, 3 * h]
+    largest = max(sum(order[i : i + most + 1]) for i in range(len(order)))
+    job = make_job({"z": 2}, model=model, overlap={"scatters_in_flight": most})
+    use = memory_use(job).by_category
+    assert use["buffers"] == use["weights"] + 2 * largest
 
 
 def test_without_overlap_a_whole_blocks_gradient_waits_to_be_scattered(make_job) -> None:

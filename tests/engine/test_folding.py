@@ -60,6 +60,16 @@ def machines(draw: st.DrawFn) -> str | dict[str, Any]:
         devices = list(range(4 if base in {"perlmutter", "alps"} else 8))
         shared = draw(st.booleans())
         machine["nic"]["devices"] = [devices] if shared else [[d] for d in devices]
+    if draw(st.booleans()):  # a test bed: CPU cores shared by ranks and by their collectives
+        machine["cores"] = {
+            "count": assumed(draw(st.sampled_from([1, 2, 7]))),
+            "shared_by": draw(st.sampled_from(["node", "machine"])),
+        }
+        library = {"perlmutter": "nccl", "frontier": "rccl", "alps": "nccl", "dgx-a100": "nccl"}
+        machine["libraries"] = {library[base]: {"host_work": {
+            "message_seconds": assumed("3 us"), "local_bytes_per_second": assumed("2 GB/s"),
+            "network_bytes_per_second": assumed("1 GB/s"), "reduce_bytes_per_second": assumed("4 GB/s"),
+        }}}  # fmt: skip
     return machine
 
 

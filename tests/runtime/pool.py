@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 8
+MOST_MESHES = 10
+"""Made by the processes before they are replaced."""
 
 
 @dataclass
@@ -71,16 +73,28 @@ def serve(rank: int, size: int, store: str, pipe: Any) -> None:
 
 
 class Pool:
-    """The processes."""
+    """The processes, started anew when they have made many groups.
+
+    Each gloo group has a thread that wakes a hundred times a second; with all grids of a test run these
+    would keep both cores of a small machine busy.
+    """
 
     def __init__(self, size: int = SIZE) -> None:
-        spawn = multiprocessing.get_context("spawn")
+        self._size = size
+        self._fork = multiprocessing.get_context("forkserver")
+        # children are forked from a process that has imported what all of them need
+        self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.trainer"])
+        self._start()
+
+    def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
+        self._meshes: set[str] = set()
         store = str(Path(self._folder.name) / "store")
         self.pipes, self.processes = [], []
-        for rank in range(size):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=serve, args=(rank, size, store, theirs), daemon=True)
+        for rank in range(self._size):
+            ours, theirs = self._fork.Pipe()
+            arguments = (rank, self._size, store, theirs)
+            process = self._fork.Process(target=serve, args=arguments, daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -91,6 +105,11 @@ class Pool:
         If it has an argument `grid`, that grid's mesh is there when it starts.
         """
         if "grid" in arguments:
+            grid = str(sorted(arguments["grid"].items()))
+            if grid not in self._meshes and len(self._meshes) == MOST_MESHES:
+                self.close()
+                self._start()
+            self._meshes.add(grid)
             self._run("tests.runtime.pool:make_mesh", len(self.pipes), grid=arguments["grid"])
         return self._run(task, ranks, **arguments)
 

@@ -42,7 +42,7 @@ def both_units(make_job, chosen) -> tuple[Job, Job]:
 
 
 def travelling(name: str) -> bool:
-    return name.endswith(("/all_gather_z", "/reduce_scatter_z"))
+    return name.endswith(("/all_gather_z", "/reduce_scatter_z", "/accumulate"))
 
 
 def issued(job: Job) -> list[str]:
@@ -71,7 +71,7 @@ def test_each_pass_moves_the_same_bytes_over_z(make_job, chosen) -> None:
 @given(chosen=options)
 @repeatable
 def test_everything_else_stays_where_it_is(make_job, chosen) -> None:
-    """Take the weights' z collectives out and the two schedules are one."""
+    """Take the weights' z collectives and what adds up their results out: two schedules are one."""
     one, other = (
         [op for name, op in generate(job).named() if not travelling(name)]
         for job in both_units(make_job, chosen)
@@ -145,6 +145,7 @@ def test_the_weights_arrive_once_and_nothing_waits_inside_the_block(make_job) ->
         "bwd/projection/weight_gradient", "bwd/projection/input_gradient", "bwd/attention",
         "bwd/qkv/weight_gradient", ">bwd/weights/reduce_scatter_z", "bwd/qkv/input_gradient",
         "bwd/norm1/gradient", "bwd/residual1", "<bwd/weights/reduce_scatter_z",
+        "bwd/weights/accumulate",
     ]  # fmt: skip
 
 

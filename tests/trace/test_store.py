@@ -59,7 +59,8 @@ def refused(run: Path) -> str:
 
 def test_a_written_run_comes_back(run, events) -> None:
     trace = read_trace(run)
-    assert trace.manifest == {"schema_version": 1, "kind": "predicted"}
+    assert {k: v for k, v in trace.manifest.items() if k != "sha256"} == {
+        "schema_version": 1, "kind": "predicted"}  # fmt: skip
     assert trace.events.to_pylist() == events.to_pylist()
     assert trace.events.column_names == SCHEMA.names
 
@@ -144,7 +145,7 @@ def test_what_is_not_parquet_is_refused(run, content) -> None:
 def test_truncated_parquet_is_refused(run) -> None:
     whole = (run / "events.parquet").read_bytes()
     (run / "events.parquet").write_bytes(whole[: len(whole) // 2])
-    assert "not a Parquet file" in refused(run)
+    assert "is damaged" in refused(run)
     (run / "events.parquet").unlink()
     assert "no such file" in refused(run)
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from twin.cost.collective_direct import direct_options
 from twin.cost.collective_group import Group, Pattern, look
-from twin.cost.collective_options import NodeUse, Option, node_uses
+from twin.cost.collective_options import NodeUse, Option, node_uses, on_cores
 from twin.cost.collective_ring import ring_options
 from twin.cost.collective_tree import tree_options
 from twin.cost.collective_two_level import two_level_options
@@ -59,6 +60,8 @@ class CollectiveCost:
     placement: Placement
     node_loads: Mapping[Pattern, tuple[NodeUse, ...]]
     uplink_loads: tuple[float, ...]
+    core_seconds: float = 0.0
+    """Time of a core that each member needs, where collectives run on shared cores."""
 
     @property
     def seconds(self) -> float:
@@ -71,7 +74,9 @@ class CollectiveCost:
 
         NICs are where collectives meet; inside a node it is the busiest link or port.
         """
-        uses = [use for per_node in self.node_loads.values() for use in per_node]
+        uses = [
+            use for per_node in self.node_loads.values() for use in per_node if use.kind != "cores"
+        ]
         sizes = [u.bytes for u in uses if u.kind == "nic"] or [u.bytes for u in uses]
         return max(sizes, default=0.0) / max(self.transfer_seconds, 1e-30)
 
@@ -107,6 +112,7 @@ def collective_cost(
         algorithm=best.algorithm,
         protocol=best.protocol,
         placement=placement,
+        core_seconds=best.core_seconds,
         node_loads={pattern: node_uses(group, best, pattern) for pattern in group.patterns},
         uplink_loads=best.uplink_bytes,
     )
@@ -114,11 +120,16 @@ def collective_cost(
 
 def options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return every way in which the library can run this collective."""
+    if direct := direct_options(group, library, kind, bytes_):
+        return [
+            on_cores(group, o) for o in direct
+        ]  # the runtime does not leave the library the choice
     found = ring_options(group, library, kind, bytes_)
     if kind == "all_reduce":
         found += tree_options(group, library, bytes_)
         found += _in_switch(group, library, bytes_)
-    return found + two_level_options(group, library, kind, bytes_)
+    found += two_level_options(group, library, kind, bytes_)
+    return [on_cores(group, option) for option in found]
 
 
 def _in_switch(group: Group, library: Library, bytes_: float) -> list[Option]:
@@ -132,7 +143,7 @@ def _in_switch(group: Group, library: Library, bytes_: float) -> list[Option]:
 
 
 def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:
-    """Return what a resource carries per second and direction, in bytes.
+    """Return what a resource carries per second and direction, in bytes (cores: in seconds of one).
 
     `resource_kind` and `index` are those of `Load.resource` (first and last entry).
     """
@@ -144,7 +155,10 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
     if resource_kind == "port":
         port = machine.fabric.port_bandwidth_bytes_per_second
         return port * machine.fabric.efficiency if port is not None else float("inf")
+    if resource_kind == "cores":
+        cores = machine.cores
+        return float("inf") if cores is None else float(cores.count)
     if resource_kind == "uplink":
         uplink = machine.network.group_bandwidth_bytes_per_second
         return float(uplink) if uplink is not None else float("inf")
-    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port or uplink")
+    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores or uplink")

@@ -6,9 +6,10 @@ return options; `collective` takes the fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twin.cost.collective_group import Group, Pattern
+from twin.description.library import CollectiveKind, Library
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,18 @@ class Option:
     """Bytes that a node sends, over all NICs the group uses there."""
     uplink_bytes: tuple[float, ...] = ()
     """Bytes that leave each dragonfly group."""
+    core_seconds: float = 0.0
+    """Time of a CPU core that each member needs, where collectives run on the cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """Use of one resource of a node: `kind` is nic, link or port."""
+    """Use of one resource of a node: `kind` is nic, link, port or cores."""
 
     kind: str
     index: int
     bytes: float
+    """Of cores: seconds of one core."""
 
 
 def node_uses(group: Group, option: Option, pattern: Pattern) -> tuple[NodeUse, ...]:
@@ -54,4 +58,30 @@ def node_uses(group: Group, option: Option, pattern: Pattern) -> tuple[NodeUse, 
             uses.append(
                 NodeUse("port" if inside.switched else "link", index, option.local_bytes * share)
             )
+    if option.core_seconds and group.machine.cores is not None:
+        uses.append(NodeUse("cores", 0, option.core_seconds * len(pattern)))
     return tuple(uses)
+
+
+def on_cores(group: Group, option: Option) -> Option:
+    """Let an option last at least as long as the cores that its members share need for it."""
+    cores = group.machine.cores
+    if cores is None or not option.core_seconds:
+        return option
+    members = group.ranks if cores.shared_by == "machine" else group.members
+    wire = max(option.wire_seconds, option.core_seconds * members / cores.count)
+    return replace(
+        option, wire_seconds=wire, seconds=max(option.seconds, option.startup_seconds + wire)
+    )
+
+
+def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float,
+                 messages: int) -> float:  # fmt: skip
+    """Return the time of a core that a member needs for what it moves and adds."""
+    work = library.host_work
+    if work is None:
+        return 0.0
+    seconds = local_bytes / work.local_bytes_per_second + far_bytes / work.network_bytes_per_second
+    if kind in ("all_reduce", "reduce_scatter"):
+        seconds += (local_bytes + far_bytes) / work.reduce_bytes_per_second
+    return float(seconds + messages * work.message_seconds)

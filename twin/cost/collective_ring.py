@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import hypot
 
 from twin.cost.collective_group import Group
-from twin.cost.collective_options import Option
+from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
@@ -50,6 +50,7 @@ def ring_options(
         else:
             rest = latency + transfer
         base = float(protocol.base_seconds)
+        far = moved * group.nodes / group.ranks if network else 0.0
         options.append(
             Option(
                 algorithm="ring",
@@ -60,6 +61,7 @@ def ring_options(
                 local_bytes=moved if group.members > 1 else 0.0,
                 nic_bytes=moved if network else 0.0,
                 uplink_bytes=tuple(moved * n for n in group.crossings),
+                core_seconds=core_seconds(library, kind, moved - far, far, steps),
             )
         )
     return options

@@ -17,6 +17,7 @@ from typing import assert_never
 from twin.cost.gemm import gemm_seconds
 from twin.description.device import Device
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+from twin.schedule.ops import Phase
 
 _COMPUTED_BACKWARD = 2.5 / 2.0
 """Fused backward computes Q·Kᵀ again: 2.5 × forward, of which `Attention.flops` counts 2."""
@@ -28,8 +29,29 @@ Assumed, not measured: with 128 rows it costs 12 % at 2048 tokens and 2 % at 163
 """
 
 
-def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True) -> float:
-    """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`."""
+_PARENTS = {"norm1": "norm", "norm2": "norm", "final_norm": "norm"} | {
+    name: name for name in ("norm", "embedding", "loss", "clip")
+}
+
+
+def kind_of_work(name: str, phase: Phase) -> str:
+    """Return the kind that a memory-bound op belongs to, as `Device.kernels` has them.
+
+    >>> kind_of_work("micro{micro}/bwd/block3/norm1/gradient", "bwd")
+    'bwd/norm/gradient'
+    >>> kind_of_work("micro0/recompute/block3/residual2", "recompute")
+    'residual'
+    """
+    *parents, last = name.split("/")
+    above = _PARENTS.get(parents[-1] if parents else "")
+    last = last.replace("residual1", "residual").replace("residual2", "residual")
+    return "/".join(part for part in ("bwd" if phase == "bwd" else None, above, last) if part)
+
+
+def kernel_seconds(
+    device: Device, kernel: Kernel, *, tuned: bool = True, kind: str | None = None
+) -> float:
+    """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`, `kind` of `kind_of_work`."""
     match kernel:
         case Gemm():
             return gemm_seconds(device, kernel, tuned=tuned)
@@ -38,6 +60,9 @@ def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True) -> flo
                 return _fused_attention_seconds(device, kernel)
             return _plain_attention_seconds(device, kernel, tuned=tuned)
         case Memory():
+            rate = device.kernels.get(kind or "")
+            if rate is not None:
+                return rate.start_seconds + kernel.bytes / rate.rate_bytes_per_second
             return _memory_seconds(device, kernel)
     assert_never(kernel)
 

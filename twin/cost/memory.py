@@ -107,20 +107,22 @@ def gathered_bytes(job: Job, shapes: Shapes) -> float:
 def buffer_bytes(job: Job, shapes: Shapes) -> float:
     """Gradients in compute precision: partial ones in flight over z, and all finished ones.
 
-    Reduce-scatters overlap and are waited for at the end. The next block's gathers hold the
-    backward pass back, so that about two blocks are in flight; a cached block gathers nothing,
-    and all of them may be.
+    Where the most reduce-scatters are in flight one more gradient is there, whose own is to start.
     """
     e = job.element_bytes
     finished = e * shapes.local_elements
     if shapes.grid.z == 1:
         return float(finished)
-    if not job.overlap.reduce_scatter:
-        largest = max(shapes.largest_unit_elements, shapes.head.gathered_elements)
-        return float(finished + e * largest)
-    blocks = min(job.model.layers, max(2, job.cache_gathered_layers + 1))
-    in_flight = max(blocks * shapes.block_gathered_elements, shapes.head.gathered_elements)
-    return float(finished + e * in_flight)
+    return float(finished + e * _most_in_flight(job, shapes))
+
+
+def _most_in_flight(job: Job, shapes: Shapes) -> int:
+    """Elements of the largest partial gradients that are there at once."""
+    units = shapes.gather_units(shapes.block_linears(0))[::-1]
+    several = job.scatters_in_flight + 1
+    blocks = min(job.model.layers, -(-several // len(units)) + 1)  # blocks are alike
+    sizes = [shapes.head.gathered_elements] + blocks * [unit.gathered_elements for unit in units]
+    return max(sum(sizes[i : i + several]) for i in range(len(sizes)))
 
 
 def largest_micro_sequences(job: Job) -> int | None:

@@ -81,6 +81,15 @@ class AttentionModel(Spec):
     """Rows of Q that one unit works on at a time; blocks masked entirely are skipped."""
 
 
+class KernelRate(Spec):
+    """How fast a device does one kind of memory-bound work, all its kernels together."""
+
+    rate_bytes_per_second: Parameter
+    """Bytes of `twin.schedule.kernels.Memory` for each second."""
+    start_seconds: Parameter
+    """Least time, however few the bytes."""
+
+
 class Device(Spec):
     """One device, as a rank sees it."""
 
@@ -116,6 +125,9 @@ class Device(Spec):
     """Matrix products."""
     attention: AttentionModel
     """Self-attention."""
+    kernels: dict[str, KernelRate] = Field(default_factory=dict)
+    """Rates of kinds of work (`twin.cost.kernels.kind_of_work`) that were measured one by one; all
+    others run at `elementwise_efficiency`. What bounds a CPU is not memory alone: exp, tanh, sums."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -37,11 +37,16 @@ class Overlap(Spec):
     all_reduce: StrictBool = True
     """OAR: the input gradient's all-reduce hides behind the weight gradient's GEMM."""
     reduce_scatter: StrictBool = True
-    """ORS: reduce-scatters over z are waited for once, at the end of the backward pass."""
+    """ORS: reduce-scatters over z run on while the backward pass goes on; the last of them are
+    waited for at its end."""
     all_gather: StrictBool = True
     """OAG: the all-gather of the next weights is started ahead of their use."""
     prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """How many gather units ahead OAG gathers."""
+    scatters_in_flight: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Reduce-scatters under way at once under ORS: when one more starts, the oldest is waited for,
+    which frees its buffers. By default as many as two blocks start: 8 with `gather_unit: linear`,
+    2 with `block`."""
 
 
 class DataReduction(Spec):
@@ -127,6 +132,13 @@ class Job(Spec):
         """Forward and backward passes in one step."""
         grid = self.concrete_grid
         return self.batch.sequences // (grid.data * grid.z * self.concrete_micro_sequences)
+
+    @property
+    def scatters_in_flight(self) -> int:
+        """Reduce-scatters over z that may be under way at once."""
+        if not self.overlap.reduce_scatter:
+            return 0
+        return self.overlap.scatters_in_flight or (2 if self.gather_unit == "block" else 8)
 
     @property
     def tokens_per_step(self) -> int:

@@ -132,6 +132,40 @@ class TwoLevel(Spec):
     """Share of the device's memory bandwidth reached by the shuffle of the buffer."""
 
 
+class Direct(Spec):
+    """Direct exchanges (all-to-all): every member sends each other one its part at once.
+
+    What the runtime does on gloo: for reduce-scatters always, for all-gathers of two members or of few
+    bytes, and for small all-reduces of more than two members (each then sends its whole buffer).
+    """
+
+    base_seconds: Parameter
+    """Start of an exchange."""
+    message_seconds: Parameter
+    """Time for each further member that there is to exchange with."""
+    network_message_seconds: Parameter
+    """The same for one on another node."""
+    network_efficiency: ByCollective
+    """Share of the NICs' usable rate reached."""
+    local_efficiency: ByCollective
+    """Share of the fabric's usable rate reached inside a node."""
+    largest_bytes: Parameter
+    """Larger all-reduces, and all-gathers of more than two members, are the library's own."""
+
+
+class HostWork(Spec):
+    """What collectives cost CPU cores, where these move the data."""
+
+    message_seconds: Parameter
+    """Time of a core for each message that a member sends."""
+    local_bytes_per_second: Parameter
+    """Bytes that a core moves within its node: sends one member's, receives another's."""
+    network_bytes_per_second: Parameter
+    """The same for bytes that leave the node."""
+    reduce_bytes_per_second: Parameter
+    """Bytes received that a core adds to its own."""
+
+
 class Library(Spec):
     """One collective library as configured on a machine."""
 
@@ -147,6 +181,8 @@ class Library(Spec):
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None
+    direct: Direct | None = None
+    host_work: HostWork | None = None
 
     @model_validator(mode="after")
     def _protocols_known(self) -> Self:

@@ -88,6 +88,15 @@ class Variation(Spec):
     simulated today has no noise."""
 
 
+class Cores(Spec):
+    """CPU cores that ranks share: several ranks compute on fewer cores, and their collectives too."""
+
+    count: Parameter
+    """Cores, or as many as keep up with so many at work."""
+    shared_by: Literal["node", "machine"]
+    """Whether the ranks of a node share them, or all ranks: a test bed of many nodes on one host."""
+
+
 class RankingEntry(Spec):
     """Measured ring bandwidth of groups inside a node."""
 
@@ -131,6 +140,8 @@ class Machine(Spec):
     """Default collective library; a key of `libraries`."""
     libraries: dict[str, Library]
     variation: Variation
+    cores: Cores | None = None
+    """Absent where every rank has a device of its own."""
     ranking: Ranking | None = None
     """For the published communication model only; never used to predict a time."""
 

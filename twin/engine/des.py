@@ -44,6 +44,10 @@ class Setting:
     slowness: list[float]
     compute_slowdown: float
     collective_slowdown: float
+    core_use: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
+    cores: frozenset[int] = frozenset()
+    """Which resources are cores."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,12 @@ def run(program: Program, setting: Setting) -> Timeline:
         *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(3))
     )
     environment = simpy.Environment()
-    links = Links(environment, setting.capacity)
+    links = Links(environment, setting.capacity, setting.cores)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
-    ranks = [_Rank(environment, c, slow, 1.0 + setting.compute_slowdown)
-             for c, slow in enumerate(setting.slowness)]  # fmt: skip
+    core_use = setting.core_use or [()] * len(setting.slowness)
+    stretch = 1.0 + setting.compute_slowdown
+    ranks = [_Rank(environment, links, c, slow, stretch, use)
+             for c, (slow, use) in enumerate(zip(setting.slowness, core_use, strict=True))]  # fmt: skip
     streams = {
         communicator: [
             _Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members
@@ -126,6 +132,9 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
             if host > environment.now:
                 rank.stands_still()
                 yield environment.timeout(host - environment.now)
+            if amount > 0.0:
+                rank.goes_on()
+                yield rank.compute(amount * slowness)
             arrival[i] = environment.now
             done[i] = call_stream[target].arrive(rank, i, transfers[target])
         else:
@@ -140,12 +149,14 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
 class _Rank:
     """The device of a rank class: one compute op at a time, slower beside collectives."""
 
-    def __init__(
-        self, environment: simpy.Environment, number: int, slowness: float, stretch: float
-    ) -> None:
+    def __init__(self, environment: simpy.Environment, links: Links, number: int, slowness: float, stretch: float,
+                 core_use: tuple[tuple[int, float], ...]) -> None:  # fmt: skip
         self.number = number
         self.slowness = slowness
         self._environment = environment
+        self._links = links
+        self._core_use = core_use
+        self._flow: ActiveFlow | None = None
         self._stretch = stretch
         self._collectives = 0
         self._remaining = 0.0
@@ -175,26 +186,46 @@ class _Rank:
 
     def compute(self, seconds: float) -> simpy.Event:
         """Begin work that takes so long undisturbed; the event happens when it is done."""
+        if self._core_use:
+            return self._compute_on_shared_cores(seconds)
         self._remaining = seconds
         self._since = self._environment.now
         self._finished = self._environment.event()
         self._schedule()
         return self._finished
 
+    def _compute_on_shared_cores(self, seconds: float) -> simpy.Event:
+        """Compute is a flow like any other, and the cores are what it shares."""
+        finished = self._environment.event()
+
+        def finish() -> None:
+            self._flow = None
+            finished.succeed()
+
+        work = Transfer(0.0, seconds, self._core_use, 0.0, core_rate=1.0)
+        self._flow = self._links.begin(work, 1.0 / self._current_stretch, finish)
+        return finished
+
     def collective_begins(self, stream: _Stream) -> None:
         """Compute slows down from now on."""
         self._settle()
         self.streams.append(stream)
         self._collectives += 1
-        if self._collectives == 1 and self._finished is not None:
-            self._schedule()
+        if self._collectives == 1:
+            self._change_stretch()
 
     def collective_ends(self, stream: _Stream) -> None:
         """Compute is free again if this was the last one."""
         self._settle()
         self.streams.remove(stream)
         self._collectives -= 1
-        if self._collectives == 0 and self._finished is not None:
+        if self._collectives == 0:
+            self._change_stretch()
+
+    def _change_stretch(self) -> None:
+        if self._flow is not None:
+            self._links.limit(self._flow, 1.0 / self._current_stretch)
+        elif self._finished is not None:
             self._schedule()
 
     def _settle(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from twin.description.grid import AXES, Axis, Grid
 from twin.description.machine import Machine
 
 Ints = NDArray[np.int64]
+Relation = Axis | Literal["core"]
+"""What brings ranks together: the groups of an axis, or the cores that they share."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Layout:
 class AxisGroups:
     """The groups of one axis: members, and which placement pattern each group has."""
 
-    axis: Axis
+    axis: Relation
     members: Ints
     """(groups, size): the ranks of each group, ascending."""
     group_of_rank: Ints
@@ -75,6 +78,12 @@ def groups_of(grid: Grid, axis: Axis, layout: Layout) -> AxisGroups:
     return AxisGroups(
         axis, members, group_of_rank, inverse.reshape(-1).astype(np.int64), placements
     )
+
+
+def each_alone(ranks: int) -> AxisGroups:
+    """Make every rank a group of its own, which may load the cores that it shares."""
+    own = np.arange(ranks, dtype=np.int64)
+    return AxisGroups("core", own[:, None], own, np.zeros_like(own), ())
 
 
 def _renumber(rows: Ints) -> Ints:

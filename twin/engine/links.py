@@ -24,6 +24,8 @@ class Transfer:
     demands: tuple[tuple[int, float], ...]
     """(resource class, bytes per second of all groups of the class together)."""
     peak_rate: float
+    core_rate: float = 0.0
+    """Cores that one member keeps busy."""
 
 
 class ActiveFlow(Flow):
@@ -34,7 +36,7 @@ class ActiveFlow(Flow):
     def __init__(
         self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
     ) -> None:
-        super().__init__(transfer.demands, transfer.peak_rate, limit)
+        super().__init__(transfer.demands, transfer.peak_rate, limit, core_rate=transfer.core_rate)
         self.remaining = transfer.transfer_seconds
         self.finish = finish
         self.since = now
@@ -44,9 +46,11 @@ class ActiveFlow(Flow):
 class Links:
     """All shared resources, and the flows on them."""
 
-    def __init__(self, environment: simpy.Environment, capacity: list[float]) -> None:
+    def __init__(self, environment: simpy.Environment, capacity: list[float],
+                 cores: frozenset[int] = frozenset()) -> None:  # fmt: skip
         self._environment = environment
         self._capacity = capacity
+        self._cores = cores
         self._users: list[dict[int, ActiveFlow]] = [{} for _ in capacity]
 
     def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
@@ -74,7 +78,7 @@ class Links:
         if present and not affected:
             affected = [changed]  # a flow without shared resources
         before = [flow.speed for flow in affected]
-        assign_speeds(affected, self._capacity)
+        assign_speeds(affected, self._capacity, self._cores)
         now = self._environment.now
         for flow, old in zip(affected, before, strict=True):
             if flow.speed != old or (starting and flow is changed):

@@ -1,7 +1,8 @@
 """Prices of a job's collectives on every placement that occurs, and the loads they put on links.
 
 Shared resources are numbered: first those of each node (NICs, then directed links, then
-ports), node after node, then the global links of each dragonfly group.
+ports, then its cores), node after node, then the global links of each dragonfly group. Cores that
+all nodes share (a test bed on one host) are those of node 0.
 
 A resource that could carry everything that may ever run over it at once never slows anything
 down, so it is left out: that is exact, and it keeps links apart that nobody notices.
@@ -17,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
-from twin.description.grid import Axis
 from twin.description.library import Library
 from twin.description.machine import Machine
-from twin.engine.layout import AxisGroups, Ints, Layout
+from twin.engine.layout import AxisGroups, Ints, Layout, Relation
 from twin.engine.program import Call
 from twin.engine.symmetry import Edges
 from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
 
-ResourceKind = Literal["nic", "link", "port", "uplink"]
+ResourceKind = Literal["nic", "link", "port", "cores", "uplink"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Prices:
     """
 
     costs: list[list[CollectiveCost]]
-    alike: dict[Axis, Ints]
-    edges: dict[Axis, Edges]
-    label_bytes: dict[Axis, list[Mapping[int, float]]]
+    alike: dict[Relation, Ints]
+    edges: dict[Relation, Edges]
+    label_bytes: dict[Relation, list[Mapping[int, float]]]
     capacity: NDArray[np.float64]
     resources: _Resources
 
@@ -65,11 +65,25 @@ class _Resources:
     devices: int
     nodes: int
     switch_groups: int
+    one_host: bool
+    """Whether all nodes share the cores of one."""
 
     @property
     def per_node(self) -> int:
         """Resources of one node."""
+        return self.cores + 1
+
+    @property
+    def cores(self) -> int:
+        """Number of a node's cores within it."""
         return self.nics + self.devices * self.devices + self.devices
+
+    def at(self, nodes: Ints, local: int) -> Ints:
+        """Numbers of a resource on each of these nodes."""
+        if local == self.cores and self.one_host:
+            nodes = np.zeros_like(nodes)
+        numbers: Ints = nodes * self.per_node + local
+        return numbers
 
     @property
     def first_uplink(self) -> int:
@@ -83,28 +97,41 @@ class _Resources:
         local = resource % self.per_node
         if local < self.nics:
             return "nic"
+        if local == self.cores:
+            return "cores"
         return "link" if local < self.nics + self.devices * self.devices else "port"
 
     def local(self, kind: str, index: int) -> int:
         """Number of a resource within its node."""
-        offset = {"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices}
+        offset = {
+            "nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices,
+            "cores": self.cores,
+        }  # fmt: skip
         return offset[kind] + index
 
 
-def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mapping[Axis, AxisGroups],
+def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mapping[Relation, AxisGroups],
           layout: Layout) -> Prices:  # fmt: skip
-    """Price every call on every placement pattern of its axis."""
-    resources = _Resources(len(machine.nic.devices), machine.devices_per_node,
-                           int(layout.node.max()) + 1, int(layout.switch_group.max()) + 1)  # fmt: skip
+    """Price every call on every placement pattern of its axis.
+
+    With a relation `core` among `axes`, every rank's compute loads the cores that it shares.
+    """
+    one_host = machine.cores is not None and machine.cores.shared_by == "machine"
+    resources = _Resources(len(machine.nic.devices), machine.devices_per_node, int(layout.node.max()) + 1,
+                           int(layout.switch_group.max()) + 1, one_host)  # fmt: skip
     costs = [
         [collective_cost(machine, library, kind, size, p)
          for p in axes[COMMUNICATOR_AXIS[communicator]].placements]
         for communicator, kind, size in calls
     ]  # fmt: skip
     capacity = _capacity(machine, resources)
-    found: dict[Axis, _Loads] = {}
-    alike: dict[Axis, Ints] = {}
+    found: dict[Relation, _Loads] = {}
+    alike: dict[Relation, Ints] = {}
     for axis, groups in axes.items():
+        if axis == "core":
+            found[axis] = _compute_loads(layout, resources)
+            alike[axis] = np.zeros(1, dtype=np.int64)
+            continue
         own = {i: costs[i] for i, call in enumerate(calls) if COMMUNICATOR_AXIS[call[0]] == axis}
         streams = {i: calls[i][0] for i in own}
         found[axis] = _loads(groups, layout, resources, own, streams)
@@ -127,6 +154,13 @@ class _Loads:
     rate: NDArray[np.float64]
     """(edges,): most bytes per second an edge can carry, its communicators together."""
     label_bytes: list[Mapping[int, float]]
+
+
+def _compute_loads(layout: Layout, resources: _Resources) -> _Loads:
+    """One core for every rank at work."""
+    ranks = np.arange(len(layout.node), dtype=np.int64)
+    edges = Edges(ranks, resources.at(layout.node, resources.cores), np.zeros_like(ranks))
+    return _Loads(edges, np.ones(len(ranks)), [{}])
 
 
 def _only(edges: Edges, binding: NDArray[np.bool_]) -> Edges:
@@ -191,7 +225,7 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
             kinds.setdefault(pattern, []).append(i)
         for pattern, at in kinds.items():
             for local, loads in per_pattern.get(pattern, {}).items():
-                add(which, nodes[:, at] * resources.per_node + local, loads, number)
+                add(which, resources.at(nodes[:, at], local), loads, number)
         starts = np.array(
             [placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64
         )
@@ -221,6 +255,7 @@ def _capacity(machine: Machine, resources: _Resources) -> NDArray[np.float64]:
     if machine.fabric.port_bandwidth_bytes_per_second is not None:
         for device in range(resources.devices):
             node[resources.local("port", device)] = resource_capacity(machine, "port", device)
+    node[resources.cores] = resource_capacity(machine, "cores", 0)
     uplink = resource_capacity(machine, "uplink", 0)
     return np.concatenate(
         [np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.kernels import kernel_seconds
+from twin.cost.kernels import kernel_seconds, kind_of_work
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Attention, Gemm, Kernel
@@ -26,7 +26,8 @@ Call = tuple[Communicator, CollectiveKind, float]
 class Program:
     """One rank's ops in program order.
 
-    `code[i]` says what op i is. `amount[i]` is the seconds of a compute op at nominal speed;
+    `code[i]` says what op i is. `amount[i]` is the seconds of compute at nominal speed, for a start
+    those before it begins;
     `target[i]` is, for a start, the index into `calls`; for a wait, the op index of its start.
     """
 
@@ -57,25 +58,34 @@ class Program:
 def compile_program(schedule: Schedule, job: Job) -> Program:
     """Flatten a schedule and price its compute ops on the job's device."""
     device = job.machine.device
-    prices: dict[Kernel, tuple[float, float]] = {}
+    prices: dict[tuple[Kernel, str], tuple[float, float]] = {}
     calls: dict[Call, int] = {}
     handles: dict[tuple[str, tuple[int, ...]], int] = {}
     program = Program([], [], [], [], [], [])
     collective_host = _COLLECTIVE_HOST_KERNELS * device.host_seconds
+    # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
+    on_device = device.type == "cpu"
+    split = job.concrete_grid.x > 1
     for op, values in schedule.flat():
         index = len(program.code)
         program.ops.append((op, values))
         amount, target, host = 0.0, -1, 0.0
         if isinstance(op, Compute):
             code = COMPUTE
-            price = prices.get(op.kernel)
+            kind = kind_of_work(op.name, op.phase) if device.kernels else ""
+            if split and f"{kind}/split" in device.kernels:
+                kind += "/split"  # a norm over features that are split is other work
+            price = prices.get((op.kernel, kind))
             if price is None:
-                seconds = kernel_seconds(device, op.kernel, tuned=job.kernel_tuning)
-                price = seconds, launches(op.kernel) * device.host_seconds
-                prices[op.kernel] = price
+                seconds = kernel_seconds(device, op.kernel, tuned=job.kernel_tuning, kind=kind)
+                count = 1 if kind in device.kernels else launches(op.kernel)
+                issue = count * device.host_seconds
+                price = (seconds + issue, 0.0) if on_device else (seconds, issue)
+                prices[op.kernel, kind] = price
             amount, host = price
         elif isinstance(op, Start):
-            code, host = START, collective_host
+            code = START
+            amount, host = (collective_host, 0.0) if on_device else (0.0, collective_host)
             target = calls.setdefault((op.communicator, op.kind, op.bytes), len(calls))
             handles[op.name, tuple(values.values())] = index
         else:

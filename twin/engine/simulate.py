@@ -10,9 +10,10 @@ import numpy as np
 
 from twin.description.grid import Axis
 from twin.description.job import Job
+from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import des
-from twin.engine.layout import Layout, groups_of
+from twin.engine.layout import AxisGroups, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
 from twin.engine.program import Program, compile_program
@@ -68,7 +69,11 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     program = compile_program(schedule or generate(job), job)
     layout = Layout.contiguous(machine, job.ranks)
     used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
-    axes = {axis: groups_of(job.concrete_grid, axis, layout) for axis in used}
+    axes: dict[Relation, AxisGroups] = {
+        axis: groups_of(job.concrete_grid, axis, layout) for axis in used
+    }
+    if machine.cores is not None:
+        axes["core"] = each_alone(job.ranks)
     library = machine.libraries[job.library or machine.library]
     prices = price(machine, library, program.calls, axes, layout)
     speed, typical = _slowness(job)
@@ -123,7 +128,23 @@ def _setting(job: Job, program: Program, partition: Partition, prices: Prices, s
         slowness=slowness,
         compute_slowdown=float(job.machine.variation.compute_slowdown),
         collective_slowdown=float(job.machine.variation.collective_slowdown),
+        core_use=_core_use(job.machine, partition),
+        cores=frozenset(
+            number
+            for number, resource in enumerate(partition.resource_representatives)
+            if prices.kind_of(resource) == "cores"
+        ),
     )
+
+
+def _core_use(machine: Machine, partition: Partition) -> list[tuple[tuple[int, float], ...]]:
+    """Demands of each class of ranks on the cores they share, all ranks of the class at work."""
+    if machine.cores is None:
+        return [() for _ in range(partition.rank_classes)]
+    return [
+        tuple((use.resource_class, float(use.count)) for use in partition.groups["core"][g].uses)
+        for g in partition.group_class_of_rank_class["core"]
+    ]
 
 
 def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass,
@@ -142,4 +163,5 @@ def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, gro
         scale * seconds,
         tuple(demands.items()),
         cost.peak_bytes_per_second,
+        cost.core_seconds / seconds if seconds > 0.0 else 0.0,
     )

@@ -25,8 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.description.grid import Axis
-from twin.engine.layout import AxisGroups, Ints
+from twin.engine.layout import AxisGroups, Ints, Relation
 
 Hashes = NDArray[np.uint64]
 
@@ -59,7 +58,7 @@ class Use:
 class GroupClass:
     """Groups of one axis with the same future."""
 
-    axis: Axis
+    axis: Relation
     pattern: int
     rank_classes: tuple[int, ...]
     uses: tuple[Use, ...]
@@ -75,8 +74,8 @@ class Partition:
     """(ranks,): class of each rank."""
     representatives: Ints
     """(rank classes,): one rank of each class."""
-    groups: Mapping[Axis, list[GroupClass]]
-    group_class_of_rank_class: Mapping[Axis, list[int]]
+    groups: Mapping[Relation, list[GroupClass]]
+    group_class_of_rank_class: Mapping[Relation, list[int]]
     capacity: list[float] = field(default_factory=list)
     """Bytes per second of each class of resources."""
     resource_representatives: list[int] = field(default_factory=list)
@@ -88,7 +87,7 @@ class Partition:
         return len(self.representatives)
 
 
-def fold(axes: Mapping[Axis, AxisGroups], alike: Mapping[Axis, Ints], edges: Mapping[Axis, Edges],
+def fold(axes: Mapping[Relation, AxisGroups], alike: Mapping[Relation, Ints], edges: Mapping[Relation, Edges],
          speed: NDArray[np.float64], capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
     """Find the coarsest equitable partition.
 
@@ -118,7 +117,7 @@ def fold(axes: Mapping[Axis, AxisGroups], alike: Mapping[Axis, Ints], edges: Map
     return _quotient(axes, edges, rank, group, resource, capacity)
 
 
-def unfolded(axes: Mapping[Axis, AxisGroups], edges: Mapping[Axis, Edges], ranks: int,
+def unfolded(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], ranks: int,
              capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
     """Make the partition in which everything is a class of its own."""
     group = {axis: np.arange(len(a.members), dtype=np.uint64) for axis, a in axes.items()}
@@ -126,13 +125,13 @@ def unfolded(axes: Mapping[Axis, AxisGroups], edges: Mapping[Axis, Edges], ranks
                      np.arange(len(capacity), dtype=np.uint64), capacity)  # fmt: skip
 
 
-def _quotient(axes: Mapping[Axis, AxisGroups], edges: Mapping[Axis, Edges], rank: Hashes,
-              group: Mapping[Axis, Hashes], resource: Hashes,
+def _quotient(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], rank: Hashes,
+              group: Mapping[Relation, Hashes], resource: Hashes,
               capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
     rank_class, representatives = _first_of_each(rank)
     resource_class, resource_representatives = _first_of_each(resource)
-    groups: dict[Axis, list[GroupClass]] = {}
-    of_rank: dict[Axis, list[int]] = {}
+    groups: dict[Relation, list[GroupClass]] = {}
+    of_rank: dict[Relation, list[int]] = {}
     for axis, a in axes.items():
         e = edges[axis]
         group_class, chosen = _first_of_each(group[axis])
@@ -204,6 +203,7 @@ def _mix(value: NDArray[np.uint64], salt: Ints | int) -> Hashes:
 
 def _combine(*columns: Hashes) -> Hashes:
     mixed = np.zeros_like(columns[0])
-    for column in columns:
-        mixed = _scramble(mixed + _scramble(column))
+    for position, column in enumerate(columns):
+        # salted by its place: (a, b) and (b, a) are different
+        mixed = _scramble(mixed + _mix(column, position))
     return mixed

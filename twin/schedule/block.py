@@ -37,20 +37,27 @@ def norm_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
 def _attention(job: Job, shapes: Shapes, *, backward: bool) -> Attention:
     return Attention(
         sequences=shapes.sequences, sequence_length=job.model.sequence, heads=shapes.heads_y,
-        head_size=job.model.head_size, form=job.attention, dropout=job.dropout > 0, backward=backward,
+        head_size=job.model.head_size, form=job.attention,
+        dropout=job.dropout > 0 and job.attention != "flash", backward=backward,
         element_bytes=job.element_bytes,
     )  # fmt: skip
 
 
 def _residual(job: Job, residual: float) -> Memory:
-    """Add to the residual stream, or two gradients that meet there.
+    """Add to the residual stream what dropout leaves, whose mask has one byte for an element.
 
-    Dropout (or its gradient) has a mask of one byte, and unless fused is a kernel of its own.
+    Unless fused, dropout is a kernel of its own.
     """
     mask = residual / job.element_bytes if job.dropout else 0.0
     if job.dropout and not job.fused_elementwise:
         return Memory(5 * residual + mask, kernels=2)
     return Memory(3 * residual + mask)
+
+
+def _residual_dropout(emit: Emitter, job: Job, name: str, residual: float) -> None:
+    """Gradient of dropout: read the gradient and the mask, write what goes on."""
+    if job.dropout:
+        emit.compute(f"{name}_dropout", Memory(2 * residual + residual / job.element_bytes))
 
 
 def _rotary(emit: Emitter, job: Job, shapes: Shapes) -> None:
@@ -97,25 +104,31 @@ def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear
 
 def block_backward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
                    use_weight: Callable[[Linear], None], scatters: GradientScatters) -> None:  # fmt: skip
-    """Backward of one block; `scatters` takes its weight gradients."""
+    """Backward of one block; `scatters` takes its weight gradients.
+
+    Where the residual stream branches the two gradients that meet are added.
+    """
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
+    units = shapes.gather_units(linears)
 
     def apply(index: int) -> None:
         linear = linears[index]
         use_weight(linear)
-        linear4d.backward(emit.under(linear.name), job, linear, shapes.tokens, scatters)
+        linear4d.backward(emit, job, linear, shapes.tokens, units, scatters)
 
+    _residual_dropout(emit, job, "residual2", residual)
     apply(3)
     _activation(emit, job, shapes, backward=True)
     apply(2)
     norm_backward(emit.under("norm2"), job, shapes)
-    emit.compute("residual2", _residual(job, residual))
+    emit.compute("residual2", Memory(3 * residual))
+    _residual_dropout(emit, job, "residual1", residual)
     apply(1)
     emit.compute("attention", _attention(job, shapes, backward=True))
     _rotary(emit, job, shapes)
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
-    emit.compute("residual1", _residual(job, residual))
+    emit.compute("residual1", Memory(3 * residual))
 
 
 def embedding_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:
@@ -125,11 +138,14 @@ def embedding_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:
     emit.compute("lookup", Memory(5 * activation, kernels=3) if learned else Memory(2 * activation))
 
 
-def embedding_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
-    """Scatter-add into the tables' gradients."""
+def embedding_backward(emit: Emitter, job: Job, shapes: Shapes, *, first: bool) -> None:
+    """Scatter-add into the tables' gradients, which the first micro-step begins with zeros."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
-    emit.compute("gradient", Memory((5 if learned else 3) * activation, kernels=2 + learned))
+    zeros = float(shapes.table_elements * FP32_BYTES) if first else 0.0
+    emit.compute(
+        "gradient", Memory((5 if learned else 3) * activation + zeros, kernels=2 + learned)
+    )
 
 
 def loss(emit: Emitter, job: Job, shapes: Shapes) -> None:

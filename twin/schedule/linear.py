@@ -6,6 +6,7 @@ Section 2 and 5 of the algorithm. Local shapes: input (m, k/G_c), weight gathere
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -14,7 +15,7 @@ from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Communicator
-from twin.schedule.shapes import Linear, Unit
+from twin.schedule.shapes import FP32_BYTES, Linear, Unit
 
 
 @dataclass
@@ -61,30 +62,55 @@ class WeightGathers:
 
 @dataclass
 class GradientScatters:
-    """Reduce-scatters over z of a backward pass over some units (ORS)."""
+    """Weight gradients of one micro-step on their way over z, and into their sums (ORS).
+
+    So many reduce-scatters may be in flight; when one more is started the oldest is waited for.
+    Without overlap each is waited for where it is started.
+    """
 
     job: Job
-    emit: Emitter
-    units: Sequence[Unit]
-    in_flight: list[str] = field(default_factory=list)
-    """Those that are still to be waited for."""
+    first: bool
+    """Whether this is the step's first micro-step, which writes the sums instead of adding."""
+    started: int = 0
+    _flight: deque[tuple[Emitter, Unit, str]] = field(default_factory=deque)
 
-    def after(self, linear: Linear) -> None:
-        """Go on from the weight gradient of `linear`: if its unit is complete now, scatter it.
+    def after(self, emit: Emitter, units: Sequence[Unit], linear: Linear) -> None:
+        """Go on from the weight gradient of `linear`, one of the units of the block at `emit`.
 
-        A unit's first linear is the last one that the backward pass comes to.
+        A unit's first linear is the last one that the backward pass comes to: its gradient
+        completes the unit.
         """
         if linear.z == 1:
+            # in full precision the product adds to the sum itself
+            if self.job.element_bytes < FP32_BYTES:
+                size = linear.gathered_elements
+                emit.under(linear.name).compute("accumulate", self._accumulate(size, 1))
             return
-        for unit in self.units:
+        for unit in units:
             if linear == unit.linears[0]:
                 size = unit.gathered_elements * self.job.element_bytes
-                name = f"{unit.name}/reduce_scatter_z"
-                started = self.emit.start("reduce_scatter", "z_scatter", size, name)
-                if self.job.overlap.reduce_scatter:
-                    self.in_flight.append(started)
-                else:
-                    self.emit.wait(started)
+                name = emit.start(
+                    "reduce_scatter", "z_scatter", size, f"{unit.name}/reduce_scatter_z"
+                )
+                self._flight.append((emit, unit, name))
+                self.started += 1
+                self.finish(self.started - self.job.scatters_in_flight)
+
+    def finish(self, until: int | None = None) -> None:
+        """Wait for reduce-scatters and add what arrives to the sums.
+
+        With `until`, only for the first so many of those that were started.
+        """
+        while self._flight and (until is None or self.started - len(self._flight) < until):
+            emit, unit, name = self._flight.popleft()
+            emit.wait(name)
+            kernel = self._accumulate(unit.shard_elements, len(unit.linears))
+            emit.under(unit.name).compute("accumulate", kernel)
+
+    def _accumulate(self, elements: int, kernels: int) -> Memory:
+        # read the gradient, read and write the fp32 sum: the first time only write it
+        each = self.job.element_bytes + FP32_BYTES * (1 if self.first else 2)
+        return Memory(float(elements * each), kernels)
 
 
 def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
@@ -94,20 +120,20 @@ def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
         emit.collective("all_reduce", _communicator(linear.contraction_axis), output_bytes)
-        if job.model.biases and linear.layer is not None and not job.fused_elementwise:
+        if job.model.biases and linear.layer is not None and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
             emit.compute("bias", Memory(2.0 * output_bytes))
 
 
-def backward(emit: Emitter, job: Job, linear: Linear, tokens: int,
+def backward(under: Emitter, job: Job, linear: Linear, tokens: int, units: Sequence[Unit],
              scatters: GradientScatters) -> None:  # fmt: skip
-    """Input and weight gradients in the order of section 2."""
-    e = job.element_bytes
+    """Input and weight gradients in the order of section 2; `under` and `units` are the block's."""
+    e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e)
     if linear.output_size == 1:
         emit.compute("weight_gradient", weight_gradient)
-        scatters.after(linear)
+        scatters.after(under, units, linear)
         emit.compute("input_gradient", input_gradient)
         _bias_gradient(emit, job, linear, tokens)
         return
@@ -118,10 +144,15 @@ def backward(emit: Emitter, job: Job, linear: Linear, tokens: int,
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)
-    scatters.after(linear)
+    scatters.after(under, units, linear)
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
         emit.wait(reduced)
+
+
+def _bias_fused(job: Job, linear: Linear) -> bool:
+    """Whether the element-wise op that follows adds the bias; none follows qkv."""
+    return job.fused_elementwise and linear.name != "qkv"
 
 
 def _bias_gradient(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:

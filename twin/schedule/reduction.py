@@ -1,9 +1,10 @@
-"""Gradients after the backward pass: accumulate, sum over z and data, clip, update.
+"""Gradients after the backward pass: sum over z and data, clip, update.
 
-* The reduce-scatters over z are waited for at the end of each micro-step's backward pass;
+* The last reduce-scatters over z are waited for at the end of each micro-step's backward pass;
   with overlapped data buckets, one block later in the last micro-step, so that the block's
   gradients can go to the data axis while others are computed.
 * Sharded optimizer states: reduce-scatter over data, update a part, all-gather.
+* The loss is one more element behind the gradients and is summed with them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from dataclasses import dataclass, field
 from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.schedule.linear import GradientScatters
 from twin.schedule.ops import Communicator
 from twin.schedule.shapes import FP32_BYTES, Shapes
 
 ADAM_BYTES_PER_ELEMENT = 28
 """Read gradient, master weight and two moments; write the last three, all fp32."""
 SCALAR_BYTES = 4
+LOSS_ELEMENTS = 1
 
 
 @dataclass
@@ -27,60 +30,46 @@ class Reduction:
 
     job: Job
     shapes: Shapes
+    scatters: GradientScatters
     overlapped: bool
-    _scatters: list[str] = field(default_factory=list)
+    """Whether data buckets start beside this backward pass."""
     _ready: list[int | None] = field(default_factory=list)
+    _sent: int = 0
+    """Reduce-scatters that the blocks in `_ready` and before have started."""
     _bucket_bytes: float = 0.0
     buckets: list[str] = field(default_factory=list)
     """Data all-reduces in flight when the micro-step ends."""
 
     @classmethod
-    def none(cls, job: Job, shapes: Shapes) -> Reduction:
-        """For all micro-steps but the last: only accumulate."""
-        return cls(job, shapes, overlapped=False)
+    def of(cls, job: Job, shapes: Shapes, scatters: GradientScatters, *, last: bool) -> Reduction:
+        """For one micro-step; all but the last only accumulate."""
+        mode = job.data_reduction.mode
+        overlapped = last and mode == "overlapped" and job.concrete_grid.data > 1
+        return cls(job, shapes, scatters, overlapped)
 
-    @classmethod
-    def of_last_micro_step(cls, job: Job, shapes: Shapes) -> Reduction:
-        """For the last micro-step: start data buckets if they overlap."""
-        overlapped = job.data_reduction.mode == "overlapped" and job.concrete_grid.data > 1
-        return cls(job, shapes, overlapped)
-
-    def after_backward(self, emit: Emitter, layer: int | None, scatters: list[str]) -> None:
+    def after_backward(self, emit: Emitter, layer: int | None) -> None:
         """Note that a block's (or, with layer None, the head's) weight gradients are on their way."""
         if self.overlapped:
             self._settle(emit)
-        self._scatters += scatters
-        self._ready.append(layer)
+            self._ready.append(layer)
+            self._sent = self.scatters.started
 
     def end_of_backward(self, emit: Emitter) -> None:
-        """Wait for all reduce-scatters, once."""
+        """Wait for what is still in flight, and send what no bucket carries yet."""
+        self.scatters.finish()
         if self.overlapped:
             self._settle(emit)
             if self._bucket_bytes:
                 self._flush(emit)
-            rest = self.shapes.replicated_elements
-            rest -= self.job.model.layers * self.shapes.block_replicated_elements
-            emit.compute("accumulate", _accumulate(self.job, rest, self.shapes.other_tensors))
-            return
-        for name in self._scatters:
-            emit.wait(name)
-        shapes = self.shapes
-        tensors = self.job.model.layers * shapes.block_tensors + shapes.other_tensors + 1
-        emit.compute("accumulate", _accumulate(self.job, shapes.local_elements, tensors))
 
     def _settle(self, emit: Emitter) -> None:
-        """Wait for what earlier blocks started, accumulate it, and fill a bucket."""
-        for name in self._scatters:
-            emit.wait(name)
-        self._scatters.clear()
+        """Wait for what earlier blocks started, and fill a bucket with it."""
+        self.scatters.finish(self._sent)
+        shapes = self.shapes
         for layer in self._ready:
             head = layer is None
-            shapes = self.shapes
-            sharded = shapes.head.shard_elements if head else shapes.block_shard_elements
-            elements = sharded + (0 if head else shapes.block_replicated_elements)
-            name = "head/accumulate" if head else f"block{layer}/accumulate"
-            emit.compute(name, _accumulate(self.job, elements, 1 if head else shapes.block_tensors))
-            self._bucket_bytes += sharded * FP32_BYTES
+            elements = shapes.head.shard_elements if head else shapes.block_shard_elements
+            self._bucket_bytes += elements * FP32_BYTES
         self._ready.clear()
         if self._bucket_bytes >= self.job.data_reduction.bucket_bytes:
             self._flush(emit)
@@ -91,57 +80,51 @@ class Reduction:
         self._bucket_bytes = 0.0
 
 
-def _accumulate(job: Job, elements: int, kernels: int) -> Memory:
-    # read the new gradient, read and write the fp32 sum; a kernel for each parameter tensor
-    return Memory(float(elements * (job.element_bytes + 2 * FP32_BYTES)), kernels=kernels)
-
-
-def finish(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None:
-    """Everything after the last backward pass."""
+def finish(root: Emitter, job: Job, shapes: Shapes, buckets: list[str]) -> None:
+    """Everything after the last backward pass, which left `buckets` in flight."""
     grid, mode = shapes.grid, job.data_reduction.mode
     emit = root.under("reduce")
-    replicated_bytes = shapes.replicated_elements * FP32_BYTES
+    replicated_bytes = (shapes.replicated_elements + LOSS_ELEMENTS) * FP32_BYTES
     if grid.z > 1:
         emit.collective("all_reduce", "z_scatter", replicated_bytes, "replicated/all_reduce_z")
-    elements = shapes.local_elements
-    if grid.data > 1:
-        if mode == "sharded":
-            emit.collective("reduce_scatter", "data", _padded(elements, grid.data) * FP32_BYTES)
-            elements = _padded(elements, grid.data) // grid.data
-        elif mode == "overlapped":
-            name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
-            for bucket in [*reduction.buckets, name]:
-                emit.wait(bucket)
-        else:
-            emit.collective("all_reduce", "data", elements * FP32_BYTES)
-    optimizer = root.under("optimizer", phase="optimizer")
+    elements = shapes.local_elements + LOSS_ELEMENTS
+    sharded = mode == "sharded" and grid.data > 1
+    if sharded:
+        elements = -(-elements // grid.data)  # of the padded buffer
+        # every rank wants the loss, not only the one whose part it falls into
+        emit.collective("all_reduce", "data", SCALAR_BYTES, "loss/all_reduce_data")
+        emit.collective("reduce_scatter", "data", elements * grid.data * FP32_BYTES)
+    elif grid.data > 1 and mode == "overlapped":
+        name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
+        backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
+        for bucket in buckets:
+            backward.wait(bucket)
+        emit.wait(name)
+    elif grid.data > 1:
+        emit.collective("all_reduce", "data", elements * FP32_BYTES)
+    _update(root.under("optimizer", phase="optimizer"), job, shapes, elements, sharded=sharded)
+
+
+def _update(emit: Emitter, job: Job, shapes: Shapes, elements: int, *, sharded: bool) -> None:
+    """Norm, clipping and AdamW on the elements that are this rank's."""
+    e = job.element_bytes
+    _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
-        _clip(optimizer.under("clip"), shapes, elements, sharded=mode == "sharded")
-    # in reduced precision the weight that is computed with is written too
-    adam = ADAM_BYTES_PER_ELEMENT + (job.element_bytes if job.element_bytes < FP32_BYTES else 0)
-    optimizer.compute("adamw", Memory(float(elements * adam), kernels=8))
-    if mode == "sharded" and grid.data > 1:
-        size = elements * grid.data * job.element_bytes
-        optimizer.collective("all_gather", "data", size)
-    optimizer.compute(
-        "zero_gradients", Memory(float(shapes.local_elements * FP32_BYTES), kernels=4)
-    )
+        emit.compute("clip/scale", Memory(2.0 * elements * FP32_BYTES, kernels=4))
+    # in reduced precision the weight that is computed with is a copy, made anew
+    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
+    emit.compute("adamw", Memory(float(elements * adam), kernels=8))
+    if sharded:
+        emit.collective("all_gather", "data", elements * shapes.grid.data * e)
 
 
-def _clip(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
+def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
     emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8))
-    sharded_over: tuple[tuple[int, Communicator], ...] = (
-        (grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter"),
-    )  # fmt: skip
-    for size, communicator in sharded_over:
+    over: list[tuple[int, Communicator]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
+    if sharded:
+        over.append((grid.data, "data"))
+    for size, communicator in over:
         if size > 1:
             emit.collective("all_reduce", communicator, SCALAR_BYTES)
-    if sharded and grid.data > 1:
-        emit.collective("all_reduce", "data", SCALAR_BYTES)
-    emit.compute("scale", Memory(2.0 * elements * FP32_BYTES, kernels=4))
-
-
-def _padded(elements: int, parts: int) -> int:
-    return -(-elements // parts) * parts

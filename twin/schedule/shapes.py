@@ -67,6 +67,11 @@ class Unit:
         """Elements of the gathered weights, each padded to a multiple of z."""
         return sum(linear.gathered_elements for linear in self.linears)
 
+    @property
+    def shard_elements(self) -> int:
+        """Elements of the weights that a rank stores."""
+        return sum(linear.shard_elements for linear in self.linears)
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -174,22 +179,15 @@ class Shapes:
     def replicated_elements(self) -> int:
         """All stored elements replicated over z: embeddings, norms, biases."""
         model = self.job.model
-        embeddings = (model.vocabulary + model.position_rows) * self.hidden_x
         final_norm = self.hidden_x * (1 + model.biases)
-        return model.layers * self.block_replicated_elements + embeddings + final_norm
-
-    @property
-    def block_tensors(self) -> int:
-        """Parameter tensors of one block: four weights, their biases, two norms."""
-        return 4 + (8 if self.job.model.biases else 2)
-
-    @property
-    def other_tensors(self) -> int:
-        """Parameter tensors outside the blocks, the head apart: embeddings and a norm."""
-        model = self.job.model
-        return 2 + (model.positions == "learned") + model.biases
+        return model.layers * self.block_replicated_elements + self.table_elements + final_norm
 
     @property
     def local_elements(self) -> int:
         """All parameter elements that a rank stores."""
         return self.sharded_elements + self.replicated_elements
+
+    @cached_property
+    def table_elements(self) -> int:
+        """Elements of the embedding tables of tokens and of learned positions."""
+        return (self.job.model.vocabulary + self.job.model.position_rows) * self.hidden_x

@@ -31,23 +31,33 @@ Use = Callable[[Linear], None]
 
 
 def generate(job: Job) -> Schedule:
-    """Write the schedule of one step; the same for every rank of the grid."""
+    """Write the schedule of one step; the same for every rank of the grid.
+
+    The first micro-step writes the sums of gradients, later ones add to them, and the last may
+    start data buckets: what lies between is written once.
+    """
     shapes = Shapes(job)
     last = job.micro_steps - 1
     ops: list[Op] = []
-    if last > 0:
-        body = _micro_step("micro{micro}/", job, shapes, Reduction.none(job, shapes))
-        ops.append(Repeat("micro", tuple(range(last)), tuple(body)))
-    reduction = Reduction.of_last_micro_step(job, shapes)
-    ops += _micro_step(f"micro{last}/", job, shapes, reduction)
+    for micro in dict.fromkeys((0, last)):
+        if micro == last and last > 1:
+            body, _ = _micro_step("micro{micro}/", job, shapes, first=False, last=False)
+            ops.append(Repeat("micro", tuple(range(1, last)), tuple(body)))
+        own, reduction = _micro_step(
+            f"micro{micro}/", job, shapes, first=micro == 0, last=micro == last
+        )
+        ops += own
     end = Emitter("", "reduce")
-    finish(end, job, shapes, reduction)
+    finish(end, job, shapes, reduction.buckets)
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: Job, shapes: Shapes, reduction: Reduction) -> list[Op]:
+def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool,
+                last: bool) -> tuple[list[Op], Reduction]:  # fmt: skip
     layers = range(job.model.layers)
     blocks = [shapes.block_linears(layer) for layer in layers]
+    scatters = GradientScatters(job, first)
+    reduction = Reduction.of(job, shapes, scatters, last=last)
     root = Emitter(prefix, "fwd")
     _forward(root.under("fwd"), job, shapes, blocks)
     _loss(root, job, shapes, reduction)
@@ -65,12 +75,11 @@ def _micro_step(prefix: str, job: Job, shapes: Shapes, reduction: Reduction) -> 
             block_forward(recompute, job, shapes, linears, weights)
         elif not cached:
             use = _gather_again(job, under, units[::-1])
-        scatters = GradientScatters(job, under, units)
         block_backward(under, job, shapes, linears, use, scatters)
-        reduction.after_backward(backward, layer, scatters.in_flight)
-    embedding_backward(backward.under("embedding"), job, shapes)
+        reduction.after_backward(backward, layer)
+    embedding_backward(backward.under("embedding"), job, shapes, first=first)
     reduction.end_of_backward(backward)
-    return root.ops
+    return root.ops, reduction
 
 
 def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
@@ -91,10 +100,11 @@ def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
     backward = root.under("bwd", phase="bwd")
-    scatters = GradientScatters(job, backward, [shapes.head_unit])
-    linear_backward(backward.under("head"), job, shapes.head, shapes.tokens, scatters)
+    linear_backward(
+        backward, job, shapes.head, shapes.tokens, [shapes.head_unit], reduction.scatters
+    )
     norm_backward(backward.under("final_norm"), job, shapes)
-    reduction.after_backward(backward, None, scatters.in_flight)
+    reduction.after_backward(backward, None)
 
 
 def _gather_again(job: Job, emit: Emitter, units: Sequence[Unit]) -> Use:

@@ -34,8 +34,7 @@ def step(
     simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
 ) -> None:
     """Print a simulated step."""
-    console, job = make_console(), simulation.job
-    total = figures.step_seconds
+    console, job, total = make_console(), simulation.job, figures.step_seconds
     title = "" if job.name == job.model.name else f"{escape(job.name)}: "
     console.print(
         f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
@@ -61,6 +60,36 @@ def step(
         f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
         f"({format_si(figures.model_flops_per_second, 'FLOP/s')})\n"
     )
+    _parts(console, simulation, figures)
+    _memory(console, figures)
+    if "step_seconds_interval" in answer:
+        low, high = answer["step_seconds_interval"]
+        console.print(
+            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
+        )
+    _ending(console, simulation, answer, out)
+
+
+def own_step(
+    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
+) -> None:
+    """Print a simulated step of a module of the user's own, of which only the schedule is known."""
+    console, job = make_console(), simulation.job
+    console.print(
+        f"[bold]recorded schedule[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]"
+    )
+    console.print(f"grid {job.concrete_grid}")
+    console.print(
+        f"\n[bold]{figures.step_seconds:.3f} s[/] per step, "
+        f"{format_si(answer['hardware_flops_per_second'], 'FLOP/s')} in matrix products\n"
+    )
+    _parts(console, simulation, figures)
+    _ending(console, simulation, answer, out)
+
+
+def _parts(console: Console, simulation: Simulation, figures: Report) -> None:
+    """Where the step of a rank goes."""
+    job, total = simulation.job, figures.step_seconds
     if simulation.partition.rank_classes > 1:
         console.print("Where the step of a rank goes, mean over all ranks:")
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -78,12 +107,13 @@ def step(
             f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour)
         )
     console.print(table)
-    _memory(console, figures)
-    if "step_seconds_interval" in answer:
-        low, high = answer["step_seconds_interval"]
-        console.print(
-            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
-        )
+
+
+def _ending(
+    console: Console, simulation: Simulation, answer: Mapping[str, Any], out: Path | None
+) -> None:
+    """How it was simulated, and what to be aware of."""
+    job = simulation.job
     console.print(
         f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} "
         f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "

@@ -80,22 +80,27 @@ def timeline_page(
 ) -> str:
     """Return the HTML timeline of a few of the ranks that were written."""
     job = simulation.job
-    memory = figures["memory"]
+    memory = figures.get("memory")  # a module of the user's own has none of a model's figures
     mean = ", mean over ranks" if figures["classes"] > 1 else ""
     facts = [
         ("step", f"{figures['step_seconds']:.3f} s"),
-        ("percent of peak", f"{figures['hardware_percent_of_peak']:.1f} %"),
-        ("without recomputation", f"{figures['model_percent_of_peak']:.1f} %"),
         (f"compute{mean}", f"{figures['compute_seconds']:.3f} s"),
         ("waiting for the slowest device", f"{figures['slowest_device_wait_seconds']:.3f} s"),
         (f"exposed communication{mean}", f"{figures['exposed_communication_seconds']:.3f} s"),
-        ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
-        ("memory per rank", " of ".join(format_si(memory[key], "B", digits=3)
-                                        for key in ("per_rank_bytes", "capacity_bytes"))),
         ("grid", str(job.concrete_grid)),
-    ]  # fmt: skip
-    if not memory["fits"]:
-        facts.insert(0, ("CANNOT RUN", "does not fit into memory"))
+    ]
+    if memory is not None:
+        facts[1:1] = [
+            ("percent of peak", f"{figures['hardware_percent_of_peak']:.1f} %"),
+            ("without recomputation", f"{figures['model_percent_of_peak']:.1f} %"),
+        ]
+        facts[-1:-1] = [
+            ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
+            ("memory per rank", " of ".join(format_si(memory[key], "B", digits=3)
+                                            for key in ("per_rank_bytes", "capacity_bytes"))),
+        ]  # fmt: skip
+        if not memory["fits"]:
+            facts.insert(0, ("CANNOT RUN", "does not fit into memory"))
     if written > len(ranks):
         facts.append(("drawn", f"{len(ranks)} of {written} ranks written"))
     title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}, predicted"

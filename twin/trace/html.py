@@ -79,7 +79,7 @@ def timeline_html(events: pa.Table, rank_names: Mapping[int, str], title: str,
     parts = {
         "TITLE": html.escape(title),
         "FACTS": rows,
-        "DATA": data.replace("</", "<\\/"),
+        "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
         "PLOTLY": get_plotlyjs(),
     }
     # in one pass, so that a title that looks like a placeholder stays a title

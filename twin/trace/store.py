@@ -1,11 +1,14 @@
 """One directory per run: `manifest.json` and `events.parquet`.
 
 Written whole or not at all: everything goes to a temporary directory beside the target, which
-is then renamed. Read strictly: what does not fit the schema is refused with the reason.
+is then renamed. Read strictly, for runs come from strangers too: what does not fit the schema is
+refused with the reason, no more is unpacked than a run can be, and the manifest carries the digests
+of the tables, so that bytes which changed on the way, or tables of another run, are seen.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +18,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
 from twin.trace.directory import written_whole
-from twin.trace.table import check_table
+from twin.trace.table import SCHEMA, check_table
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 EVENTS = "events.parquet"
 CLASSES = "classes.parquet"
 MOST_MANIFEST_BYTES = 16 << 20
+MOST_EVENTS = 20_000_000
+MOST_TABLE_BYTES = 4 << 30
+"""Of an event table in memory."""
+BATCH_ROWS = 1 << 16
+CLASS_SCHEMA = pa.schema([pa.field("rank", pa.int32()), pa.field("class", pa.int32())])
 
 
 @dataclass(frozen=True)
@@ -44,29 +52,107 @@ def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
     directory is replaced only if it is a run itself and `overwrite` is set.
     """
     with written_whole(directory, MANIFEST, "run of Fourfold", overwrite=overwrite) as temporary:
-        pq.write_table(events, temporary / EVENTS, compression="zstd")
-        if rank_class is not None:
-            pq.write_table(rank_class, temporary / CLASSES, compression="zstd")
+        tables = {EVENTS: events} | ({} if rank_class is None else {CLASSES: rank_class})
+        for name, table in tables.items():
+            pq.write_table(table, temporary / name, compression="zstd")
+        digests = {name: _digest(temporary / name) for name in tables}
         for name, content in (texts or {}).items():
             (temporary / name).write_text(content, encoding="utf-8")
-        text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=1, allow_nan=False)
+        whole = {"schema_version": SCHEMA_VERSION, **manifest, "sha256": digests}
+        text = json.dumps(whole, indent=1, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_trace(directory: Path) -> Trace:
-    """Read and check a run."""
+    """Read and check a run. Words and ops of the table are dictionary-encoded."""
     manifest = read_manifest(directory)
-    try:
-        events = pq.read_table(directory / EVENTS)
-    except FileNotFoundError:
-        raise fail(str(directory / EVENTS), "no such file") from None
-    except (OSError, pa.ArrowException) as error:
-        raise fail(
-            str(directory / EVENTS), f"not a Parquet file: {str(error).splitlines()[0]}"
-        ) from None
+    events = _read_table(directory / EVENTS, SCHEMA, manifest)
     if problems := check_table(events):
         raise fail(str(directory / EVENTS), "; ".join(problems))
     return Trace(manifest, events)
+
+
+def read_classes(directory: Path, manifest: Mapping[str, Any]) -> dict[int, int] | None:
+    """Return the class of each rank of a folded run, None if the run has no such table."""
+    path = directory / CLASSES
+    if not path.exists():
+        return None
+    table = _read_table(path, CLASS_SCHEMA, manifest)
+    if table.schema.types != CLASS_SCHEMA.types or any(c.null_count for c in table.columns):
+        raise fail(str(path), f"expected columns {', '.join(CLASS_SCHEMA.names)} of whole numbers")
+    classes = dict(
+        zip(*(table.column(name).to_pylist() for name in CLASS_SCHEMA.names), strict=True)
+    )
+    if len(classes) < table.num_rows:
+        raise fail(str(path), f"{table.num_rows - len(classes)} ranks have two classes")
+    return classes
+
+
+def _read_table(path: Path, schema: pa.Schema, manifest: Mapping[str, Any]) -> pa.Table:
+    """Read the columns of a schema, as far as they are there, within the limits of size."""
+    if not path.exists():
+        raise fail(str(path), "no such file")
+    if not path.is_file():  # a pipe or a device would never end
+        raise fail(str(path), "is not a regular file")
+    digests = manifest.get("sha256", {})  # older runs have none
+    if digests and (not isinstance(digests, dict) or digests.get(path.name) != _digest(path)):
+        raise fail(
+            str(path), f"is damaged, or of another run: it is not what {MANIFEST} was written with"
+        )
+    try:
+        there = pq.read_schema(path)
+        wanted = [name for name in schema.names if name in there.names]
+        words = [n for n in wanted if _is_text(schema.field(n)) and _is_text(there.field(n))]
+        with pq.ParquetFile(path, read_dictionary=words) as file:
+            table = _limited(path, file, wanted)
+        table.validate(full=True)
+        return _typed(table, schema)
+    except DescriptionError:
+        raise
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or ["empty"])[0]
+        raise fail(str(path), f"not a Parquet file of a run, or damaged: {reason}") from None
+
+
+def _is_text(field: pa.Field) -> bool:
+    return bool(pa.types.is_dictionary(field.type) or pa.types.is_string(field.type))
+
+
+def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    metadata = file.metadata
+    groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+    said = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
+    if metadata.num_rows > MOST_EVENTS or said > MOST_TABLE_BYTES:
+        raise fail(str(path), f"has {metadata.num_rows:,} rows and {said:,} bytes; a run has at most "
+                   f"{MOST_EVENTS:,} and {MOST_TABLE_BYTES:,}. Trace fewer steps")  # fmt: skip
+    batches: list[pa.RecordBatch] = []
+    size: dict[int, int] = {}  # by address, for batches share dictionaries
+    for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+        batches.append(batch)
+        parts = [
+            *batch.columns,
+            *(c.dictionary for c in batch.columns if pa.types.is_dictionary(c.type)),
+        ]
+        size |= {b.address: b.size for part in parts for b in part.buffers() if b is not None}
+        if sum(size.values()) > MOST_TABLE_BYTES:  # what the file says of itself need not be so
+            raise fail(str(path), f"unpacks to more than {MOST_TABLE_BYTES:,} bytes")
+    schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+    table = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    return table.unify_dictionaries()
+
+
+def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Make whole numbers as wide as the schema has them; what does not fit is an error."""
+    for number, field in enumerate(table.schema):
+        wanted = schema.field(field.name).type
+        if pa.types.is_integer(wanted) and pa.types.is_integer(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(wanted))
+    return table
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

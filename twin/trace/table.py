@@ -7,12 +7,19 @@ A `wait` is the time a rank's compute stream stood still for a collective.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from twin.description.grid import AXES
 
 EventKind = Literal["compute", "collective", "wait"]
+
+COMPUTE_STREAM = "compute"
+MOST_NANOSECONDS = 1000 * 24 * 3600 * 10**9
+"""Times beyond a thousand days are no run's."""
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
@@ -39,35 +46,97 @@ SCHEMA = pa.schema(
 
 
 def check_table(table: pa.Table) -> list[str]:
-    """Return what is wrong with an event table: columns, durations, overlap within a stream."""
+    """Return what is wrong with an event table: columns, words, sizes, times, overlap within a stream."""
+    if problems := _check_columns(table):
+        return problems
+    return [*_check_words(table), *_check_numbers(table), *_check_times(table)]
+
+
+def _check_columns(table: pa.Table) -> list[str]:
     problems = []
     for field in SCHEMA:
-        if field.name not in table.column_names:
-            problems.append(f"column {field.name} is missing")
+        if (count := table.column_names.count(field.name)) != 1:
+            problems.append(f"column {field.name} is {'there twice' if count else 'missing'}")
         elif not _compatible(table.schema.field(field.name).type, field.type):
             found = table.schema.field(field.name).type
             problems.append(f"column {field.name} is {found}, expected {field.type}")
         elif not field.nullable and (missing := table.column(field.name).null_count):
             problems.append(f"column {field.name} has {missing} missing values")
-    if problems:
-        return problems
-    start, end = (table.column(c).to_numpy() for c in ("start_ns", "end_ns"))
+    return problems
+
+
+def _check_words(table: pa.Table) -> list[str]:
+    kind, stream, axis = (table.column(c) for c in ("kind", "stream", "axis"))
+    problems = []
+    if strange := _unknown(kind, get_args(EventKind)):
+        problems.append(f"{strange} events are of an unknown kind")
+    on_device = pc.equal(stream, COMPUTE_STREAM)
+    collective = pc.equal(kind, "collective")
+    if lost := _count(pc.equal(on_device, collective)):
+        problems.append(f"{lost} events are on the wrong stream: the compute stream has computes and waits, "
+                        "all others have collectives")  # fmt: skip
+    without = pc.and_(pc.not_equal(kind, "compute"), pc.invert(pc.is_in(axis, pa.array(AXES))))
+    if nowhere := _count(without):
+        problems.append(f"{nowhere} collectives and waits are over no axis of the grid")
+    return problems
+
+
+def _check_numbers(table: pa.Table) -> list[str]:
+    problems = [
+        f"{below} events have a negative {name}"
+        for name in ("rank", "step")
+        if (below := int(np.sum(table.column(name).to_numpy() < 0)))
+    ]
+    for name in ("bytes", "flops"):
+        values = table.column(name).to_numpy()
+        if strange := int(np.sum(~(np.isfinite(values) & (values >= 0)))):
+            problems.append(f"{strange} events have {name} that are negative or no number")
+    return problems
+
+
+def _check_times(table: pa.Table) -> list[str]:
+    problems = []
+    start, end, arrival = (table.column(c).to_numpy() for c in ("start_ns", "end_ns", "arrival_ns"))
     if negative := int(np.sum(end < start)):
         problems.append(f"{negative} events end before they start")
-    if early := int(np.sum(start < table.column("arrival_ns").to_numpy())):
+    if early := int(np.sum(start < arrival)):
         problems.append(f"{early} events start before their rank arrives")
+    far = (np.minimum(start, arrival) < 0) | (np.maximum(start, end) > MOST_NANOSECONDS)
+    if strange := int(np.sum(far)):
+        problems.append(
+            f"{strange} events have times before the run or a thousand days after its start"
+        )
     if doubled := table.num_rows - table.group_by(["rank", "op"]).aggregate([]).num_rows:
         problems.append(f"{doubled} events have the rank and op of another one")
-    stream = table.column("stream").combine_chunks().dictionary_encode()
-    code = (
-        stream.indices.to_numpy() if isinstance(stream, pa.DictionaryArray) else stream.to_numpy()
-    )
+    code = codes(table.column("stream"))[0]
     order = np.lexsort((end, start, code, table.column("rank").to_numpy()))
     rank, code = table.column("rank").to_numpy()[order], code[order]
     same = (rank[1:] == rank[:-1]) & (code[1:] == code[:-1])
     if overlaps := int(np.sum(same & (start[order][1:] < end[order][:-1]))):
         problems.append(f"{overlaps} events overlap another one of their stream")
     return problems
+
+
+def codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    """Return a column of words as numbers (int64, -1 where there is none) and the words they stand for."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    one = column.unify_dictionaries().combine_chunks()
+    if isinstance(one, pa.ChunkedArray):  # of no chunks, or too long for one
+        one = pa.concat_arrays(one.chunks) if one.num_chunks else pa.array([], column.type)
+    first: dict[str, int] = {}
+    # a foreign file may list a word twice
+    known = [first.setdefault(word, len(first)) for word in one.dictionary.to_pylist()]
+    place = np.array([*known, -1], dtype=np.int64)
+    return place[one.indices.cast(pa.int64()).fill_null(-1).to_numpy()], list(first)
+
+
+def _unknown(column: pa.ChunkedArray, words: tuple[str, ...]) -> int:
+    return _count(pc.invert(pc.is_in(column, pa.array(words))))
+
+
+def _count(mask: pa.ChunkedArray) -> int:
+    return int(pc.sum(mask).as_py() or 0)
 
 
 def _compatible(found: pa.DataType, expected: pa.DataType) -> bool:

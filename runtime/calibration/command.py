@@ -1,0 +1,198 @@
+"""`fourfold calibrate`: this machine, measured, as a machine file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from runtime.calibration.measure import Advance
+    from runtime.environment import Process
+
+# Commands import what they need when they run, so that --help is instant.
+# ruff: noqa: PLC0415, T201
+
+Fit = Callable[[dict[str, Any]], str]
+MOST_MINUTES = 240.0
+TIMEOUT_SECONDS = 300.0
+NAME = r"[a-z0-9][a-z0-9._-]{0,62}"
+
+
+def calibrate(
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the machine; the host's if absent.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start so many ranks here; without it torchrun "
+                                              "or srun starts them, or there is one.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory for NAME.yaml and NAME-measurements.json.")] = Path(),
+    minutes: Annotated[float, typer.Option(metavar="M", help="About how long to measure.")] = 3.0,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:  # fmt: skip
+    """Measure this machine by microbenchmarks, and write it as a machine file."""
+    from runtime.environment import from_environment
+
+    process = from_environment(os.environ)
+    name = name or default_name(socket.gethostname())
+    _check(name, out, minutes, device, ranks, process, force=force)
+    if process.launcher == "alone" and (ranks or 1) > 1:
+        from runtime.local import run_ranks
+
+        arguments = ["calibrate", "--name", name, "--out", str(out), "--minutes", str(minutes),
+                     "--device", device, *(["--force"] if force else [])]  # fmt: skip
+        raise typer.Exit(run_ranks(arguments, ranks or 1))
+    _be_a_rank(process, name, out, minutes, device)
+
+
+def default_name(host: str) -> str:
+    """A name that a file can have, from that of a host.
+
+    >>> default_name("Node-07.example.org"), default_name("")
+    ('node-07', 'machine')
+    """
+    return re.sub(r"[^a-z0-9-]", "-", host.partition(".")[0].lower()).strip("-") or "machine"
+
+
+def _check(name: str, out: Path, minutes: float, device: str, ranks: int | None, process: Process, *,
+           force: bool) -> None:  # fmt: skip
+    from importlib.util import find_spec
+
+    from twin.description.problems import fail
+
+    if not re.fullmatch(NAME, name):
+        raise fail(
+            "--name", "expected small letters, digits, points and dashes, such as my-cluster", name
+        )
+    if not 0 < minutes <= MOST_MINUTES:
+        raise fail("--minutes", f"expected more than 0, at most {MOST_MINUTES:g}", minutes)
+    if device not in ("auto", "cpu", "cuda"):
+        raise fail("--device", "expected auto, cpu or cuda", device)
+    if ranks is not None and process.launcher != "alone":
+        raise fail(
+            "--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks
+        )
+    if out.exists() and not out.is_dir():
+        raise fail("--out", "is not a directory", str(out))
+    for path in files(out, name) if not force and process.rank == 0 else ():
+        if path.exists():
+            raise fail(str(path), "exists already; choose another --name or --out, or pass --force")
+    if find_spec("torch") is None:
+        raise fail(
+            "calibrate", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
+        )
+
+
+def files(out: Path, name: str) -> tuple[Path, Path]:
+    """Where the measurements and the machine go."""
+    return out / f"{name}-measurements.json", out / f"{name}.yaml"
+
+
+def _be_a_rank(process: Process, name: str, out: Path, minutes: float, device: str) -> None:
+    from runtime.collectives import CollectiveError
+    from runtime.local import end_with_parent
+    from twin.description.problems import DescriptionError
+
+    code, text = 0, ""
+    if process.launcher == "fourfold":
+        end_with_parent()
+    try:
+        data = _measured(process, name, minutes, device)
+        if data is not None:
+            _write(data, out, name)
+    except DescriptionError as error:
+        code, text = 2, str(error)
+    except CollectiveError as error:
+        code, text = 1, str(error)
+    except KeyboardInterrupt:
+        code, text = 130, "interrupted" if process.rank == 0 else ""
+    except Exception:  # a defect of ours: show it, and leave so that the others notice
+        code, text = 1, traceback.format_exc()
+    if text:
+        print(f"fourfold: {text}", file=sys.stderr)
+    if process.ranks > 1:
+        # gloo's threads may abort a process that ends in the ordinary way
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise typer.Exit(code)
+
+
+def _measured(process: Process, name: str, minutes: float, device: str) -> dict[str, Any] | None:
+    from runtime.calibration.measure import measure
+    from runtime.launch import agree, choose_device, join, open_store, set_threads
+
+    set_threads(process, None)
+    store = open_store(process, TIMEOUT_SECONDS) if process.ranks > 1 else None
+    chosen = agree(store, process, "device", lambda: choose_device(device, process))
+    if store is not None:
+        join(process, store, chosen, TIMEOUT_SECONDS)
+    with _progress(shown=process.rank == 0) as advance:
+        data = measure(process, chosen, name, minutes, advance)
+    agree(store, process, "end", lambda: None)  # nobody leaves while others still talk to it
+    return data
+
+
+def _write(data: dict[str, Any], out: Path, name: str) -> None:
+    """Write the measurements, then the machine that is fitted to them."""
+    measurements, machine = files(out, name)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(measurements, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    print(f"measurements: {measurements}")
+    if (fit := machine_from()) is None:
+        return
+    write_whole(machine, fit(data))
+    print(f"machine: {machine}")
+
+
+def machine_from() -> Fit | None:
+    """What makes a machine of measurements: the twin's business, found by its name."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("twin.study.calibrate") is None:
+        return None
+    fit: Fit = import_module("twin.study.calibrate").machine_from
+    return fit
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all; raises DescriptionError if it cannot be."""
+    from twin.description.problems import fail
+
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise fail(str(path), f"cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Advance]:
+    """Show on standard error what is being measured, if it is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not shown or not console.is_terminal:
+        yield lambda _section, _done: None
+        return
+    with Progress(
+        TextColumn("measuring"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+        console=console, transient=True,
+    ) as bars:  # fmt: skip
+        task = bars.add_task("", total=1.0)
+        yield lambda section, done: bars.update(
+            task, completed=done, description=section.replace("_", " ")
+        )

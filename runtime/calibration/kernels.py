@@ -1,0 +1,87 @@
+"""Ops bound by memory, timed inside small models of several widths, op by op.
+
+The models are those of the runtime, on one rank of a pretended grid (`quiet`), so that each op finds its
+operands where training leaves them. What is kept are single ops; how long a whole step takes is not looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from runtime.calibration.busy import busy_sets, joined
+from runtime.calibration.listening import Kind, by_kind, hear, sample_of
+from runtime.calibration.quiet import QuietRank, quiet_context
+from runtime.calibration.team import Team
+from twin.description.grid import Grid
+
+SHAPES = ((32, 64, 512), (64, 256, 256), (128, 128, 1024), (256, 512, 1024), (384, 1024, 4096))
+"""(hidden, tokens, vocabulary), for CPUs."""
+WIDE_SHAPES = ((1024, 2048, 32768), (2048, 4096, 50304), (4096, 4096, 50304))
+"""The same for GPUs."""
+SEQUENCE = 64
+GRIDS = (Grid(), Grid(z=2, y=2, x=2))
+"""Uncut, with the device library's own layer norm; cut, with statistics and normalisation
+apart, and sums of scattered gradients."""
+LEAST_STEPS = 3
+PLUGS = 8
+"""Products before a pass on a GPU: about as long as the host needs to issue it."""
+
+
+def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
+    """Time ops on one rank and on all; entries on rank 0.
+
+    `bytes` are those that the runtime describes an op with; products have `shape` (m, n, k), attention
+    (sequences, length, heads, head size); `launches` is how many kernels an op says it consists of.
+    """
+    shapes = SHAPES if team.device.type == "cpu" else (*SHAPES[2:], *WIDE_SHAPES)
+    cases = [(shape, grid) for shape in shapes for grid in GRIDS]
+    each = seconds / (len(cases) * len(busy_sets(team)))
+    entries = []
+    for (hidden, tokens, vocabulary), grid in cases:
+        for busy in busy_sets(team):
+            mine: dict[Kind, list[float]] = {}
+            rank = _model(team, hidden, tokens, vocabulary, grid) if team.rank in busy else None
+            team.start_together()
+            if rank is not None:
+                mine = _listen(team, rank, each)
+            entries += [
+                {"busy": len(busy), "tokens": tokens, "hidden": hidden, "vocabulary": vocabulary,
+                 "grid": grid.model_dump(), **entry}
+                for entry in _joined(team.gather(mine))
+            ]  # fmt: skip
+    return entries
+
+
+def _model(team: Team, hidden: int, tokens: int, vocabulary: int, grid: Grid) -> QuietRank:
+    sequence = min(SEQUENCE, tokens)
+    model = {"layers": 1, "hidden": hidden, "heads": max(2, hidden // 64), "sequence": sequence,
+             "vocabulary": vocabulary}  # fmt: skip
+    rank = QuietRank(quiet_context(model, grid, team.device, sequences=tokens // sequence))
+    rank.step()  # what is allocated once is allocated
+    return rank
+
+
+def _listen(team: Team, rank: QuietRank, seconds: float) -> dict[Kind, list[float]]:
+    """Times of all ops, as often as there is time for."""
+    times: dict[Kind, list[float]] = {}
+    begin, steps = time.perf_counter(), 0
+    while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
+        for kind, found in by_kind(hear(team.device, rank.step, PLUGS)).items():
+            times.setdefault(kind, []).extend(found)
+        steps += 1
+    return times
+
+
+def _joined(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, Any]]:
+    entries = []
+    for kind in dict.fromkeys(kind for mine in everyone or () for kind in mine):
+        samples = [sample_of(mine[kind]) for mine in everyone or () if kind in mine]
+        sample = joined(samples)
+        assert sample is not None
+        entries.append({
+            "name": kind.name, "phase": kind.phase, "bytes": kind.bytes, "flops": kind.flops,
+            "shape": list(kind.shape), "launches": kind.launches, "seconds": sample.seconds, "spread": sample.spread,
+            "repeats": sample.repeats,
+        })  # fmt: skip
+    return entries

@@ -1,0 +1,194 @@
+"""Compute beside a collective: how much does each slow the other?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+import torch
+
+from runtime.calibration.gemms import dtypes, product
+from runtime.calibration.groups import times_of
+from runtime.calibration.layouts import KINDS, Axis, Layout
+from runtime.calibration.listening import new_listener
+from runtime.calibration.sample import chunk_of, repeat, synchronize
+from runtime.calibration.team import Team
+from runtime.gemm import NATURAL, Signature
+from runtime.ops import CollectiveKind, Op
+from runtime.tracing.listener import DeviceListener, HostListener
+
+PRODUCT = Signature("forward", 256, 256, 256)
+WIDE_PRODUCT = Signature("forward", 4096, 4096, 4096)
+SIZES = (256 << 10, 2 << 20)
+WIDE_SIZES = (8 << 20, 128 << 20)
+LEAST_REPEATS, MOST_REPEATS = 3, 10
+PATIENCE_SECONDS = 60.0
+WORK = Op("calibration/product", "fwd", None, None)
+LEAST_SECONDS = 0.05
+"""Of products alone: long enough for ranks that share cores to have had their turns."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """How many products one rank computed in which time."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One repeat on one rank, in seconds."""
+
+    compute_alone: Products
+    compute_beside: Products
+    collective_alone: float
+    collective_beside: float
+
+
+def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
+    """Time products and collectives, each alone and both at once, on all ranks; entries on rank 0.
+
+    Inside a host, and across hosts if there are several.
+    """
+    small = team.device.type == "cpu"
+    signature, sizes = (PRODUCT, SIZES) if small else (WIDE_PRODUCT, WIDE_SIZES)
+    dtype = dtypes(team.device)[0]
+    run = product(signature, NATURAL[signature.pass_], dtype, team.device)
+    chosen = chosen_layouts(team.hosts)
+    mine: list[tuple[dict[str, Any], list[Beside]]] = []
+    for layout in chosen:
+        axis = Axis(team, layout)
+        for kind in KINDS:
+            for size in sizes:
+                buffer = axis.buffer(kind, size, dtype)
+                each = seconds / (len(chosen) * len(KINDS) * len(sizes))
+                found = _repeats(team, axis, kind, buffer, run, each)
+                mine.append(({"kind": kind, "bytes": size, "inner": layout.inner, "size": layout.size,
+                              "same_host": _inside(team.hosts, layout)}, found))  # fmt: skip
+    everyone = team.gather(mine)
+    if everyone is None:
+        return []
+    gemm = {"m": signature.m, "n": signature.n, "k": signature.k, "element_bytes": dtype.itemsize}
+    return [{**same[0][0], **gemm, **_joined([found for _, found in same])}
+            for same in zip(*everyone, strict=True)]  # fmt: skip
+
+
+def chosen_layouts(hosts: tuple[int, ...]) -> list[Layout]:
+    """Inside a host, across hosts.
+
+    >>> chosen_layouts((0, 0, 1, 1, 2, 2))
+    [Layout(inner=1, size=2), Layout(inner=2, size=3)]
+    """
+    ranks, per_host = len(hosts), hosts.count(0)
+    if ranks % per_host or len(set(map(hosts.count, hosts))) > 1:
+        return [Layout(1, ranks)]  # hosts of different sizes
+    choices = [Layout(1, per_host), Layout(per_host, ranks // per_host)]
+    return [layout for layout in choices if layout.size > 1]
+
+
+def _inside(hosts: tuple[int, ...], layout: Layout) -> bool:
+    return len(set(hosts[: layout.inner * layout.size : layout.inner])) == 1
+
+
+def _repeats(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor,
+             run: Callable[[], object], seconds: float) -> list[Beside]:  # fmt: skip
+    chunk = chunk_of(run, team.device)
+    team.start_together()
+    expected = team.told([_collective(team, axis, kind, buffer)])[0]
+    repeats = round(min(MOST_REPEATS, max(LEAST_REPEATS, seconds / (4 * expected + 0.1))))
+    found = []
+    for _ in range(repeats):
+        team.start_together()
+        alone = _collective(team, axis, kind, buffer)
+        team.start_together()
+        compute = repeat(run, chunk, max(alone, LEAST_SECONDS), team.device)
+        team.start_together()
+        found.append(
+            _both(
+                team,
+                axis,
+                kind,
+                buffer,
+                run,
+                Products(compute.repeats, compute.repeats * compute.mean_seconds),
+                alone,
+            )
+        )
+    return found
+
+
+def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> float:
+    listener = new_listener(team.device)
+    axis.start(kind, buffer, listener).wait()
+    synchronize(team.device)
+    times = times_of(listener.finish(), 0)
+    return (times.ended - times.arrived) / 1e9
+
+
+def _both(
+    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, run: Callable[[], object],
+    compute_alone: Products, collective_alone: float,
+) -> Beside:  # fmt: skip
+    """Compute while a collective is under way."""
+    listener = new_listener(team.device)
+    handle = axis.start(kind, buffer, listener)
+    if isinstance(listener, DeviceListener):
+        # all is issued at once: products for as long as the collective takes alone
+        products = max(1, round(collective_alone * compute_alone.count / compute_alone.seconds))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(products):
+            run()
+        end.record()
+        torch.cuda.synchronize(team.device)
+        elapsed: float = begin.elapsed_time(end) / 1e3
+    else:
+        listener.watch()
+        products, start = 0, time.perf_counter()
+        while not products or _in_flight(listener, start):
+            listener.compute(WORK, run)
+            products += 1
+        elapsed = time.perf_counter() - start
+    handle.wait()
+    synchronize(team.device)
+    times = times_of(listener.finish(), 0)
+    beside = (times.ended - times.arrived) / 1e9
+    return Beside(compute_alone, Products(products, elapsed), collective_alone, beside)
+
+
+def _in_flight(listener: HostListener, start: float) -> bool:
+    """Whether the listener has not been told of the collective's end: a listener watches while ops run beside it.
+
+    A collective that fails never ends; after a while whoever waits for it shall hear why.
+    """
+    ended = listener.notes[0].end_ns >= 0
+    return not ended and time.perf_counter() - start < PATIENCE_SECONDS
+
+
+def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
+    """Medians over repeats.
+
+    Of products: seconds over count, each summed over ranks, for a rank that was interrupted early computed few.
+    Of the collective: the mean over ranks.
+    """
+    repeats = list(zip(*everyone, strict=True))
+
+    def per_product(products: Callable[[Beside], Products]) -> float:
+        return median(
+            sum(products(each).seconds for each in same)
+            / sum(products(each).count for each in same)
+            for same in repeats
+        )
+
+    return {
+        "compute_seconds_alone": per_product(lambda each: each.compute_alone),
+        "compute_seconds_beside": per_product(lambda each: each.compute_beside),
+        "collective_seconds_alone": median(mean(e.collective_alone for e in same) for same in repeats),
+        "collective_seconds_beside": median(mean(e.collective_beside for e in same) for same in repeats),
+        "products": median(mean(e.compute_beside.count for e in same) for same in repeats),
+        "repeats": len(repeats),
+    }  # fmt: skip

@@ -1,0 +1,71 @@
+"""The same work on more and more ranks at once: which cores, or memory, do ranks share?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runtime.calibration.busy import joined, timed_on
+from runtime.calibration.gemms import dtypes, product
+from runtime.calibration.sample import copies_beyond_cache, in_turn
+from runtime.calibration.team import Team
+from runtime.gemm import NATURAL, Signature
+
+PRODUCT = Signature("forward", 512, 512, 512)
+STREAM_ELEMENTS = 2 << 20
+
+
+def measure_sharing(team: Team, seconds: float) -> list[dict[str, Any]]:
+    """Time a product and a sum of large vectors on growing sets of ranks; entries on rank 0."""
+    works = {
+        "gemm": product(PRODUCT, NATURAL["forward"], dtypes(team.device)[0], team.device),
+        "memory": stream(team.device),
+    }
+    sets = rank_sets(team.hosts)
+    each = 0.8 * seconds / (len(works) * len(sets))
+    entries = []
+    for work, run in works.items():
+        for busy in sets:
+            found = team.gather(timed_on(team, busy, run, each))
+            sample = joined(found) if found else None
+            if sample is not None:
+                entries.append({
+                    "work": work, "ranks": list(busy), "busy": len(busy),
+                    "hosts": len({team.hosts[rank] for rank in busy}), "seconds": sample.seconds,
+                    "spread": sample.spread,
+                    "bytes": 12.0 * STREAM_ELEMENTS if work == "memory" else 0.0,
+                    "flops": 0.0 if work == "memory" else 2.0 * PRODUCT.m * PRODUCT.n * PRODUCT.k,
+                })  # fmt: skip
+    return entries
+
+
+def rank_sets(hosts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Growing sets: of the first host's ranks, of one rank a host, of all ranks of so many hosts.
+
+    >>> rank_sets((0, 0, 1, 1))
+    [(0,), (0, 1), (0, 2), (0, 1, 2, 3)]
+    """
+    by_host = [[r for r, h in enumerate(hosts) if h == host] for host in range(max(hosts) + 1)]
+    sets = [by_host[0][:count] for count in _doubling(len(by_host[0]))]
+    for count in _doubling(len(by_host))[1:]:
+        sets.append([ranks[0] for ranks in by_host[:count]])
+        sets.append([rank for ranks in by_host[:count] for rank in ranks])
+    return list(dict.fromkeys(tuple(each) for each in sets))
+
+
+def _doubling(most: int) -> list[int]:
+    """1, 2, 4, … and the last."""
+    return sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)})
+
+
+def stream(device: torch.device) -> Callable[[], object]:
+    """Add two large vectors into a third: three passes over memory."""
+
+    def once(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+        return lambda: torch.add(a, b, out=out)
+
+    sets = copies_beyond_cache(12.0 * STREAM_ELEMENTS)
+    vectors = [[torch.ones(STREAM_ELEMENTS, device=device) for _ in range(3)] for _ in range(sets)]
+    return in_turn([once(*three) for three in vectors])

@@ -1,0 +1,76 @@
+"""The schedule of a job's own training step on one of its ranks.
+
+The model lies on the meta device: tensors have a shape and no memory, and kernels do nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runtime.context import PRECISIONS, Context
+from runtime.model import GPT
+from runtime.optimizer import Optimizer
+from runtime.optimizer_settings import AdamSettings
+from runtime.recorder.launches import Launches
+from runtime.recorder.listener import ScheduleListener
+from runtime.recorder.world import fake_world
+from runtime.step import MicroBatch, Trainee
+from twin.description.job import Job
+from twin.description.problems import fail
+from twin.schedule.recording import Recording, check
+
+LEARNING_RATE = 1e-3
+
+
+def record(job: Job, rank: int = 0) -> Recording:
+    """Run the runtime's training step on one rank of a job's world and write down what it does.
+
+    Grid and micro-batch must be concrete. There are no peers, no data and no numbers: memory and time are
+    those of the bookkeeping. Raises DescriptionError for what the runtime cannot train.
+    """
+    if job.precision not in PRECISIONS:
+        raise fail("precision", "the runtime trains in bf16 or fp32; record those", job.precision)
+    grid = job.concrete_grid
+    with fake_world(grid, rank) as mesh:
+        context = Context.of_job(job, mesh, torch.device("meta"), initialised=False)
+        model = GPT(context)
+        trainee = Trainee(context, model, Optimizer(context, AdamSettings(), MetaAdamW))
+        batch = _batch(job, context)
+        launches = Launches()
+        listener = context.ops.listener = ScheduleListener(launches)
+        with launches:
+            trainee.step(batch, LEARNING_RATE)
+    check(listener.schedule, grid)
+    described = job.model_dump(mode="json", by_alias=True)
+    return Recording(grid, rank, listener.schedule, described)
+
+
+def _batch(job: Job, context: Context) -> list[MicroBatch]:
+    """Make micro-batches of the right shapes."""
+    shape = job.concrete_micro_sequences, job.model.sequence
+    tokens = torch.zeros(shape, dtype=torch.int64, device=context.device)
+    weights = torch.ones(shape, dtype=context.master_type, device=context.device)
+    first = context.mesh.replica * job.micro_steps
+    return [
+        MicroBatch((first + micro) * shape[0], tokens, tokens, weights)
+        for micro in range(job.micro_steps)
+    ]
+
+
+class MetaAdamW(torch.optim.AdamW):
+    """AdamW by the fused kernel, on tensors of the meta device, which PyTorch's `fused` refuses."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # there is no loss
+        """Launch the kernel for each group."""
+        del closure
+        for group in self.param_groups:
+            weights, (beta1, beta2) = group["params"], group["betas"]
+            states = [self.state[weight] for weight in weights]
+            torch._fused_adamw_(
+                weights, [weight.grad for weight in weights], [s["exp_avg"] for s in states],
+                [s["exp_avg_sq"] for s in states], [], [s["step"] for s in states],
+                amsgrad=False, lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
+                weight_decay=group["weight_decay"], maximize=False,
+            )  # fmt: skip

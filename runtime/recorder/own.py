@@ -1,0 +1,187 @@
+"""The schedule of a step of a user's own model under `auto_parallelize`.
+
+Products and collectives of the layers that were cut have names. What the rest of the model does is taken from its
+aten kernels: matrix products and attention one by one, all else between two ops as one op bounded by memory, with what
+its kernels read and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._pytree import tree_leaves
+
+from runtime.auto.parallel import Parallel
+from runtime.mesh import Mesh
+from runtime.ops import Op, Phase
+from runtime.recorder.launches import Launches
+from runtime.recorder.listener import ScheduleListener, T
+from runtime.recorder.world import fake_world
+from twin.description.grid import Grid
+from twin.description.problems import fail
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+from twin.schedule.ops import Compute
+from twin.schedule.recording import Recording, check
+
+Step = Callable[[], object]
+Build = Callable[[Mesh], tuple[Parallel, Step]]
+"""Makes the model under `auto_parallelize(mesh)`; returns what that gave and one training step."""
+
+
+def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Recording:
+    """Run a step of a model of the user's own on one rank of a grid and write down what it does.
+
+    `build` and the step run without peers and without numbers: they must not look at values
+    (`.item()`, printing a loss). The first `warm_up` steps are not recorded: the order in which
+    weights are gathered is learnt in the first. Raises DescriptionError if the step cannot be recorded.
+    """
+    with fake_world(grid, rank) as mesh, without_numbers():
+        parallel, step = build(mesh)
+        for _ in range(warm_up):
+            step()
+        launches = Launches()
+        listener = OwnListener(launches)
+        launches.watch = listener.saw
+        parallel.context.ops.listener = listener
+        try:
+            with launches, listener.following_optimizers():
+                step()
+        finally:
+            parallel.context.ops.listener = None
+        listener.flush()
+    if not listener.ops:
+        raise fail("step", "did nothing that could be recorded; it should train the model once")
+    check(listener.schedule, grid)
+    return Recording(grid, rank, listener.schedule)
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Make every tensor a fake one, which carries shape, type and device, and takes no memory.
+
+    Raises DescriptionError in place of whatever asks such a tensor for its numbers.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    except DataDependentOutputException as error:
+        raise fail("record", "the step asks for the numbers in a tensor, and while recording there are none "
+                   f"({error.func}); leave out .item(), printing and branching on values") from None  # fmt: skip
+
+
+@dataclass
+class OwnListener(ScheduleListener):
+    """Also writes down work that has no name, in the order in which it is launched."""
+
+    _bytes: float = 0.0
+    _kernels: int = 0
+    _phase: Phase = "fwd"
+    _updating: bool = False
+
+    def compute(self, op: Op, run: Callable[[], T]) -> T:
+        """Do device work that has a name."""
+        self.flush()
+        return super().compute(op, run)
+
+    def start(self, op: Op, run: Callable[[], T]) -> T:
+        """Start a collective."""
+        self.flush()
+        return super().start(op, run)
+
+    def wait(self, op: Op, run: Callable[[], T]) -> T:
+        """Wait for a collective."""
+        self.flush()
+        return super().wait(op, run)
+
+    def saw(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Take note of a kernel, if it belongs to no named op."""
+        if self.inside:
+            return
+        if func.namespace == "c10d":
+            raise fail("step", f"starts a collective of its own ({func}), whose axis is not known; use what "
+                       "auto_parallelize gives")  # fmt: skip
+        if (phase := self._current_phase()) != self._phase:
+            self.flush()
+            self._phase = phase
+        kernel = kernel_of(func, args)
+        if kernel is None:
+            self._bytes += moved_bytes((args, kwargs), result)
+            self._kernels += 1
+            return
+        self.flush()
+        self._write("attention" if isinstance(kernel, Attention) else "gemm", kernel)
+
+    def flush(self) -> None:
+        """Write down as one op what was launched since the last one."""
+        if self._kernels:
+            self._write("elementwise", Memory(self._bytes, self._kernels))
+        self._bytes, self._kernels = 0.0, 0
+
+    def _write(self, name: str, kernel: Kernel) -> None:
+        full = self.unique(f"{self._phase}/serial/{name}")
+        self.ops.append(Compute(full, self._phase, kernel))
+
+    def _current_phase(self) -> Phase:
+        if self._updating:
+            return "optimizer"
+        return "bwd" if torch._C._current_graph_task_id() != -1 else "fwd"
+
+    @contextmanager
+    def following_optimizers(self) -> Iterator[None]:
+        """Tell optimizer steps from the rest, whichever optimizer it is."""
+
+        def set_to(updating: bool) -> Callable[..., None]:
+            def hook(*_: Any) -> None:
+                self._updating = updating
+
+            return hook
+
+        hooks = (
+            register_optimizer_step_pre_hook(set_to(True)),
+            register_optimizer_step_post_hook(set_to(False)),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
+"""Which arguments are multiplied."""
+
+
+def kernel_of(func: Any, args: Sequence[Any]) -> Gemm | Attention | None:
+    """Describe a matrix product or fused attention; None for everything else.
+
+    Operands' layout is taken as the natural one of a linear layer: the twin tunes it anyway.
+    """
+    name = func._schema.name.rpartition("::")[2]
+    if name in PRODUCTS:
+        a, b = (args[index] for index in PRODUCTS[name])
+        *batch, m, k = a.shape
+        return Gemm(m, b.shape[-1], k, batch=prod(batch), element_bytes=a.element_size())
+    if name.startswith("_scaled_dot_product"):
+        backward = name.endswith("_backward")
+        query = args[1] if backward else args[0]
+        sequences, heads, length, size = query.shape
+        return Attention(
+            sequences, length, heads, size, backward=backward, element_bytes=query.element_size()
+        )
+    return None
+
+
+def moved_bytes(read: Any, written: Any) -> float:
+    """Bytes of all tensors that go in, and of those that come out."""
+    tensors = [*tree_leaves(read), *tree_leaves(written)]
+    return float(sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor)))

@@ -1,0 +1,124 @@
+"""Jobs whose recorded and generated schedules must be equal: every option, every pattern of axes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from twin.description.job import Job
+from twin.description.load import load_job
+
+MODEL = {"layers": 2, "hidden": 48, "heads": 12, "sequence": 16, "vocabulary": 96}
+# no weight divides by a z of 7, and the vocabulary by nothing
+ODD = {"layers": 3, "hidden": 36, "heads": 6, "sequence": 10, "vocabulary": 101, "mlp_width": 66}
+WIDE = {"layers": 1, "hidden": 256, "heads": 32, "sequence": 8, "vocabulary": 500}
+ALL = {"data": 2, "z": 2, "y": 2, "x": 2}
+EVEN = {"data": 3, "z": 4, "y": 2, "x": 3}
+SMALL_BUCKETS = {"mode": "overlapped", "bucket": "1 KiB"}
+
+
+def job(grid: dict[str, int], *, per_rank: int = 2, micro: int = 1, **options: Any) -> Job:
+    """Describe a job; each (data, z) coordinate trains on `per_rank` sequences, `micro` at once."""
+    sizes = {"data": 1, "z": 1, "y": 1, "x": 1, **grid}
+    replicas = sizes["data"] * sizes["z"]
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": "frontier",
+            "ranks": replicas * sizes["y"] * sizes["x"],
+            "grid": sizes,
+            "batch": {"sequences": replicas * per_rank, "micro_sequences": micro},
+            **options,
+        }
+    )
+
+
+def patterns() -> dict[str, Job]:
+    """Every choice of axes of one rank and of several, with different options by turns."""
+    found = {}
+    for index, several in enumerate(product((False, True), repeat=4)):
+        grid = {axis: size for axis, size, on in
+                zip(("data", "z", "y", "x"), (2, 3, 2, 2), several, strict=True) if on}  # fmt: skip
+        name = "axes " + (" ".join(grid) or "none")
+        found[name] = job(grid, recompute=index % 2 == 0, precision=("bf16", "fp32")[index // 2 % 2],
+                          per_rank=1 + index % 3)  # fmt: skip
+    return found
+
+
+def options() -> dict[str, Job]:
+    """Every option in each of its values, on a grid that is large in all axes."""
+    cases: dict[str, dict[str, Any]] = {
+        "no recomputation": {"recompute": False},
+        "no overlap": {"overlap": {"all_reduce": False, "reduce_scatter": False, "all_gather": False}},
+        "no OAR": {"overlap": {"all_reduce": False}, "recompute": False},
+        "no ORS": {"overlap": {"reduce_scatter": False}},
+        "no OAG": {"overlap": {"all_gather": False}, "recompute": False},
+        "prefetch 2": {"overlap": {"prefetch_depth": 2}},
+        "prefetch 5, not recomputed": {"overlap": {"prefetch_depth": 5}, "recompute": False},
+        "one in flight": {"overlap": {"scatters_in_flight": 1}},
+        "three in flight, buckets": {"overlap": {"scatters_in_flight": 3}, "data_reduction": SMALL_BUCKETS},
+        "all in flight": {"overlap": {"scatters_in_flight": 99}, "per_rank": 3},
+        "cached 1": {"cache_gathered_layers": 1},
+        "cached 1, not recomputed": {"cache_gathered_layers": 1, "recompute": False},
+        "cached all": {"cache_gathered_layers": 2},
+        "cached all, blocks": {"cache_gathered_layers": 2, "gather_unit": "block", "recompute": False},
+        "blocks": {"gather_unit": "block"},
+        "blocks, not recomputed": {"gather_unit": "block", "recompute": False, "precision": "fp32"},
+        "blocks, ahead 2": {"gather_unit": "block", "overlap": {"prefetch_depth": 2}},
+        "blocks, no OAG": {"gather_unit": "block", "overlap": {"all_gather": False}},
+        "buckets of everything": {"data_reduction": {"mode": "overlapped"}},
+        "buckets": {"data_reduction": SMALL_BUCKETS, "per_rank": 3},
+        "buckets, blocks": {"data_reduction": SMALL_BUCKETS, "gather_unit": "block", "recompute": False},
+        "buckets, no ORS": {"data_reduction": SMALL_BUCKETS, "overlap": {"reduce_scatter": False}},
+        "sharded": {"data_reduction": {"mode": "sharded"}},
+        "sharded fp32, no clipping": {"data_reduction": {"mode": "sharded"}, "precision": "fp32",
+                                      "clip_gradients": False},
+        "no clipping": {"clip_gradients": False},
+        "plain attention": {"attention": "plain", "precision": "fp32"},
+        "fused softmax, dropout": {"attention": "fused_softmax", "dropout": 0.1},
+        "dropout": {"dropout": 0.1, "recompute": False},
+        "dropout, fused": {"dropout": 0.1, "fused_elementwise": True},
+        "fused": {"fused_elementwise": True, "recompute": False},
+        "fused swiglu": {"fused_elementwise": True, "model": {**MODEL, "activation": "swiglu"}},
+        "no biases": {"model": {**MODEL, "biases": False}},
+        "llama": {"model": {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary",
+                            "mlp_width": 84}},
+        "rotary": {"model": {**MODEL, "positions": "rotary"}, "precision": "fp32", "per_rank": 3},
+        "one layer": {"model": {**MODEL, "layers": 1}, "cache_gathered_layers": 1},
+        "micro-steps of two": {"per_rank": 6, "micro": 2},
+        "five micro-steps": {"per_rank": 5, "data_reduction": SMALL_BUCKETS},
+        "tuning off": {"kernel_tuning": False},
+    }  # fmt: skip
+    return {name: job(ALL, **case) for name, case in cases.items()}
+
+
+def uneven() -> dict[str, Job]:
+    """What does not divide is padded, on every rank to the same size."""
+    return {
+        "odd": job({"data": 3, "z": 7, "y": 3, "x": 2}, model=ODD),
+        "odd, sharded": job({"data": 5, "z": 7, "y": 2, "x": 3}, model=ODD,
+                            data_reduction={"mode": "sharded"}),
+        "odd, blocks": job({"data": 2, "z": 7, "y": 6}, model=ODD, gather_unit="block",
+                           data_reduction=SMALL_BUCKETS),
+        "odd, one z": job({"y": 3, "x": 3}, model=ODD, recompute=False),
+        "more y than words": job({"y": 32}, model={**WIDE, "vocabulary": 5}),
+    }  # fmt: skip
+
+
+def large() -> dict[str, Job]:
+    """Up to 32,768 ranks."""
+    return {
+        "4,096": job({"data": 16, "z": 64, "x": 4}, model=WIDE, per_rank=1),
+        "32,768": job({"data": 64, "z": 16, "y": 4, "x": 8}, model=WIDE, per_rank=1),
+        "32,768 replicas": job({"data": 32_768}, model=WIDE, per_rank=1,
+                               data_reduction={"mode": "sharded"}),
+        "32,768 over z": job({"z": 32_768}, model=WIDE, per_rank=1, data_reduction=SMALL_BUCKETS),
+    }  # fmt: skip
+
+
+JOBS = {**patterns(), **options(), **uneven(), **large()}
+
+
+def some_ranks(job: Job) -> list[int]:
+    """The first, one in the middle, and the last, which often holds padding."""
+    return sorted({0, job.ranks * 5 // 8, job.ranks - 1})

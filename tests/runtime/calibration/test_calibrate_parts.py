@@ -1,0 +1,113 @@
+"""How calibration times, groups and shares out: against sleeps, brute force and arithmetic."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.calibration.gemms import passes, product
+from runtime.calibration.layouts import layouts
+from runtime.calibration.listening import by_kind, hear
+from runtime.calibration.messages import chosen_peers
+from runtime.calibration.overlap import chosen_layouts
+from runtime.calibration.quiet import QuietRank, quiet_context
+from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
+from runtime.calibration.sharing import rank_sets
+from runtime.gemm import NATURAL
+from runtime.mesh import line
+from twin.description.grid import Grid, factorizations
+
+CPU = torch.device("cpu")
+MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 8, "vocabulary": 64}
+
+
+@pytest.mark.parametrize("milliseconds", [0.2, 3.0])
+def test_a_sleep_takes_as_long_as_it_sleeps(milliseconds):
+    def run() -> None:
+        time.sleep(milliseconds / 1e3)
+
+    chunk = chunk_of(run, CPU)
+    sample = repeat(run, chunk, 0.1, CPU)
+    assert milliseconds / 1e3 <= sample.seconds < 20 * milliseconds / 1e3
+    assert sample.mean_seconds >= milliseconds / 1e3
+    assert sample.repeats % chunk == 0
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9), st.floats(1e-3, 1e3))
+def test_spread_has_no_unit(values, factor):
+    assert spread([factor * v for v in values]) == pytest.approx(spread(values), abs=1e-9)
+
+
+def test_turns_are_taken():
+    seen: list[int] = []
+    run = in_turn([lambda i=i: seen.append(i) for i in range(3)])
+    for _ in range(7):
+        run()
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 6, 8, 12])
+def test_layouts_are_those_of_all_grids(ranks):
+    """Brute force: inner size and size of every axis of every grid."""
+    of_grids = {
+        (grid.inner(axis), grid.size(axis))
+        for grid in factorizations(ranks) for axis in ("data", "z", "y", "x") if grid.size(axis) > 1
+    }  # fmt: skip
+    assert {(layout.inner, layout.size) for layout in layouts(ranks)} == of_grids
+    assert len(layouts(ranks)) == len(of_grids)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 12])
+def test_groups_of_a_layout_share_out_the_ranks(ranks):
+    for layout in layouts(ranks):
+        grid = Grid(data=ranks // layout.inner // layout.size, y=layout.size, x=layout.inner)
+        groups = {tuple(line(grid, rank, "y")) for rank in range(ranks)}
+        assert len(groups) == layout.groups(ranks)
+        assert Counter(rank for group in groups for rank in group) == Counter(range(ranks))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_busy_ranks_grow_from_one_to_all(sizes):
+    hosts = tuple(host for host, count in enumerate(sizes) for _ in range(count))
+    sets = rank_sets(hosts)
+    assert sets[0] == (0,)
+    assert set(sets[-1]) == set(range(len(hosts)))
+    assert len(set(sets)) == len(sets)
+    peers = chosen_peers(hosts)
+    assert set(peers) <= set(range(1, len(hosts)))
+    assert all(layout.inner * layout.size <= len(hosts) for layout in chosen_layouts(hosts))
+
+
+def test_products_are_those_of_a_linear_layer():
+    """Shapes from the layer's own tensors: O = I·Wᵀ, dI = dO·W, dW = dOᵀ·I."""
+    tokens, out, into = 5, 3, 2
+    shapes = [(tokens, out, into), (tokens, into, out), (out, into, tokens)]
+    assert [(s.m, s.n, s.k) for s in passes(tokens, out, into)] == shapes
+    for signature in passes(tokens, out, into):
+        found = product(signature, NATURAL[signature.pass_], torch.float32, CPU)()
+        # operands of ones: each element of the product counts the contraction
+        assert torch.equal(found, torch.full((signature.m, signature.n), float(signature.k)))
+
+
+@pytest.mark.parametrize(
+    "grid", [Grid(), Grid(x=2, y=2), Grid(z=2), Grid(data=2, z=2, y=2, x=1)], ids=str
+)
+def test_a_quiet_rank_does_every_op_of_its_part(grid):
+    """Products of a step, counted by the algorithm: three a linear, four linears a block, and the head."""
+    rank = QuietRank(quiet_context(MODEL, grid, CPU, sequences=2))
+    notes = hear(CPU, rank.step)
+    gemms = [note.op for note in notes if len(note.op.shape) == 3]
+    assert len(gemms) == 3 * (4 * 2 + 1)
+    h, tokens, vocabulary = 32, 2 * 8, 64
+    weights = 2 * 12 * h * h + vocabulary * h
+    assert sum(op.flops for op in gemms) == 6.0 * tokens * weights / (grid.x * grid.y)
+    started = Counter(n.op.name for n in notes if n.kind == "collective")
+    waited = Counter(n.op.name for n in notes if n.kind == "wait")
+    assert started == waited
+    assert bool(started) == (grid.ranks > 1)
+    assert all(seconds >= 0 for times in by_kind(notes).values() for seconds in times)

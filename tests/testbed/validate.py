@@ -1,0 +1,136 @@
+"""Prediction against reality: calibrate with microbenchmarks, predict every grid, then run it.
+
+    python -m tests.testbed.validate [--out DIR] [--scenarios base,…] [--machine FILE] [--loopback]
+
+1. `fourfold calibrate` on the hosts of the test bed: the machine file.
+2. Every job of every scenario is simulated, and `predictions.json` written.
+3. Only then the jobs run for real, 8 ranks on 4 hosts of 2 (with --loopback: 4 on this one).
+4. `report.json` and `report.md`: errors, ranking, cost of tracing.
+
+Nothing that step 3 measures reaches step 2; --machine takes an earlier calibration instead of step 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.testbed.launch import run_ranks
+from tests.testbed.network import Hosts, hosts, reason_missing
+from tests.testbed.report import write_report
+from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
+from twin.description.load import load_job
+from twin.engine.simulate import simulate
+
+HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
+WARMUP, TIMED, TRACED = 1, 5, 5
+MINUTES = 4.0
+NICENESS = -15
+LIMIT_SECONDS = 1500.0
+
+
+@contextmanager
+def testbed(rate: float, *, loopback: bool) -> Iterator[Hosts | None]:
+    """Hosts with links of this rate, or this machine alone."""
+    if loopback:
+        yield None
+        return
+    with hosts(HOSTS, rate) as made:
+        yield made
+
+
+def calibrate(out: Path, *, loopback: bool) -> Path:
+    """Measure the machine; returns its file."""
+    name = "loopback" if loopback else "testbed"
+    command = [sys.executable, "-m", "twin", "calibrate", "--name", name, "--minutes", str(MINUTES),
+               "--out", str(out), "--force"]  # fmt: skip
+    with testbed(RATE, loopback=loopback) as made:
+        run_ranks(command, made, LOOPBACK_RANKS if loopback else PER_HOST,
+                  time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS)  # fmt: skip
+    return out / f"{name}.yaml"
+
+
+def machine_of(scenario: Scenario, machine: Path) -> Any:
+    """The calibrated machine, with the rate of the scenario's links: a datum, not a fit."""
+    if scenario.rate_bits_per_second == RATE:
+        return str(machine)
+    known = load_job(
+        {"model": "gpt-5b", "machine": str(machine), "ranks": 1, "batch": {"sequences": 1}}, []
+    )
+    rate = known.machine.nic.bandwidth_bytes_per_second * scenario.rate_bits_per_second / RATE
+    return {"extends": str(machine), "nic": {"bandwidth": f"{rate:.0f} B/s"}}
+
+
+def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> dict[str, float]:
+    """Simulate everything and write it down."""
+    found: dict[str, float] = {}
+    for scenario in scenarios:
+        described = machine_of(scenario, machine)
+        for grid in grids(ranks):
+            raw = scenario.job(grid, described)
+            found[raw["name"]] = simulate(load_job(raw, [])).step_seconds
+    text = {
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "machine": machine.name,
+        "seconds": found,
+    }
+    (out / "predictions.json").write_text(json.dumps(text, indent=1), encoding="utf-8")
+    return found
+
+
+def measure(scenarios: list[Scenario], ranks: int, out: Path, *, loopback: bool) -> None:
+    """Run everything for real."""
+    for scenario in scenarios:
+        results = out / scenario.name
+        results.mkdir(parents=True, exist_ok=True)
+        jobs = [
+            {"name": raw["name"], "job": {**raw, "machine": "laptop"}, "warmup": WARMUP,
+             "timed": TIMED, "traced": TRACED, "trace": True}
+            for raw in (scenario.job(grid, "laptop") for grid in grids(ranks))
+        ]  # fmt: skip
+        plan = results / "plan.json"
+        plan.write_text(json.dumps({"out": str(results), "jobs": jobs}), encoding="utf-8")
+        command = [sys.executable, "-m", "tests.testbed.worker", str(plan)]
+        with testbed(scenario.rate_bits_per_second, loopback=loopback) as made:
+            run_ranks(command, made, ranks if loopback else PER_HOST,
+                      time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.validate", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("testbed-out"))
+    parser.add_argument("--machine", type=Path, help="a machine file instead of calibrating")
+    parser.add_argument(
+        "--scenarios", default="", help="some of " + ", ".join(s.name for s in SCENARIOS)
+    )
+    parser.add_argument(
+        "--loopback", action="store_true", help="4 ranks on this host, no namespaces"
+    )
+    chosen = parser.parse_args(arguments)
+    if not chosen.loopback and (reason := reason_missing()):
+        sys.stderr.write(f"no test bed here: {reason}\n")
+        return 2
+    out: Path = chosen.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    ranks = LOOPBACK_RANKS if chosen.loopback else HOSTS * PER_HOST
+    wanted = [name for name in chosen.scenarios.split(",") if name] or (
+        ["base"] if chosen.loopback else [s.name for s in SCENARIOS]
+    )
+    scenarios = [s for s in SCENARIOS if s.name in wanted]
+    machine = chosen.machine or calibrate(out, loopback=chosen.loopback)
+    predictions = predict(scenarios, machine.resolve(), ranks, out)
+    measure(scenarios, ranks, out, loopback=chosen.loopback)
+    sys.stdout.write(write_report(scenarios, predictions, out))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+"""Simulating a recorded schedule, of the runtime's GPT or of a module of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twin.description.grid import AXES, Grid
+from twin.description.load import load_job
+from twin.description.problems import fail
+from twin.engine.report import Report, as_json, report
+from twin.engine.simulate import Engine, Simulation, simulate
+from twin.schedule.recording import Recording, read_recording
+
+OF_A_MODEL = (
+    "micro_sequences", "micro_steps", "model_flops_per_second", "percent_of_peak",
+    "hardware_percent_of_peak", "model_percent_of_peak", "peak_flops_per_second",
+    "tokens_per_second", "memory",
+)  # fmt: skip
+"""Figures that only a described model has."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recorded step, simulated."""
+
+    simulation: Simulation
+    figures: Report
+    described: bool
+    """Whether the job describes the model; else what `figures` say of a model means nothing."""
+
+    def answer(self, wall_seconds: float) -> dict[str, object]:
+        """Return the object that `fourfold simulate --schedule --json` prints."""
+        full = as_json(self.simulation, self.figures, wall_seconds)
+        if self.described:
+            return full
+        job, program = self.simulation.job, self.simulation.program
+        flops = float(program.flops().sum()) * job.ranks
+        found = {key: value for key, value in full.items() if key not in OF_A_MODEL}
+        return found | {"hardware_flops_per_second": flops / self.simulation.step_seconds}
+
+
+def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequence[str],
+           engine: Engine) -> Replay:  # fmt: skip
+    """Simulate the recording at `path` on a machine.
+
+    The job is the file `job`, or the recording's own. Raises DescriptionError if they do not fit together.
+    """
+    recording = read_recording(path)
+    described = job is not None or recording.job is not None
+    changed = [*overrides, *([f"machine={machine}"] if machine else [])]
+    settled = load_job(job, changed) if job else load_job(_mapping(recording, machine), changed)
+    if settled.grid != recording.grid:
+        raise fail("grid", f"the schedule was recorded on {recording.grid}; record it again for another",
+                   str(settled.grid))  # fmt: skip
+    simulation = simulate(settled, engine=engine, schedule=recording.schedule)
+    return Replay(simulation, report(simulation), described)
+
+
+def _mapping(recording: Recording, machine: str | None) -> dict[str, Any]:
+    if recording.job is not None:
+        return dict(recording.job)
+    if machine is None:
+        raise fail(
+            "--machine", "the recording is of a module without a job; name the machine to run it on"
+        )
+    return stand_in(recording.grid)
+
+
+def stand_in(grid: Grid) -> dict[str, Any]:
+    """Return a job on a grid whose model is there only because a job has one."""
+    width = grid.y * grid.x
+    return {
+        "name": "own module",
+        "model": {"name": "own module", "layers": 1, "hidden": width, "heads": width, "sequence": 1,
+                  "vocabulary": 1},
+        "machine": "",
+        "ranks": grid.ranks,
+        "grid": {axis: grid.size(axis) for axis in AXES},
+        "batch": {"sequences": grid.data * grid.z, "micro_sequences": 1},
+    }  # fmt: skip
