@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from statistics import mean, median
 
-from runtime.calibration.sample import Sample, chunk_of, repeat, spread
+from runtime.calibration.sample import Clock, Sample, chunk_of, repeat, spread
 from runtime.calibration.team import Team
 
 
 def timed_on(
-    team: Team, busy: Collection[int], run: Callable[[], object], seconds: float
-) -> Sample | None:
+    team: Team, busy: Collection[int], run: Callable[[], object], seconds: float,
+    clock: Clock = time.thread_time,
+) -> Sample | None:  # fmt: skip
     """Time work on the ranks `busy` at once, for so many seconds; None on ranks that rest.
 
-    All begin at the same moment. Every rank must call it.
+    All begin at the same moment. On CPUs it is time of the core, unless another clock is given.
+    Every rank must call it.
     """
     working = team.rank in busy
     chunk = chunk_of(run, team.device) if working else 1
     team.start_together()
-    return repeat(run, chunk, seconds, team.device) if working else None
+    return repeat(run, chunk, seconds, team.device, clock) if working else None
 
 
 def joined(samples: Collection[Sample | None]) -> Sample | None:

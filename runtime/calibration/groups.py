@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -38,6 +39,8 @@ class Times:
     """The transfer; on gloo what is received is still to be summed."""
     delivered: int
     """The result is there."""
+    core: int
+    """Processor time of this rank's process, its threads of gloo included."""
 
 
 def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -98,17 +101,21 @@ def _moments(team: Team, repeats: int, expected: float) -> Iterator[int]:
 
 
 def _once(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> Times:
-    listener = new_listener(team.device)
+    listener, used = new_listener(team.device), time.process_time_ns()
     axis.start(kind, buffer, listener).wait()
     synchronize(team.device)
-    return times_of(listener.finish(), team.clock.offset_ns)
+    core = time.process_time_ns() - used
+    return times_of(listener.finish(), team.clock.offset_ns, core)
 
 
-def times_of(notes: Sequence[Note], offset_ns: int) -> Times:
+def times_of(notes: Sequence[Note], offset_ns: int, core: int = 0) -> Times:
     """What was heard of one collective."""
     collective = next(note for note in notes if note.kind == "collective")
     wait = next(note for note in notes if note.kind == "wait")
-    return Times(*(at + offset_ns for at in (collective.begin_ns, collective.end_ns, wait.end_ns)))
+    return Times(
+        arrived=collective.begin_ns + offset_ns, ended=collective.end_ns + offset_ns,
+        delivered=wait.end_ns + offset_ns, core=core,
+    )  # fmt: skip
 
 
 def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str,
     for _, number, times in same:
         if times:
             members.setdefault(number, []).append(times)
-    delivered, transfer, skew = [], [], []
+    delivered, transfer, skew, core = [], [], [], []
     for repeat in range(len(same[0][2])):
         groups = [[times[repeat] for times in group] for group in members.values()]
         last = [max(t.arrived for t in group) for group in groups]
@@ -128,9 +135,11 @@ def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str,
         transfer.append(
             mean(max(t.ended for t in g) - a for g, a in zip(groups, last, strict=True))
         )
+        core.append(mean(t.core for group in groups for t in group))
         skew.append(mean(a - min(t.arrived for t in g) for g, a in zip(groups, last, strict=True)))
     return {
         **facts, "seconds": median(delivered) / 1e9, "spread": spread(delivered),
         "transfer_seconds": median(transfer) / 1e9, "skew_seconds": median(skew) / 1e9,
+        "core_seconds": median(core) / 1e9,
         "repeats": len(delivered),
     }  # fmt: skip

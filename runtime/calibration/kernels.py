@@ -24,12 +24,14 @@ GRIDS = (Grid(), Grid(z=2, y=2, x=2))
 """Uncut, with the device library's own layer norm; cut, with statistics and normalisation
 apart, and sums of scattered gradients."""
 LEAST_STEPS = 3
+BETWEEN = Kind("between", "", 0.0, 0.0, (), 0)
+"""What the host does from op to op: layers, autograd, memory."""
 PLUGS = 8
 """Products before a pass on a GPU: about as long as the host needs to issue it."""
 
 
 def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
-    """Time ops on one rank and on all; entries on rank 0.
+    """Time ops on one rank and on all, on CPUs by the time of the core; entries on rank 0.
 
     `bytes` are those that the runtime describes an op with; products have `shape` (m, n, k), attention
     (sequences, length, heads, head size); `launches` is how many kernels an op says it consists of.
@@ -67,8 +69,14 @@ def _listen(team: Team, rank: QuietRank, seconds: float) -> dict[Kind, list[floa
     times: dict[Kind, list[float]] = {}
     begin, steps = time.perf_counter(), 0
     while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
-        for kind, found in by_kind(hear(team.device, rank.step, PLUGS)).items():
+        used = time.thread_time()
+        heard = by_kind(hear(team.device, rank.step, PLUGS))
+        used = time.thread_time() - used
+        for kind, found in heard.items():
             times.setdefault(kind, []).extend(found)
+        if team.device.type == "cpu":
+            ops = sum(map(len, heard.values()))
+            times.setdefault(BETWEEN, []).append((used - sum(map(sum, heard.values()))) / ops)
         steps += 1
     return times
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import TypeVar
 
 import torch
 
@@ -15,6 +17,7 @@ from runtime.tracing.listener import DeviceListener, HostListener, Note
 from twin.trace.names import short_name
 
 AnyListener = HostListener | DeviceListener
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,28 @@ class Kind:
         return cls(name, op.phase, op.bytes, op.flops, op.shape, launches)
 
 
+class CoreListener(HostListener):
+    """Times ops by the time of this thread's core, without the turns that other ranks take on it."""
+
+    def compute(self, op: Op, run: Callable[[], T]) -> T:
+        """Do device work."""
+        begin = time.thread_time_ns()
+        result = run()
+        self.notes.append(Note(op, "compute", self.step, begin, time.thread_time_ns()))
+        return result
+
+
 def new_listener(device: torch.device) -> AnyListener:
     """A listener for a device; make it just before it is to listen."""
     return DeviceListener(0) if device.type == "cuda" else HostListener(0)
 
 
 def hear(device: torch.device, run: Callable[[AnyListener], None], plugs: int = 0) -> list[Note]:
-    """The notes of one run; behind so many products on a GPU, so that the host is ahead of it."""
-    listener = new_listener(device)
+    """The notes of one run; behind so many products on a GPU, so that the host is ahead of it.
+
+    On CPUs, times of computing ops are those of the core.
+    """
+    listener = DeviceListener(0) if device.type == "cuda" else CoreListener(0)
     plug(device, plugs)
     run(listener)
     synchronize(device)

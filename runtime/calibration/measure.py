@@ -48,13 +48,13 @@ class Section:
 SECTIONS = (
     Section("gemm", 0.18, measure_gemms),
     Section("sharing", 0.04, measure_sharing),
-    Section("kernels", 0.16, measure_kernels),
+    Section("kernels", 0.18, measure_kernels),
     Section("copies", 0.02, measure_copies),
     Section("attention", 0.06, measure_attention),
     Section("host", 0.03, measure_host),
     Section("point_to_point", 0.04, measure_messages, together=True),
     Section("collectives", 0.36, measure_groups, together=True),
-    Section("overlap", 0.11, measure_overlap, together=True),
+    Section("overlap", 0.09, measure_overlap, together=True),
 )
 
 

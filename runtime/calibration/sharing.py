@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ def measure_sharing(team: Team, seconds: float) -> list[dict[str, Any]]:
     entries = []
     for work, run in works.items():
         for busy in sets:
-            found = team.gather(timed_on(team, busy, run, each))
+            found = team.gather(timed_on(team, busy, run, each, time.perf_counter))
             sample = joined(found) if found else None
             if sample is not None:
                 entries.append({

@@ -40,6 +40,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"model": {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False}},
     "odd_vocabulary": {"model": {**parity.MODEL, "vocabulary": 37}},
     "no_clip": {"clip_gradients": False},
+    "one_in_flight": {"overlap": {"scatters_in_flight": 1}},
+    "fused": {"fused_elementwise": True},
+    "fused_llama": {"fused_elementwise": True, "recompute": True,
+                    "model": {**parity.MODEL, "activation": "swiglu"}},
 }  # fmt: skip
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
@@ -138,6 +142,12 @@ def test_a_sample_of_grids_and_options_equals_the_serial_model(pool, grid, varia
 @pytest.mark.parametrize("grid", PADDED, ids=name)
 def test_weights_that_do_not_divide_over_z(pool, grid):
     check(pool, grid, "padded", "float64")
+
+
+@pytest.mark.parametrize("variant", ["fused", "fused_llama"])
+def test_biases_that_the_next_op_adds(pool, variant):
+    """Where a product is summed over x or y, `fused_elementwise` leaves its bias to what follows."""
+    check(pool, {"data": 1, "z": 2, "y": 2, "x": 2}, variant, "float64")
 
 
 @pytest.mark.slow

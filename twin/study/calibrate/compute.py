@@ -1,14 +1,13 @@
 """What a device's own work costs, from products, attention and memory-bound ops that were timed.
 
-Times with as many ranks at work as there are cores are used: a number stands for a rank that has a
-core to itself, beside others that have theirs. Where more ranks than that share cores, the engine shares
-them out; what taking turns costs on top (caches) is in the number of cores that they are worth.
+Times with every rank at work are used: caches and memory are then as busy as in training. On CPUs
+they are times of the core, without the turns that other ranks take on it: the engine shares cores out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,17 @@ GEMM_BOUNDS = {
     "main_loop_share": (0.05, 1.0), "memory_share": (0.05, 1.0), "launch_seconds": (1e-8, 1e-3),
     "tile_seconds": (1e-10, 1e-4), "feed_bytes_per_second": (1e9, 1e13), "write_bytes_per_second": (1e9, 1e13),
 }  # fmt: skip
-ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "half_head_size": 16.0, "block_rows": 64.0}
+ATTENTION_START = {
+    "forward_share": 0.3,
+    "backward_share": 0.25,
+    "half_head_size": 16.0,
+    "block_rows": 64.0,
+}
 ATTENTION_BOUNDS = {
     "forward_share": (0.01, 1.0), "backward_share": (0.01, 1.0), "half_head_size": (0.1, 1000.0),
     "block_rows": (1.0, 4096.0),
 }  # fmt: skip
+BETWEEN = "between"
 SPLIT = ("norm/normalize", "norm/statistics", "bwd/norm/gradient", "bwd/norm/statistics")
 
 
@@ -48,6 +53,8 @@ class Sharing:
     shared_by: str
     ranks: int
     """Ranks that share them."""
+    lost: Fitted = field(default_factory=lambda: Fitted(0.0, 0.0, 0))
+    """Seconds of a core that a rank loses when it comes back to one."""
 
 
 def sharing(data: Mapping[str, Any]) -> Sharing:
@@ -77,28 +84,21 @@ def is_product(row: Row) -> bool:
     return len(shape) == 3 and bool(row["flops"] == 2.0 * shape[0] * shape[1] * shape[2])
 
 
-def undisturbed(rows: Sequence[Row], shared: Sharing) -> list[Row]:
-    """Rows of as many ranks at work as have a core each: more would take turns on it.
-
-    An op that is short against the scheduler's turns then runs either undisturbed or many times too long,
-    and no median of such times is the share of a core that it had.
-    """
-    limit = shared.ranks if shared.cores is None else max(1, round(shared.cores))
-    most = max((int(row["busy"]) for row in rows if int(row["busy"]) <= limit), default=1)
+def in_company(rows: Sequence[Row]) -> list[Row]:
+    """Rows that were timed with as many ranks at work as any."""
+    most = max((int(row["busy"]) for row in rows), default=0)
     return [row for row in rows if int(row["busy"]) == most]
 
 
-def fit_products(
-    base: Device, data: Mapping[str, Any], shared: Sharing
-) -> tuple[dict[str, Fitted], float, Quality]:
+def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], float, Quality]:
     """Fit the constants of `GemmModel`; returns them, the peak rate they refer to, and the quality."""
-    rows = undisturbed(data["gemm"], shared)
+    rows = in_company(data["gemm"])
     products = [
         Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows
     ]
     seconds = [float(row["seconds"]) for row in rows]
     # in place, among other ops, they are met with colder caches than in a loop
-    inside = [row for row in undisturbed(data["kernels"], shared) if is_product(row)]
+    inside = [row for row in in_company(data["kernels"]) if is_product(row)]
     width = products[0].element_bytes
     shapes = [(int(m), int(n), int(k)) for m, n, k in (row["shape"] for row in inside)]
     products += [Gemm(m, n, k, element_bytes=width) for m, n, k in shapes]
@@ -125,11 +125,9 @@ def with_gemm(base: Device, peak: float, constants: Mapping[str, float]) -> Devi
     return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": rate})
 
 
-def fit_attention(
-    base: Device, data: Mapping[str, Any], shared: Sharing
-) -> tuple[dict[str, Fitted], Quality]:
+def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], Quality]:
     """Fit the rates of fused attention on a device whose peak is known already."""
-    rows = undisturbed([row for row in data["attention"] if row["form"] == "flash"], shared)
+    rows = in_company([row for row in data["attention"] if row["form"] == "flash"])
     width = 2 if base.type == "gpu" else 4
     kernels = [
         Attention(row["sequences"], row["sequence_length"], row["heads"], row["head_size"],
@@ -154,12 +152,10 @@ def kind_of_row(row: Row) -> str | None:
     return f"{kind}/split" if kind in SPLIT and row["grid"]["x"] > 1 else kind
 
 
-def fit_kernels(
-    data: Mapping[str, Any], shared: Sharing
-) -> tuple[dict[str, tuple[Fitted, Fitted]], Quality]:
+def fit_kernels(data: Mapping[str, Any]) -> tuple[dict[str, tuple[Fitted, Fitted]], Quality]:
     """Fit start and rate of every kind of memory-bound work."""
     by_kind: dict[str, list[Row]] = {}
-    for row in undisturbed(data["kernels"], shared):
+    for row in in_company(data["kernels"]):
         if (kind := kind_of_row(row)) is not None and row["bytes"] > 0:
             by_kind.setdefault(kind, []).append(row)
     found, predicted, measured = {}, [], []
@@ -173,11 +169,12 @@ def fit_kernels(
 
 
 def host_seconds(data: Mapping[str, Any]) -> Fitted:
-    """Time between ops: what a step of tiny tensors takes beyond its ops, for each of them."""
-    gaps = [
+    """Time from op to op: on CPUs that of the core, beside ops of usual size; else of tiny ones."""
+    between = [row for row in in_company(data["kernels"]) if row["name"] == BETWEEN]
+    gaps = [float(row["seconds"]) for row in between] or [
         max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
         for row in data["host"] if not row["collectives"]
     ]  # fmt: skip
     value = float(np.median(gaps)) if gaps else 0.0
-    error = max((float(row["spread"]) for row in data["host"]), default=0.0)
+    error = float(np.std(gaps) / np.sqrt(len(gaps)) / value) if value else 0.0
     return Fitted(value, error, len(gaps))

@@ -63,7 +63,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
             raise fail(section, "has no measurements; measure again")
     write = Numbers(str(data["date"])[:10])
     shared = compute.sharing(data)
-    raw, quality = _device(data, shared, write)
+    raw, quality = _device(data, write)
     ranks, per_node = int(data["ranks"]), int(data["ranks_per_host"])
     machine: dict[str, Any] = {
         "schema": 1,
@@ -81,6 +81,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
         machine["cores"] = {
             "count": write.measured(shared.cores, "", f"slowdown of a product with {ranks} ranks at work"),
             "shared_by": shared.shared_by,
+            "return": write.calibrated(shared.lost, "_seconds"),
         }  # fmt: skip
     machine |= _library(data, machine, write, quality)
     machine["caveat"] = "Fits to the microbenchmarks: " + "; ".join(
@@ -100,14 +101,12 @@ def _base_device(data: Mapping[str, Any]) -> Device:
     return (same or fitting or [known["h100-sxm"]])[0]
 
 
-def _device(
-    data: Mapping[str, Any], shared: compute.Sharing, write: Numbers
-) -> tuple[dict[str, Any], dict[str, Quality]]:
+def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], dict[str, Quality]]:
     base = _base_device(data)
-    products, peak, of_products = compute.fit_products(base, data, shared)
+    products, peak, of_products = compute.fit_products(base, data)
     fitted = compute.with_gemm(base, peak, {name: f.value for name, f in products.items()})
-    attention, of_attention = compute.fit_attention(fitted, data, shared)
-    kernels, of_kernels = compute.fit_kernels(data, shared)
+    attention, of_attention = compute.fit_attention(fitted, data)
+    kernels, of_kernels = compute.fit_kernels(data)
     raw = _as_written(base)
     raw["name"], raw["title"] = f"{data['name']}-device", str(data["device"])
     raw["sources"] = {**raw["sources"], SOURCE: f"fourfold calibrate, {data['date']}"}

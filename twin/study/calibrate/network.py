@@ -34,6 +34,7 @@ from twin.study.calibrate.solve import Array, Fitted, Quality, fit, line
 Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
+SHORTEST = 1e-6
 START = {
     "base": 100e-6, "local_hop": 100e-6, "network_hop": 300e-6, "direct_base": 100e-6,
     "message": 30e-6, "network_message": 50e-6, "ring_efficiency": 0.9, "direct_efficiency": 0.85,
@@ -118,17 +119,30 @@ def fit_library(
         if (machine.cores is not None or name not in CORE_CONSTANTS)
         and (several or name not in NETWORK_CONSTANTS)
     ]  # fmt: skip
-    measured = np.array([case.seconds for case in timed])
+    # what a collective costs the cores shows in its processor time too, where it is not what it waits for
+    weighed = machine.cores is not None and all("core_seconds" in r for r in data["collectives"])
+    measured = [case.seconds for case in timed]
+    if weighed:
+        measured += [max(float(row["core_seconds"]), SHORTEST) for row in data["collectives"]]
 
     def model(constants: Mapping[str, float]) -> Array:
         made = library({**START, **constants}, largest_bytes, cores=machine.cores is not None)
-        return np.array([seconds(case, made, machine) for case in timed])
+        found = [seconds(case, made, machine) for case in timed]
+        return np.array(found + [_used(case, made) for case in timed] if weighed else found)
 
     fitted, quality = fit(
-        model, measured, {n: START[n] for n in names}, bounds={n: BOUNDS[n] for n in names}
+        model,
+        np.array(measured),
+        {n: START[n] for n in names},
+        bounds={n: BOUNDS[n] for n in names},
     )
     values = {**START, **{name: found.value for name, found in fitted.items()}}
     return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
+
+
+def _used(case: Case, made: Library) -> float:
+    found = options(case.group, made, case.kind, case.bytes)
+    return max(min(found, key=lambda option: option.seconds).core_seconds, SHORTEST)
 
 
 def seconds(case: Case, made: Library, machine: Machine) -> float:
