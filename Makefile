@@ -10,7 +10,7 @@ DEMO := demo-out
 CHECK_VENV = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Fourfold needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 
-.PHONY: install demo test test-all lint bench clean
+.PHONY: install demo test test-all lint bench validate-testbed clean
 
 install: $(STAMP)
 
@@ -44,5 +44,10 @@ bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.simulate
 	$(BIN)/python -m tests.benchmarks.train
 
+# Needs root and iproute2; about 25 minutes on two idle cores.
+validate-testbed: $(STAMP)
+	$(BIN)/python -m tests.testbed.validate --out testbed-out
+	$(BIN)/python -m tests.testbed.validate --out testbed-out/loopback --loopback
+
 clean:
-	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) testbed-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,23 +1,37 @@
-"""How good the predictions were: errors, ranking, cost of tracing."""
+"""How good the predictions were: errors, ranking, single ops, cost of tracing; numbers, text and a picture."""
 
 from __future__ import annotations
 
 import json
+import platform
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from tests.testbed.scenarios import Scenario
+from twin.study.compare import compare
+
+LEAST_MS, MOST_MS = 0.8, 1.25
+"""Margins of the picture around the measured times."""
 
 
 def write_report(scenarios: list[Scenario], predictions: dict[str, float], out: Path) -> str:
-    """Write `report.json` and `report.md`; returns the text."""
+    """Write `report.json`, `report.md` and `report.html`; returns the text."""
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
-    (out / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "host": f"{platform.machine()}, {platform.release()}",
+    }
+    (out / "report.json").write_text(
+        json.dumps({**about, "scenarios": found}, indent=1), encoding="utf-8"
+    )
     text = "\n".join(_shown(each) for each in found)
     (out / "report.md").write_text(text, encoding="utf-8")
+    _picture(found).write_html(out / "report.html", include_plotlyjs=True)
     return text
 
 
@@ -27,12 +41,20 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         result = json.loads(file.read_text(encoding="utf-8"))
         predicted, plain = predictions[result["name"]], result["plain_seconds"]
         measured = median(plain)
+        pair = compare(results / f"{result['name']}-predicted", results / f"{result['name']}-trace")
+        gemm = pair.error("compute", "kind", "gemm")
+        collective = pair.error("collective", "all", "all")
+        assert gemm is not None
+        assert collective is not None
+        left = pair.difference_seconds - sum(term.difference_seconds for term in pair.terms)
         rows.append({
             "grid": "x".join(str(result["grid"][axis]) for axis in ("data", "z", "y", "x")),
             "predicted_seconds": predicted, "measured_seconds": measured, "fastest_seconds": min(plain),
             "error": predicted / measured - 1,
             "spread": float(np.median(np.abs(np.array(plain) - measured))) / measured,
-            "tracing": median(result["traced_seconds"]) / measured - 1 if result["traced_seconds"] else None,
+            "tracing": median(result["traced_seconds"]) / measured - 1,
+            "gemm_error": gemm.median_error, "collective_error": collective.median_error,
+            "waterfall_leaves_seconds": abs(left),
         })  # fmt: skip
     predicted, measured_all = (
         [row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds")
@@ -45,22 +67,31 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         "largest_error": float(max(abs(row["error"]) for row in rows)),
         "spearman": spearman(predicted, measured_all),
         "place_of_predicted_best": int(np.flatnonzero(order == best)[0]) + 1,
-        "tracing": median(row["tracing"] or 0.0 for row in rows),
+        "tracing": median(row["tracing"] for row in rows),
+        "gemm_error": median(row["gemm_error"] for row in rows),
+        "collective_error": median(row["collective_error"] for row in rows),
+        "waterfall_leaves_seconds": max(row["waterfall_leaves_seconds"] for row in rows),
     }  # fmt: skip
 
 
 def spearman(first: list[float], second: list[float]) -> float:
-    """Correlation of ranks."""
+    """Correlation of ranks.
+
+    >>> spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
+    0.5
+    """
     ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 6)
 
 
 def _shown(found: dict[str, Any]) -> str:
     lines = [
         f"## {found['name']}: {found['title']}", "",
-        (f"mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
-        f"rank correlation {found['spearman']:.3f}, the predicted best grid is number "
-        f"{found['place_of_predicted_best']} of the measured ones, tracing costs {found['tracing']:.1%}"), "",
+        (f"Mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
+         f"rank correlation {found['spearman']:.3f}; the predicted best grid is number "
+         f"{found['place_of_predicted_best']} of the measured ones. Single ops, median error: products "
+         f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
+         f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."), "",
         "| grid (data×z×y×x) | predicted ms | measured ms | error | repeats differ by |", "|---|---|---|---|---|",
     ]  # fmt: skip
     lines += [
@@ -69,3 +100,29 @@ def _shown(found: dict[str, Any]) -> str:
         for row in sorted(found["rows"], key=lambda r: r["measured_seconds"])
     ]
     return "\n".join([*lines, ""])
+
+
+def _picture(found: list[dict[str, Any]]) -> go.Figure:
+    """Predicted against measured, a point for each grid."""
+    times = [row["measured_seconds"] * 1e3 for each in found for row in each["rows"]]
+    ends = [LEAST_MS * min(times), MOST_MS * max(times)]
+    figure = go.Figure()
+    for width, name in ((0.1, "±10 %"), (0.0, "equal")):
+        for sign in (1, -1) if width else (1,):
+            figure.add_scatter(x=ends, y=[(1 + sign * width) * end for end in ends], mode="lines", name=name,
+                               showlegend=sign == 1, line={"color": "#999", "width": 1,
+                               "dash": "dot" if width else "solid"})  # fmt: skip
+    for each in found:
+        rows = each["rows"]
+        figure.add_scatter(
+            x=[row["measured_seconds"] * 1e3 for row in rows], y=[row["predicted_seconds"] * 1e3 for row in rows],
+            text=[row["grid"] for row in rows], mode="markers",
+            name=f"{each['name']}: {each['mean_absolute_error']:.1%}",
+        )  # fmt: skip
+    figure.update_layout(
+        template="simple_white", width=760, height=520, margin={"l": 60, "r": 20, "t": 40, "b": 50},
+        title="A training step on every grid, calibrated by microbenchmarks, predicted before it ran",
+        xaxis={"type": "log", "title": "measured ms"}, yaxis={"type": "log", "title": "predicted ms"},
+        legend={"x": 0.02, "y": 0.98, "title": {"text": "mean absolute error"}},
+    )  # fmt: skip
+    return figure

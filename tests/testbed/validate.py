@@ -27,10 +27,11 @@ from tests.testbed.report import write_report
 from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
 from twin.description.load import load_job
 from twin.engine.simulate import simulate
+from twin.study.runs import write_run
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
-WARMUP, TIMED, TRACED = 1, 5, 5
-MINUTES = 4.0
+WARMUP, TIMED, TRACED = 1, 4, 4
+MINUTES = 2.5
 NICENESS = -15
 LIMIT_SECONDS = 1500.0
 
@@ -74,7 +75,10 @@ def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> 
         described = machine_of(scenario, machine)
         for grid in grids(ranks):
             raw = scenario.job(grid, described)
-            found[raw["name"]] = simulate(load_job(raw, [])).step_seconds
+            simulation = simulate(load_job(raw, []))
+            found[raw["name"]] = simulation.step_seconds
+            run = out / scenario.name / f"{raw['name']}-predicted"
+            write_run(run, simulation, {}, None, overwrite=True)
     text = {
         "written": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "machine": machine.name,
