@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal, TypeVar, cast
 
@@ -44,8 +45,8 @@ class HostListener:
     step: int
     notes: list[Note] = field(default_factory=list)
     _flight: dict[str, Note] = field(default_factory=dict)
-    _unwatched: list[_Watched] = field(default_factory=list)
-    """Exchanges that nothing has run beside yet."""
+    _unwatched: list[tuple[Any, Note]] = field(default_factory=list)
+    """Collectives that nothing has run beside yet: most are waited for at once, and need no watching."""
     _watch: SimpleQueue[_Watched | None] | None = None
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:
@@ -63,23 +64,24 @@ class HostListener:
         self.notes.append(note)
         self._flight[op.name] = note
         work = run()
-        if isinstance(work, Together):
-            watched = _Watched(work, note)
-            self._unwatched.append(watched)
-            return cast("T", watched)
-        if work is not None:
-            cast("Any", work).get_future().add_done_callback(lambda _: _end(note))
-        return work
+        shown: Any = _Watched(work, note) if isinstance(work, Together) else work
+        if shown is not None:
+            self._unwatched.append((shown, note))
+        return cast("T", shown)
 
     def watch(self) -> None:
-        """Hand exchanges that are in flight to a thread that waits for them, and so sees their end."""
-        if self._watch is None:
-            self._watch = SimpleQueue()
-            threading.Thread(target=_watch, args=(self._watch,), daemon=True).start()
-        for watched in self._unwatched:
-            if not watched.over:
-                watched.done = threading.Event()
-                self._watch.put(watched)
+        """See when collectives end that are in flight: by their future, exchanges by a thread that waits."""
+        for work, note in self._unwatched:
+            if note.end_ns >= 0:
+                continue
+            if not isinstance(work, _Watched):
+                work.get_future().add_done_callback(partial(_end, note))
+                continue
+            if self._watch is None:
+                self._watch = SimpleQueue()
+                threading.Thread(target=_watch, args=(self._watch,), daemon=True).start()
+            work.done = threading.Event()
+            self._watch.put(work)
         self._unwatched.clear()
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
@@ -107,14 +109,12 @@ class _Watched:
     work: Together
     note: Note
     done: threading.Event | None = None
-    over: bool = False
     failed: BaseException | None = None
 
     def wait(self) -> None:
         """Wait, by way of the watching thread if it has it."""
         if self.done is None:
             self.work.wait()
-            self.over = True
             return
         self.done.wait()
         if self.failed is not None:
@@ -132,7 +132,7 @@ def _watch(queue: SimpleQueue[_Watched | None]) -> None:
         watched.done.set()
 
 
-def _end(note: Note) -> None:
+def _end(note: Note, _done: Any = None) -> None:
     if note.end_ns < 0:
         note.end_ns = time.monotonic_ns()
 
