@@ -122,6 +122,7 @@ def simulate(
     from twin.engine.simulate import simulate as run
     from twin.study.choose import choose, is_concrete
 
+    choice, shown = None, show.step
     if schedule is not None:
         if with_interval:
             raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
@@ -130,41 +131,37 @@ def simulate(
         replayed = replay(schedule, job, machine, overrides or [], engine.value)
         simulation, figures = replayed.simulation, replayed.figures
         answer = replayed.answer(time.perf_counter() - begin)
-        _keep(simulation, answer, out, chrome, show_ranks, force=force)
-        (show.print_json(answer) if as_json else
-         (show.step if replayed.described else show.own_step)(simulation, figures, answer, out))  # fmt: skip
-        return
-    if job is None:
-        raise fail("JOB", "name a job file, or a recording with --schedule")
-    changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
-    described = load_job(job, changed)
-    _rank_list(show_ranks, described.ranks)
-    choice = None
-    if is_concrete(described):
-        simulation = run(described, engine=engine.value)
+        shown = show.step if replayed.described else show.own_step
     else:
-        with show.progress("simulating candidates") as advance:
-            choice = choose(described, progress=advance)
-        simulation = choice.best
-        if engine is EngineName.des:
-            simulation = run(simulation.job, engine="des")
-        described = simulation.job
-    figures = report(simulation)
-    answer = to_object(simulation, figures, time.perf_counter() - begin)
-    if with_interval:
-        from twin.study.interval import interval
+        if job is None:
+            raise fail("JOB", "name a job file, or a recording with --schedule")
+        changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
+        described = load_job(job, changed)
+        _rank_list(show_ranks, described.ranks)
+        if is_concrete(described):
+            simulation = run(described, engine=engine.value)
+        else:
+            with show.progress("simulating candidates") as advance:
+                choice = choose(described, progress=advance)
+            simulation = choice.best
+            if engine is EngineName.des:
+                simulation = run(simulation.job, engine="des")
+        figures = report(simulation)
+        answer = to_object(simulation, figures, time.perf_counter() - begin)
+        if with_interval:
+            from twin.study.interval import interval
 
-        bounds = interval(described)
-        answer["step_seconds_interval"] = [bounds.low, bounds.high]
+            bounds = interval(simulation.job)
+            answer["step_seconds_interval"] = [bounds.low, bounds.high]
     _keep(simulation, answer, out, chrome, show_ranks, force=force)
     if as_json:
         show.print_json(answer)
-    else:
-        if choice is not None:
-            show.choice(choice)
-        show.step(simulation, figures, answer, out)
-        if chrome is not None:
-            print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
+        return
+    if choice is not None:
+        show.choice(choice)
+    shown(simulation, figures, answer, out)
+    if chrome is not None:
+        print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
 
 
 @app.command()

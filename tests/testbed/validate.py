@@ -26,6 +26,7 @@ from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.report import write_report
 from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
 from twin.description.load import load_job
+from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.study.runs import write_run
 
@@ -78,7 +79,9 @@ def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> 
             simulation = simulate(load_job(raw, []))
             found[raw["name"]] = simulation.step_seconds
             run = out / scenario.name / f"{raw['name']}-predicted"
-            write_run(run, simulation, {}, None, overwrite=True)
+            write_run(
+                run, simulation, as_json(simulation, report(simulation), 0.0), None, overwrite=True
+            )
     text = {
         "written": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "machine": machine.name,
