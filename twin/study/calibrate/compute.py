@@ -65,17 +65,21 @@ def sharing(data: Mapping[str, Any]) -> Sharing:
         return Sharing(None, "node", ranks)
     one = next(float(row["seconds"]) for row in rows if row["busy"] == 1)
     slow = {(int(row["busy"]), int(row["hosts"])): float(row["seconds"]) / one for row in rows}
-    hosts = -(-ranks // per_host)
-    everybody = slow[max(slow)]
-    if everybody <= ALONE:
+    if slow[max(slow)] <= ALONE:
         return Sharing(None, "node", ranks)
     # one rank on each host: if they slow each other, the hosts are not really several
     apart = [factor for (busy, on), factor in slow.items() if busy == on > 1]
-    if hosts > 1 and (not apart or max(apart) > ALONE):
-        return Sharing(ranks / everybody, "machine", ranks)
-    together = [factor for (busy, on), factor in slow.items() if on == 1 and busy == per_host]
-    factor = max(together, default=everybody)
-    return Sharing(per_host / factor if factor > ALONE else None, "node", per_host)
+    several = ranks > per_host
+    if several and (not apart or max(apart) > ALONE):
+        return Sharing(_cores(slow), "machine", ranks)
+    inside = {(busy, on): factor for (busy, on), factor in slow.items() if on == 1}
+    shared = max(inside.values()) > ALONE
+    return Sharing(_cores(inside) if shared else None, "node", per_host)
+
+
+def _cores(slow: Mapping[tuple[int, int], float]) -> float:
+    """Cores that busy ranks keep at work: the most of all sets, for what else runs only takes away."""
+    return max(busy / factor for (busy, _), factor in slow.items())
 
 
 def is_product(row: Row) -> bool:
