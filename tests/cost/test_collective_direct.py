@@ -41,7 +41,7 @@ def machine(*, cores: float | None = None) -> Machine:
         }},
     }  # fmt: skip
     if cores is not None:
-        raw["cores"] = {"count": number(cores), "shared_by": "machine", "return": number(0)}
+        raw["cores"] = {"count": number(cores), "shared_by": "machine"}
     job = {"model": "gpt-5b", "machine": raw, "ranks": 1, "batch": {"sequences": 1}}
     return load_job(job).machine
 

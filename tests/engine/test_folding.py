@@ -65,7 +65,6 @@ def machines(draw: st.DrawFn) -> str | dict[str, Any]:
         machine["cores"] = {
             "count": assumed(draw(st.sampled_from([1, 2, 7]))),
             "shared_by": draw(st.sampled_from(["node", "machine"])),
-            "return_seconds": assumed(draw(st.sampled_from(["0 us", "50 us"]))),
         }
         library = {"perlmutter": "nccl", "frontier": "rccl", "alps": "nccl", "dgx-a100": "nccl"}
         machine["libraries"] = {library[base]: {"host_work": {

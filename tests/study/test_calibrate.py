@@ -109,7 +109,7 @@ def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]
     for row, case in zip(rows, timed, strict=True):
         error = float(np.exp(noise * rng.standard_normal()))
         row["seconds"] = network.seconds(case, made, machine) * error
-        row["core_seconds"] = network._used(case, made) * error
+        row["core_seconds"] = network.used(case, made) * error
     return {**data, "collectives": rows}
 
 

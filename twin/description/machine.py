@@ -95,8 +95,6 @@ class Cores(Spec):
     """Cores, or as many as keep up with so many at work."""
     shared_by: Literal["node", "machine"]
     """Whether the ranks of a node share them, or all ranks: a test bed of many nodes on one host."""
-    return_seconds: Parameter
-    """What a rank loses that comes back to a core on which others have worked: caches."""
 
 
 class RankingEntry(Spec):

@@ -48,8 +48,6 @@ class Setting:
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()
     """Which resources are cores."""
-    return_seconds: float = 0.0
-    """Compute that a rank loses after it stood still for a collective."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,7 @@ def run(program: Program, setting: Setting) -> Timeline:
             setting.transfers[i][indices[communicator]]
             for i, (communicator, _, _) in enumerate(program.calls)
         ]
-        environment.process(
-            _walk(environment, rank, program, own, transfers, recorder, setting.return_seconds)
-        )
+        environment.process(_walk(environment, rank, program, own, transfers, recorder))
     environment.run()
     return Timeline(*(np.array(rows) for rows in (recorder.start, recorder.end, recorder.arrival)))
 
@@ -110,7 +106,7 @@ class _Recorder:
 
 
 def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],
-          transfers: Sequence[Transfer], recorder: _Recorder, return_seconds: float) -> Process:  # fmt: skip
+          transfers: Sequence[Transfer], recorder: _Recorder) -> Process:  # fmt: skip
     """One rank's program, op by op."""
     start, end, arrival = (
         rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival)
@@ -147,12 +143,7 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
             if not event.processed:
                 rank.stands_still()
                 yield event
-                end[i] = environment.now
-                if return_seconds > 0.0:
-                    rank.goes_on()
-                    yield rank.compute(return_seconds * slowness)
-            else:
-                end[i] = environment.now
+            end[i] = environment.now
 
 
 class _Rank:

@@ -129,9 +129,6 @@ def _setting(job: Job, program: Program, partition: Partition, prices: Prices, s
         compute_slowdown=float(job.machine.variation.compute_slowdown),
         collective_slowdown=float(job.machine.variation.collective_slowdown),
         core_use=_core_use(job.machine, partition),
-        return_seconds=0.0
-        if job.machine.cores is None
-        else float(job.machine.cores.return_seconds),
         cores=frozenset(
             number
             for number, resource in enumerate(partition.resource_representatives)

@@ -7,7 +7,7 @@ they are times of the core, without the turns that other ranks take on it: the e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,6 @@ class Sharing:
     shared_by: str
     ranks: int
     """Ranks that share them."""
-    lost: Fitted = field(default_factory=lambda: Fitted(0.0, 0.0, 0))
-    """Seconds of a core that a rank loses when it comes back to one."""
 
 
 def sharing(data: Mapping[str, Any]) -> Sharing:

@@ -81,7 +81,6 @@ def machine_from(data: Mapping[str, Any]) -> str:
         machine["cores"] = {
             "count": write.measured(shared.cores, "", f"slowdown of a product with {ranks} ranks at work"),
             "shared_by": shared.shared_by,
-            "return": write.calibrated(shared.lost, "_seconds"),
         }  # fmt: skip
     machine |= _library(data, machine, write, quality)
     machine["caveat"] = "Fits to the microbenchmarks: " + "; ".join(

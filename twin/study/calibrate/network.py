@@ -35,6 +35,7 @@ Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
 SHORTEST = 1e-6
+"""Seconds below which processor time is not told apart."""
 START = {
     "base": 100e-6, "local_hop": 100e-6, "network_hop": 300e-6, "direct_base": 100e-6,
     "message": 30e-6, "network_message": 50e-6, "ring_efficiency": 0.9, "direct_efficiency": 0.85,
@@ -111,7 +112,10 @@ def cases(data: Mapping[str, Any], machine: Machine) -> list[Case]:
 def fit_library(
     data: Mapping[str, Any], machine: Machine, largest_bytes: float
 ) -> tuple[dict[str, Fitted], Library, Quality]:
-    """Fit the library's constants on a machine whose links and cores are known."""
+    """Fit the library's constants on a machine whose links and cores are known.
+
+    Returns those that were fitted, the library with all, and how well times and processor times are met.
+    """
     timed = cases(data, machine)
     several = any(case.group.nodes > 1 for case in timed)
     names = [
@@ -128,7 +132,7 @@ def fit_library(
     def model(constants: Mapping[str, float]) -> Array:
         made = library({**START, **constants}, largest_bytes, cores=machine.cores is not None)
         found = [seconds(case, made, machine) for case in timed]
-        return np.array(found + [_used(case, made) for case in timed] if weighed else found)
+        return np.array(found + [used(case, made) for case in timed] if weighed else found)
 
     fitted, quality = fit(
         model,
@@ -140,7 +144,8 @@ def fit_library(
     return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
 
 
-def _used(case: Case, made: Library) -> float:
+def used(case: Case, made: Library) -> float:
+    """Return the processor seconds that a case costs each member."""
     found = options(case.group, made, case.kind, case.bytes)
     return max(min(found, key=lambda option: option.seconds).core_seconds, SHORTEST)
 
