@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -28,6 +29,9 @@ EXCHANGE_BYTES = 256 * 2**10
 direct exchange. Measured with torch 2.13.0 on two cores, 2026-11-20: all-reduce of four ranks, 256 KiB
 3.4 ms against 6.1 ms by the ring, 512 KiB and 1 MiB equal; all-gather of 8 MiB over four hosts of two ranks on
 400 Mbit/s links, 268 ms against 152 ms by the ring."""
+
+MOST_OPEN = 256
+"""Exchanges under way that nobody has waited for yet."""
 
 Reduction = Literal["sum", "max"]
 
@@ -96,6 +100,8 @@ class Collectives:
     ops: Ops
     direct: bool
     """Use direct exchanges, as gloo likes them."""
+    _open: deque[Together] = field(default_factory=deque)
+    """Exchanges that may be under way."""
 
     def all_gather(self, place: Place, communicator: Communicator, shard: torch.Tensor, *,
                    phase: Phase | None = None) -> Handle:  # fmt: skip
@@ -176,7 +182,16 @@ class Collectives:
         others = [(mine + step) % size for step in range(1, size)]
         works = [dist.irecv(received[o], group=group, group_src=o) for o in reversed(others)]
         works += [dist.isend(part_for(o), group=group, group_dst=o) for o in others]
-        return Together(works)
+        return self._kept(Together(works))
+
+    def _kept(self, exchange: Together) -> Together:
+        """Hold on to an exchange until it is done, even if nobody waits for it: gloo would cancel it."""
+        while self._open and not self._open[0].works:
+            self._open.popleft()
+        if len(self._open) == MOST_OPEN:
+            self._open.popleft().wait()  # long done, if it was thrown away
+        self._open.append(exchange)
+        return exchange
 
     def _start(self, op: Op, launch: Callable[[], Any],
                finish: Callable[[], torch.Tensor]) -> Handle:  # fmt: skip
