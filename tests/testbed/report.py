@@ -17,6 +17,7 @@ from twin.study.compare.compare import compare
 
 LEAST_MS, MOST_MS = 0.8, 1.25
 """Margins of the picture around the measured times."""
+TICKS = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 
 
 def write_report(scenarios: list[Scenario], predictions: dict[str, float], out: Path) -> str:
@@ -31,7 +32,9 @@ def write_report(scenarios: list[Scenario], predictions: dict[str, float], out: 
     )
     text = "\n".join(_shown(each) for each in found)
     (out / "report.md").write_text(text, encoding="utf-8")
-    _picture(found).write_html(out / "report.html", include_plotlyjs=True)
+    _picture(found).write_html(
+        out / "report.html", include_plotlyjs=True, config={"displayModeBar": False}
+    )
     return text
 
 
@@ -121,8 +124,9 @@ def _picture(found: list[dict[str, Any]]) -> go.Figure:
         )  # fmt: skip
     figure.update_layout(
         template="simple_white", width=760, height=520, margin={"l": 60, "r": 20, "t": 40, "b": 50},
-        title="A training step on every grid, calibrated by microbenchmarks, predicted before it ran",
-        xaxis={"type": "log", "title": "measured ms"}, yaxis={"type": "log", "title": "predicted ms"},
+        title="A training step on every grid: predicted from microbenchmarks, then run",
+        xaxis={"type": "log", "title": "measured ms", "tickvals": TICKS},
+        yaxis={"type": "log", "title": "predicted ms", "tickvals": TICKS},
         legend={"x": 0.02, "y": 0.98, "title": {"text": "mean absolute error"}},
     )  # fmt: skip
     return figure
