@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import runs
+from twin.description.load import load_machine
 
 MINUTES = "0.02"
 ENTRY = {
@@ -27,7 +28,7 @@ ENTRY = {
              "seconds_inside_ops"},
     "point_to_point": {"from", "to", "same_host", "bytes", "seconds", "spread", "repeats"},
     "collectives": {"kind", "bytes", "inner", "size", "groups", "element_bytes", "seconds", "spread",
-                    "transfer_seconds", "skew_seconds", "repeats"},
+                    "transfer_seconds", "skew_seconds", "core_seconds", "repeats"},
     "overlap": {"kind", "bytes", "inner", "size", "same_host", "m", "n", "k", "element_bytes",
                 "compute_seconds_alone", "compute_seconds_beside", "collective_seconds_alone",
                 "collective_seconds_beside", "products", "repeats"},
@@ -111,6 +112,8 @@ def test_one_rank_needs_nobody(tmp_path):
     data = json.loads((tmp_path / "one-measurements.json").read_text())
     assert (data["ranks"], data["backend"], data["collectives"]) == (1, None, []), done.stderr
     assert data["gemm"]
+    machine = load_machine(str(tmp_path / "one.yaml"))
+    assert (machine.nodes, machine.devices_per_node, machine.cores) == (1, 1, None)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
