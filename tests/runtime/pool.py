@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 8
-MOST_MESHES = 24
+MOST_MESHES = 6
 """Made by the processes before they are replaced."""
 
 
