@@ -20,6 +20,8 @@ from twin.study.calibrate.solve import Fitted, Quality
 SCHEMA = 1
 SOURCE = "MEASURED"
 DIGITS = 6
+ALIKE = 0.15
+"""Relative difference of memory up to which a GPU is the described one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,18 @@ class Numbers:
         error = f"±{fitted.error:.1%}" if fitted.error < 10 else "not bound by any row"
         return self._write(
             fitted.value, suffix, "calibrated", f"{self.date}, {fitted.rows} rows, {error}"
+        )
+
+    def plain(self, fitted: Fitted) -> dict[str, Any]:
+        """A fitted constant in SI units without a name that would tell them."""
+        return {**self.calibrated(fitted), "value": float(f"{fitted.value:.{DIGITS}g}")}
+
+    def lengthening(self, fitted: Fitted) -> dict[str, Any]:
+        """How much longer something takes beside something else, if that was measured."""
+        return (
+            self.calibrated(fitted)
+            if fitted.rows
+            else self.assumed(0.0, "", "nothing ran beside another")
         )
 
     def measured(self, value: float, suffix: str, what: str) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
     machine |= _links(data, shared, write, per_node)
     if shared.cores is not None:
         machine["cores"] = {
-            "count": write.measured(shared.cores, "", f"slowdown of a product with {ranks} ranks at work"),
+            "count": write.measured(shared.cores, "", "the most that any set of ranks at work kept busy, by a product"),
             "shared_by": shared.shared_by,
         }  # fmt: skip
     machine |= _library(data, machine, write, quality)
@@ -96,8 +110,12 @@ def _base_device(data: Mapping[str, Any]) -> Device:
     shown = str(data["device"]).lower().replace("-", " ").split()
     known = {name: load_device(name) for name in names("devices")}
     fitting = [d for name, d in known.items() if any(word == name.split("-")[0] for word in shown)]
-    same = [d for d in fitting if abs(d.memory_bytes / data["device_memory_bytes"] - 1) < 0.15]
-    return (same or fitting or [known["h100-sxm"]])[0]
+    same = [d for d in fitting if abs(d.memory_bytes / data["device_memory_bytes"] - 1) < ALIKE]
+    if not same:
+        raise fail("device", "is none that is described here, and what microbenchmarks do not tell (memory, power, "
+                   f"tiles) is taken from its description; known are {', '.join(known)}: add one to topologies/devices",
+                   data["device"])  # fmt: skip
+    return same[0]
 
 
 def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], dict[str, Quality]]:
@@ -109,11 +127,12 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     raw = _as_written(base)
     raw["name"], raw["title"] = f"{data['name']}-device", str(data["device"])
     raw["sources"] = {**raw["sources"], SOURCE: f"fourfold calibrate, {data['date']}"}
-    raw["peak"] = write.measured(peak, "_flops_per_second", "fastest product")
     if base.type == "cpu":
+        fastest = f"{compute.ABOVE_FASTEST:g} times the rate of the fastest product"
+        raw["peak"] = write.measured(peak, "_flops_per_second", fastest)
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
-        raw["gemm"]["sustained"] = write.measured(peak, "_flops_per_second", "fastest product")
+        raw["gemm"]["sustained"] = write.measured(peak, "_flops_per_second", fastest)
     raw["host"] = write.calibrated(compute.host_seconds(data), "_seconds")
     for name, constant in products.items():
         key, suffix = _key(name)
@@ -137,8 +156,6 @@ def _links(
 ) -> dict[str, Any]:
     inside, outside = (network.wire(data, same_host=same) for same in (True, False))
     compute_slower, collective_slower = network.beside_compute(data)
-    if shared.cores is not None:  # then the engine shares cores out between compute and collectives
-        compute_slower = Fitted(0.0, 0.0, compute_slower.rows)
     none = "no message between hosts was measured" if outside is None else "one switch"
     lone = "one rank of a host" if inside is None else ""
     return {
@@ -163,8 +180,9 @@ def _links(
         },
         "variation": {
             "device_speed_spread": write.assumed(0.0, "", "every rank was at work in each measurement"),
-            "compute_slowdown": write.calibrated(compute_slower),
-            "collective_slowdown": write.calibrated(collective_slower),
+            "compute_slowdown": write.lengthening(compute_slower) if shared.cores is None
+            else write.assumed(0.0, "", "collectives take their part of the shared cores"),
+            "collective_slowdown": write.lengthening(collective_slower),
             "network_noise": write.assumed(0.0, "", "repeats differ; medians are fitted"),
         },
     }  # fmt: skip
@@ -184,21 +202,19 @@ def _library(data: Mapping[str, Any], raw: dict[str, Any], write: Numbers,
     written = _as_written(made)
     written |= {"name": f"{data['name']}-gloo", "title": "gloo, as measured",
                 "sources": {SOURCE: f"fourfold calibrate, {data['date']}"}}  # fmt: skip
-    by_value = {repr(f.value): f for f in fitted.values()}
-    return {"library": "gloo", "libraries": {"gloo": _sourced(written, by_value, write)}}
+    return {"library": "gloo", "libraries": {"gloo": _sourced(written, fitted, write)}}
 
 
 def _sourced(node: Any, fitted: Mapping[str, Fitted], write: Numbers) -> Any:
     """Say of every number in a written library where it comes from."""
     if isinstance(node, dict) and set(node) == {"value", "kind", "source"}:
-        found = fitted.get(repr(float(node["value"])))
-        if found is not None:
-            source = write.calibrated(found)["source"]
-            return {
-                "value": float(f"{found.value:.{DIGITS}g}"),
-                "kind": "calibrated",
-                "source": source,
-            }
+        constant = fitted.get(node["source"])
+        if constant is not None:
+            return write.plain(constant)
+        if node["source"] in network.START:
+            return write.assumed(
+                node["value"], "", "no measurement tells; where the fit would have begun"
+            )
         return {**node, "source": f"{SOURCE}: not used, or as the runtime has it"}
     if isinstance(node, dict):
         return {

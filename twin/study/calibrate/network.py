@@ -169,10 +169,10 @@ def _shared(case: Case, best: Option, machine: Machine) -> Sequence[float]:
 
 
 def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -> Library:
-    """Return a library with these constants."""
+    """Return a library with these constants; the source of each of its numbers is its name here."""
 
     def p(name: str) -> Parameter:
-        return Parameter(values[name], "calibrated", "fit")
+        return Parameter(values[name], "calibrated", name)
 
     def each(name: str) -> ByCollective:
         return ByCollective(all_gather=p(name), reduce_scatter=p(name), all_reduce=p(name))
