@@ -1,15 +1,13 @@
 """The runtime's commands: `fourfold train`, `data`, `export`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
-and hands it what only the twin can do: resolving `auto` in a job. Nothing here imports torch
-before it is needed.
+and hands it what only the twin can do: resolving `auto` in a job, and making a machine of
+measurements. Nothing here imports torch before it is needed.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,18 +15,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from runtime.calibration.command import Fit
     from runtime.environment import Process
     from runtime.options import TrainOptions
     from runtime.tracing.wanted import TraceWanted
     from twin.description.job import Job
 
 # Commands import what they need when they run, so that --help is instant.
-# ruff: noqa: PLC0415, T201
+# ruff: noqa: PLC0415
 
 Resolve = Callable[["Job"], "Job"]
 
 
-def register(app: typer.Typer, resolve: Resolve) -> None:
+def register(app: typer.Typer, resolve: Resolve, fit: Fit) -> None:
     """Add the runtime's commands to the command line."""
     from runtime.calibration.command import calibrate
     from runtime.checkpoint.command import export
@@ -38,7 +37,7 @@ def register(app: typer.Typer, resolve: Resolve) -> None:
     app.command()(_train(resolve))
     app.command()(data)
     app.command()(export)
-    app.command()(calibrate)
+    app.command()(calibrate(fit))
     app.command()(record(resolve))
 
 
@@ -145,37 +144,9 @@ def need_torch(command: str) -> None:
 def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,
                 process: Process, *, force: bool) -> None:  # fmt: skip
     """Be one rank of the run."""
-    from runtime.collectives import CollectiveError
-    from runtime.diagnosis import NonFiniteError
-    from runtime.launch import DisagreementError
-    from runtime.local import end_with_parent
     from runtime.plan import Plan
+    from runtime.rank import run_as_rank
     from runtime.trainer import train
-    from twin.description.problems import DescriptionError
 
-    code, text = 0, ""
-    if process.launcher == "fourfold":
-        end_with_parent()
-    try:
-        train(Plan(job, options, out, trace, force=force and process.attempt == 0), process)
-    except DisagreementError as error:
-        # the same on every rank: rank 0 says it for all
-        code, text = 2, str(error) if process.rank == 0 else ""
-    except DescriptionError as error:
-        code, text = 2, str(error)
-    except NonFiniteError as error:
-        code, text = 1, str(error) if process.rank == 0 else ""
-    except CollectiveError as error:
-        code, text = 1, str(error)
-    except KeyboardInterrupt:
-        code, text = 130, "interrupted" if process.rank == 0 else ""
-    except Exception:  # a defect of ours: show it, and leave so that the others notice
-        code, text = 1, traceback.format_exc()
-    if text:
-        print(f"fourfold: {text}", file=sys.stderr)
-    if process.ranks > 1:
-        # gloo's threads may abort a process that ends in the ordinary way
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise typer.Exit(code)
+    plan = Plan(job, options, out, trace, force=force and process.attempt == 0)
+    run_as_rank(process, lambda: train(plan, process))

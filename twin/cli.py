@@ -314,6 +314,13 @@ def resolve(job: Job) -> Job:
         return choose(job, progress=advance).best.job
 
 
+def fitted_machine(measurements: dict[str, Any]) -> str:
+    """Make a machine file of what `calibrate` measured."""
+    from twin.study.calibrate import machine_from
+
+    return machine_from(measurements)
+
+
 def _rank_list(text: str, ranks: int) -> list[int] | None:
     from twin.description.problems import fail
 
@@ -332,7 +339,7 @@ def _rank_list(text: str, ranks: int) -> list[int] | None:
 def application() -> typer.Typer:
     """All commands: the twin's own, and those that other packages of Fourfold bring by entry point."""
     for point in entry_points(group="fourfold.commands"):
-        point.load()(app, resolve)
+        point.load()(app, resolve, fitted_machine)
     return app
 
 

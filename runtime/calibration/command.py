@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import socket
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,28 +26,41 @@ TIMEOUT_SECONDS = 300.0
 NAME = r"[a-z0-9][a-z0-9._-]{0,62}"
 
 
-def calibrate(
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the machine; the host's if absent.")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start so many ranks here; without it torchrun "
-                                              "or srun starts them, or there is one.")] = None,
-    out: Annotated[Path, typer.Option(help="Directory for NAME.yaml and NAME-measurements.json.")] = Path(),
-    minutes: Annotated[float, typer.Option(metavar="M", help="About how long to measure.")] = 3.0,
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-) -> None:  # fmt: skip
-    """Measure this machine by microbenchmarks, and write it as a machine file."""
-    from runtime.environment import from_environment
+def calibrate(fit: Fit) -> Callable[..., None]:
+    """Make the command; `fit` turns measurements into the text of a machine file."""
 
-    process = from_environment(os.environ)
-    name = name or default_name(socket.gethostname())
-    _check(name, out, minutes, device, ranks, process, force=force)
-    if process.launcher == "alone" and (ranks or 1) > 1:
-        from runtime.local import run_ranks
+    def calibrate(
+        name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the machine; the host's if "
+                                                 "absent.")] = None,
+        ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start so many ranks here; without it "
+                                                  "torchrun or srun starts them, or there is one.")] = None,
+        out: Annotated[Path, typer.Option(help="Directory for NAME.yaml and NAME-measurements.json.")] = Path(),
+        minutes: Annotated[float, typer.Option(metavar="M", help="About how long to measure.")] = 3.0,
+        device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
+        force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    ) -> None:  # fmt: skip
+        """Measure this machine by microbenchmarks, and write it as a machine file."""
+        from runtime.environment import from_environment
 
-        arguments = ["calibrate", "--name", name, "--out", str(out), "--minutes", str(minutes),
-                     "--device", device, *(["--force"] if force else [])]  # fmt: skip
-        raise typer.Exit(run_ranks(arguments, ranks or 1))
-    _be_a_rank(process, name, out, minutes, device)
+        process = from_environment(os.environ)
+        name = name or default_name(socket.gethostname())
+        _check(name, out, minutes, device, ranks, process, force=force)
+        if process.launcher == "alone" and (ranks or 1) > 1:
+            from runtime.local import run_ranks
+
+            arguments = ["calibrate", "--name", name, "--out", str(out), "--minutes", str(minutes),
+                         "--device", device, *(["--force"] if force else [])]  # fmt: skip
+            raise typer.Exit(run_ranks(arguments, ranks or 1))
+        from runtime.rank import run_as_rank
+
+        def work() -> None:
+            data = _measured(process, name, minutes, device)
+            if data is not None:
+                _write(data, out, name, fit)
+
+        run_as_rank(process, work)
+
+    return calibrate
 
 
 def default_name(host: str) -> str:
@@ -96,36 +106,6 @@ def files(out: Path, name: str) -> tuple[Path, Path]:
     return out / f"{name}-measurements.json", out / f"{name}.yaml"
 
 
-def _be_a_rank(process: Process, name: str, out: Path, minutes: float, device: str) -> None:
-    from runtime.collectives import CollectiveError
-    from runtime.local import end_with_parent
-    from twin.description.problems import DescriptionError
-
-    code, text = 0, ""
-    if process.launcher == "fourfold":
-        end_with_parent()
-    try:
-        data = _measured(process, name, minutes, device)
-        if data is not None:
-            _write(data, out, name)
-    except DescriptionError as error:
-        code, text = 2, str(error)
-    except CollectiveError as error:
-        code, text = 1, str(error)
-    except KeyboardInterrupt:
-        code, text = 130, "interrupted" if process.rank == 0 else ""
-    except Exception:  # a defect of ours: show it, and leave so that the others notice
-        code, text = 1, traceback.format_exc()
-    if text:
-        print(f"fourfold: {text}", file=sys.stderr)
-    if process.ranks > 1:
-        # gloo's threads may abort a process that ends in the ordinary way
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise typer.Exit(code)
-
-
 def _measured(process: Process, name: str, minutes: float, device: str) -> dict[str, Any] | None:
     from runtime.calibration.measure import measure
     from runtime.launch import agree, choose_device, join, open_store, set_threads
@@ -141,41 +121,16 @@ def _measured(process: Process, name: str, minutes: float, device: str) -> dict[
     return data
 
 
-def _write(data: dict[str, Any], out: Path, name: str) -> None:
+def _write(data: dict[str, Any], out: Path, name: str, fit: Fit) -> None:
     """Write the measurements, then the machine that is fitted to them."""
+    from twin.description.files import write_whole
+
     measurements, machine = files(out, name)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(measurements, json.dumps(data, indent=1, allow_nan=False) + "\n")
     print(f"measurements: {measurements}")
-    if (fit := machine_from()) is None:
-        return
     write_whole(machine, fit(data))
     print(f"machine: {machine}")
-
-
-def machine_from() -> Fit | None:
-    """What makes a machine of measurements: the twin's business, found by its name."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if find_spec("twin.study.calibrate") is None:
-        return None
-    fit: Fit = import_module("twin.study.calibrate").machine_from
-    return fit
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all; raises DescriptionError if it cannot be."""
-    from twin.description.problems import fail
-
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise fail(str(path), f"cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

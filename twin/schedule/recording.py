@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from twin.description.files import write_whole
 from twin.description.grid import AXES, Grid
 from twin.description.problems import DescriptionError, Problem, fail, shorten
 from twin.schedule.ops import Compute, Op, Repeat, Schedule, Simple, Start
@@ -58,14 +57,7 @@ def write_recording(path: Path, recording: Recording, *, overwrite: bool = False
     data = _text(recording).encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
-    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        raise fail(str(path), f"cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, data)
 
 
 def _text(recording: Recording) -> str:

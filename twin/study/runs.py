@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pyarrow as pa
 import yaml
 
 from twin import __version__
+from twin.description.files import replacing
 from twin.description.grid import AXES
 from twin.description.problems import fail
 from twin.description.units import format_si
@@ -117,16 +116,10 @@ def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] 
             raise fail(str(path), "exists already; choose another file or pass --force")
         if not is_chrome_trace(path):
             raise fail(str(path), "is not a trace that Fourfold wrote; it will not be replaced")
-    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
-    try:
+    with replacing(path) as temporary:
         write_chrome(
             temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen}
         )
-        temporary.replace(path)
-    except OSError as error:
-        raise fail(str(path), f"cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _events(simulation: Simulation, ranks: list[int]) -> pa.Table:

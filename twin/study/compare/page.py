@@ -6,13 +6,12 @@ No script runs in it and nothing is loaded; every word is escaped, for traces co
 from __future__ import annotations
 
 import html
-import os
 import re
-import secrets
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from twin.description.files import write_whole
 from twin.description.problems import fail
 from twin.description.units import format_si
 from twin.study.compare.compare import SIDES, Comparison, Term
@@ -53,14 +52,7 @@ def page(found: Comparison) -> str:
 def write_page(path: Path, found: Comparison, *, overwrite: bool) -> None:
     """Write the page, whole or not at all; only a page of this kind is replaced."""
     check_page(path, overwrite=overwrite)
-    temporary = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.{path.name}")
-    try:
-        temporary.write_text(page(found), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise fail(str(path), f"cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, page(found))
 
 
 def check_page(path: Path, *, overwrite: bool) -> None:
