@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twin import __version__
+from twin.commands.options import Json
+from twin.commands.simulate import simulate
 from twin.description.problems import DescriptionError
 
 if TYPE_CHECKING:
     from twin.description.job import Job
-    from twin.engine.simulate import Simulation
 
 app = typer.Typer(
     name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
@@ -32,13 +32,6 @@ app = typer.Typer(
 )  # fmt: skip
 
 BAD_INPUT = 2
-
-
-class EngineName(StrEnum):
-    """Engines of `simulate`."""
-
-    folded = "folded"
-    des = "des"
 
 
 class SchemaName(StrEnum):
@@ -65,15 +58,6 @@ class ModeName(StrEnum):
     tn = "TN"
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE",
-                 help="Override a key of the job or its machine, such as grid.z=64 or "
-                      "machine.nic.bandwidth='50 GB/s'. May be repeated."),
-]  # fmt: skip
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"fourfold {__version__}")
@@ -92,76 +76,7 @@ def _root(
     del version
 
 
-@app.command()
-def simulate(
-    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
-    overrides: Overrides = None,
-    schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this recorded schedule, on the job "
-                                                  "that JOB or the recording describes.")] = None,
-    machine: Annotated[str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the "
-                                                "job's.")] = None,
-    engine: Annotated[EngineName, typer.Option(help="folded: one rank of each class with the same future; "
-                                               "des: every rank.")] = EngineName.folded,
-    out: Annotated[Path | None, typer.Option(help="Write the run (trace, manifest, resolved job, timeline) "
-                                             "into this new directory.")] = None,
-    show_ranks: Annotated[str, typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; "
-                                            "by default one of each class.")] = "",
-    chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --out or --chrome wrote before.")] = False,
-    with_interval: Annotated[bool, typer.Option("--interval", help="Also simulate optimistic and pessimistic "
-                                                "terms.")] = False,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Simulate one training step of a job, or a recorded one."""
-    begin = time.perf_counter()
-    from twin import show
-    from twin.description.load import load_job
-    from twin.description.problems import fail
-    from twin.engine.report import as_json as to_object
-    from twin.engine.report import report
-    from twin.engine.simulate import simulate as run
-    from twin.study.choose import choose, is_concrete
-
-    choice, shown = None, show.step
-    if schedule is not None:
-        if with_interval:
-            raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
-        from twin.study.recorded import replay
-
-        replayed = replay(schedule, job, machine, overrides or [], engine.value)
-        simulation, figures = replayed.simulation, replayed.figures
-        answer = replayed.answer(time.perf_counter() - begin)
-        shown = show.step if replayed.described else show.own_step
-    else:
-        if job is None:
-            raise fail("JOB", "name a job file, or a recording with --schedule")
-        changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
-        described = load_job(job, changed)
-        _rank_list(show_ranks, described.ranks)
-        if is_concrete(described):
-            simulation = run(described, engine=engine.value)
-        else:
-            with show.progress("simulating candidates") as advance:
-                choice = choose(described, progress=advance)
-            simulation = choice.best
-            if engine is EngineName.des:
-                simulation = run(simulation.job, engine="des")
-        figures = report(simulation)
-        answer = to_object(simulation, figures, time.perf_counter() - begin)
-        if with_interval:
-            from twin.study.interval import interval
-
-            bounds = interval(simulation.job)
-            answer["step_seconds_interval"] = [bounds.low, bounds.high]
-    _keep(simulation, answer, out, chrome, show_ranks, force=force)
-    if as_json:
-        show.print_json(answer)
-        return
-    if choice is not None:
-        show.choice(choice)
-    shown(simulation, figures, answer, out)
-    if chrome is not None:
-        print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
+app.command()(simulate)
 
 
 @app.command()
@@ -289,20 +204,6 @@ def gemm(
     show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
 
 
-def _keep(simulation: Simulation, answer: dict[str, Any], out: Path | None, chrome: Path | None,
-          show_ranks: str, *, force: bool) -> None:  # fmt: skip
-    """Write a simulated run where that is wanted."""
-    ranks = _rank_list(show_ranks, simulation.job.ranks)
-    if out is None and chrome is None:
-        return
-    from twin.study.runs import write_chrome_trace, write_run
-
-    if out is not None:
-        write_run(out, simulation, answer, ranks, overwrite=force)
-    if chrome is not None:
-        write_chrome_trace(chrome, simulation, ranks, overwrite=force)
-
-
 def resolve(job: Job) -> Job:
     """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
     from twin import show
@@ -321,23 +222,12 @@ def fitted_machine(measurements: dict[str, Any]) -> str:
     return machine_from(measurements)
 
 
-def _rank_list(text: str, ranks: int) -> list[int] | None:
-    from twin.description.problems import fail
-
-    if not text:
-        return None
-    try:
-        chosen = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        raise fail("--ranks", "expected rank numbers separated by commas", text) from None
-    if bad := [r for r in chosen if not 0 <= r < ranks]:
-        raise fail("--ranks", f"ranks are 0 to {ranks - 1}", bad[0])
-    return chosen
-
-
 @cache
 def application() -> typer.Typer:
     """All commands: the twin's own, and those that other packages of Fourfold bring by entry point."""
+    from twin.commands import register
+
+    register(app)
     for point in entry_points(group="fourfold.commands"):
         point.load()(app, resolve, fitted_machine)
     return app

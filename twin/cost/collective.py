@@ -92,18 +92,24 @@ class CollectiveCost:
 
 
 def collective_cost(
-    machine: Machine, library: Library, kind: CollectiveKind, bytes_: float, placement: Placement
+    machine: Machine,
+    library: Library,
+    kind: CollectiveKind,
+    bytes_: float,
+    placement: Placement,
+    group: Group | None = None,
 ) -> CollectiveCost:
     """Return what a collective costs alone.
 
     `bytes_` is the gathered buffer of a rank for an all-gather, the input of a rank for a
     reduce-scatter, the buffer for an all-reduce or a broadcast. A group of one costs nothing.
+    `group` is what `look` says of the placement, for those who ask about it several times.
     """
     if bytes_ < 0:
         raise ValueError(f"bytes is {bytes_:g}; a collective moves 0 bytes or more")
     if placement.ranks < 2:
         return CollectiveCost(0.0, 0.0, "none", "none", placement, {}, ())
-    group = look(machine, placement)
+    group = group or look(machine, placement)
     best = min(options(group, library, kind, bytes_), key=lambda option: option.seconds)
     transfer = max(best.wire_seconds, best.seconds - best.startup_seconds)
     return CollectiveCost(

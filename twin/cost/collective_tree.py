@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from math import hypot, log2, sqrt
 
+import numpy as np
+
 from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option
 from twin.description.library import Library
@@ -35,7 +37,7 @@ def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
     depth = 2.0 * log2(nodes)
     chain = 2.0 * (group.members - 1)
     sent = 2.0 * bytes_ * (nodes - 1) / nodes
-    crossing = tuple(sent * min(n, log2(nodes)) for n in group.crossings)
+    crossing = _crossing(group, bytes_)
     efficiency = tree.network_efficiency if nodes == 2 else tree.many_nodes_efficiency
     piece = min(sqrt(bytes_ * tree.piece_bytes), tree.largest_piece_bytes, bytes_)
     options = []
@@ -66,6 +68,42 @@ def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
             )
         )
     return options
+
+
+def _crossing(group: Group, bytes_: float) -> tuple[float, ...]:
+    """Bytes that leave each dragonfly group.
+
+    Where each group is a block of consecutive nodes, what a node sends; otherwise what the edges
+    between groups carry: half of the buffer of each tree in each direction.
+    """
+    if max(group.crossings, default=0) <= 1:
+        return tuple(2.0 * bytes_ * (group.nodes - 1) / group.nodes * n for n in group.crossings)
+    leaving = tree_crossings(group.placement.switch_groups)
+    return tuple(bytes_ / 2.0 * n for n in leaving)
+
+
+def tree_crossings(switch_groups: tuple[int, ...]) -> tuple[int, ...]:
+    """Count the edges of both trees over the nodes that leave each dragonfly group.
+
+    In the first tree nodes hang on neighbours at the distance of their lowest set bit; the second
+    is the first with the order of the nodes reversed.
+
+    >>> tree_crossings((0, 1, 0, 1))
+    (4, 4)
+    """
+    group = np.asarray(switch_groups)
+    nodes = len(group)
+    child = np.arange(1, nodes)
+    bit = child & -child
+    above = (child ^ bit) | (bit << 1)
+    parent = np.where(above < nodes, above, child ^ bit)
+    leaving = np.zeros(int(group.max()) + 1, dtype=np.int64)
+    for order in (group, group[::-1]):
+        ends = order[child], order[parent]
+        cross = ends[0] != ends[1]
+        for side in ends:
+            leaving += np.bincount(side[cross], minlength=len(leaving))
+    return tuple(leaving.tolist())
 
 
 def _uplinks(group: Group, bytes_out: tuple[float, ...]) -> float:

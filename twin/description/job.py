@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
 
+from twin.description.degraded import Degraded, check_degraded
 from twin.description.grid import AXES, Grid, divisors, nearest
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
+from twin.description.placement import PlacementChoice, check_placement
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 
@@ -103,8 +105,14 @@ class Job(Spec):
     """Equal devices differ: let all wait for the slowest one that so many devices are expected
     to contain (`variation.device_speed_spread` of the machine)."""
     stragglers: tuple[Straggler, ...] = ()
+    placement: PlacementChoice = "contiguous"
+    """Dragonfly groups of the job's nodes: as few as possible, or `{groups: 8, order: blocks}` (or
+    `cyclic`): spread over that many."""
+    degraded: tuple[Degraded, ...] = ()
+    """NICs, links and global links below their rate, such as `{node: 17, nic: 0, rate: 0.5}`."""
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
-    """Written into the manifest; nothing that is simulated today is random."""
+    """Of all that is random: device speeds, jitter and noise of the all-ranks engine; in the runtime
+    weights, dropout and the order of samples."""
     train: dict[str, Any] = Field(default_factory=dict)
     """For the runtime only: data, optimizer, steps, checkpoints."""
 
@@ -182,6 +190,10 @@ def check(job: Job) -> list[Problem]:
             problems.append(
                 Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank)
             )
+    misplaced = check_placement(machine, job.ranks, job.placement)
+    problems += misplaced
+    if not misplaced:
+        problems += check_degraded(machine, job.ranks, job.placement, job.degraded)
     if isinstance(job.grid, Grid):
         problems += check_grid(job, job.grid)
     return problems
@@ -272,4 +284,14 @@ def _some(numbers: list[int], most: int = 12) -> str:
     return shown if len(numbers) <= most else shown + ", …"
 
 
-__all__ = ["AXES", "Batch", "DataReduction", "Job", "Overlap", "Straggler", "check", "check_grid"]
+__all__ = [
+    "AXES",
+    "Batch",
+    "DataReduction",
+    "Degraded",
+    "Job",
+    "Overlap",
+    "Straggler",
+    "check",
+    "check_grid",
+]

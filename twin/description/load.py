@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,7 +139,13 @@ def _preset(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
 def _packaged(name: str, folder: str, path: str) -> dict[str, Any]:
     if name not in names(folder):
         raise fail(path, did_you_mean(name, names(folder)), name)
-    return read_yaml(ROOT / folder / f"{name}.yaml")
+    return deepcopy(_read_packaged(ROOT / folder / f"{name}.yaml"))
+
+
+@lru_cache(maxsize=64)
+def _read_packaged(path: Path) -> dict[str, Any]:
+    """Read a file that comes with Fourfold; a study of thousands of jobs reads it once."""
+    return read_yaml(path)
 
 
 def _machine_mapping(
@@ -229,6 +237,18 @@ def apply_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     return _set(raw, keys, value)
 
 
+def with_value(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return the mapping of a job or study with the key at a dotted path set; lists count from 0.
+
+    >>> with_value({"stragglers": [{"rank": 3}]}, "stragglers.0.slowdown", 1.2)
+    {'stragglers': [{'rank': 3, 'slowdown': 1.2}]}
+    """
+    keys = path.split(".")
+    if not all(keys) or len(keys) > MOST_DEPTH:
+        raise fail(path, "expected KEY or KEY.KEY")
+    return _set(raw, keys, value)
+
+
 _EXTENDS = {"machine": "extends", "model": "preset"}
 
 
@@ -239,6 +259,11 @@ def _set(raw: Any, keys: Sequence[str], value: Any) -> dict[str, Any]:
         data[key] = value
         return data
     child = data.get(key)
+    if isinstance(child, list) and keys[1].isdigit() and int(keys[1]) < len(child):
+        at = int(keys[1])
+        entry = value if len(keys) == 2 else _set(child[at], keys[2:], value)
+        data[key] = [*child[:at], entry, *child[at + 1 :]]
+        return data
     if isinstance(child, str) and key in _EXTENDS:
         child = {_EXTENDS[key]: child}
     elif child is not None and not isinstance(child, Mapping) and child != "auto":

@@ -83,9 +83,12 @@ class Variation(Spec):
     """Relative lengthening of compute while a collective runs beside it."""
     collective_slowdown: Parameter
     """Relative lengthening of a collective's transfer while one of its members computes."""
+    compute_jitter: Parameter | None = None
+    """Standard deviation of the logarithm of an op's time on one device, one run to the next; none if
+    absent. Used by the all-ranks engine only."""
     network_noise: Parameter
-    """Standard deviation of the logarithm of a collective's time, run to run. Not used yet: what is
-    simulated today has no noise."""
+    """Standard deviation of the logarithm of a collective's time, one run to the next. Used by the
+    all-ranks engine only."""
 
 
 class Cores(Spec):

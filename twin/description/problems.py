@@ -154,6 +154,8 @@ def _is_union_tag(part: int | str) -> bool:
 
 def _keys_at(model: Any, loc: Sequence[int | str]) -> list[str]:
     for part in loc:
+        if isinstance(part, int):  # an entry of a list: its keys are those of the list's model
+            continue
         model = _child(model, part)
         if model is None:
             return ["(none known)"]

@@ -5,7 +5,10 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 * Compute runs in order on the rank's compute stream, no sooner than the host has issued it.
   While one of the rank's collectives runs beside it, it is slower by the machine's
   interference factor.
-* While any of its members computes, a collective is slower by another factor.
+* A collective runs at full speed while all of its members stand still at the same op of their
+  program, else it is slower by another factor. (Members at different ops are almost never all
+  idle at once, and this way what slows a collective follows from program order alone, which is
+  what lets the all-ranks engine agree exactly.)
 * A collective starts when its last member has arrived and the communicator's previous
   collective is done. After its start-up it is a flow that shares links with all others.
 * Time is in seconds from the start of the step. Same job, same result, to the bit.
@@ -14,7 +17,7 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +29,7 @@ from twin.engine.program import COMPUTE, START, Program
 from twin.schedule.ops import Communicator
 
 Process = Generator[simpy.Event, None, None]
+BUSY = -1
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ class Setting:
     slowness: list[float]
     compute_slowdown: float
     collective_slowdown: float
+    compute_factor: list[list[float]] | None = None
+    """[op][rank class]: further factors on compute time; none if absent."""
+    collective_factor: list[list[float]] | None = None
+    """[op][group class of its communicator]: factors on collectives' times; none if absent."""
     core_use: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()
@@ -61,6 +69,8 @@ class Timeline:
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     arrival: NDArray[np.float64]
+    share: NDArray[np.float64]
+    """Of the speed that a collective's transfer could have had, how much links let it have."""
 
     @property
     def step_seconds(self) -> float:
@@ -71,7 +81,7 @@ class Timeline:
 def run(program: Program, setting: Setting) -> Timeline:
     """Simulate one step and return when everything happened."""
     recorder = _Recorder(
-        *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(3))
+        *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(4))
     )
     environment = simpy.Environment()
     links = Links(environment, setting.capacity, setting.cores)
@@ -93,9 +103,13 @@ def run(program: Program, setting: Setting) -> Timeline:
             setting.transfers[i][indices[communicator]]
             for i, (communicator, _, _) in enumerate(program.calls)
         ]
-        environment.process(_walk(environment, rank, program, own, transfers, recorder))
+        factors, noise = _factors_of(rank.number, program, setting, indices)
+        environment.process(
+            _walk(environment, rank, program, own, transfers, recorder, factors, noise)
+        )
     environment.run()
-    return Timeline(*(np.array(rows) for rows in (recorder.start, recorder.end, recorder.arrival)))
+    recorded = (recorder.start, recorder.end, recorder.arrival, recorder.share)
+    return Timeline(*(np.array(rows) for rows in recorded))
 
 
 @dataclass
@@ -103,10 +117,27 @@ class _Recorder:
     start: list[array[float]]
     end: list[array[float]]
     arrival: list[array[float]]
+    share: list[array[float]]
+
+
+def _factors_of(rank: int, program: Program, setting: Setting, group: Mapping[Communicator, int]
+                ) -> tuple[list[float] | None, list[float] | None]:  # fmt: skip
+    """Return one rank's factors on its compute and on its collectives, by op."""
+    compute, collective = setting.compute_factor, setting.collective_factor
+    return (
+        None if compute is None else [row[rank] for row in compute],
+        None
+        if collective is None
+        else [
+            row[group[program.calls[target][0]]] if code == START else 1.0
+            for row, code, target in zip(collective, program.code, program.target, strict=True)
+        ],
+    )
 
 
 def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],
-          transfers: Sequence[Transfer], recorder: _Recorder) -> Process:  # fmt: skip
+          transfers: Sequence[Transfer], recorder: _Recorder, factors: Sequence[float] | None,
+          noise: Sequence[float] | None) -> Process:  # fmt: skip
     """One rank's program, op by op."""
     start, end, arrival = (
         rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival)
@@ -114,36 +145,40 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
     host = 0.0
     done: dict[int, simpy.Event] = {}
     call_stream = [streams[communicator] for communicator, _, _ in program.calls]
-    slowness = rank.slowness
+    slowness = (
+        [rank.slowness] * len(program) if factors is None else [rank.slowness * f for f in factors]
+    )
     for i, (code, amount, target, issue) in enumerate(
         zip(program.code, program.amount, program.target, program.host_seconds, strict=True)
     ):
         host += issue
         if code == COMPUTE:
             if host > environment.now:
-                rank.stands_still()
+                rank.stands_still(i)
                 yield environment.timeout(host - environment.now)
             rank.goes_on()
             start[i] = arrival[i] = environment.now
             if amount > 0.0:
-                yield rank.compute(amount * slowness)
+                yield rank.compute(amount * slowness[i])
             end[i] = environment.now
         elif code == START:
             if host > environment.now:
-                rank.stands_still()
+                rank.stands_still(i)
                 yield environment.timeout(host - environment.now)
             if amount > 0.0:
                 rank.goes_on()
-                yield rank.compute(amount * slowness)
+                yield rank.compute(amount * slowness[i])
             arrival[i] = environment.now
-            done[i] = call_stream[target].arrive(rank, i, transfers[target])
+            transfer = transfers[target] if noise is None else transfers[target].longer(noise[i])
+            done[i] = call_stream[target].arrive(rank, i, transfer)
         else:
             start[i] = arrival[i] = environment.now
             event = done.pop(target)
             if not event.processed:
-                rank.stands_still()
+                rank.stands_still(i)
                 yield event
             end[i] = environment.now
+    rank.stands_still(len(program))
 
 
 class _Rank:
@@ -163,24 +198,23 @@ class _Rank:
         self._since = 0.0
         self._finished: simpy.Event | None = None
         self._plan = 0
-        self.busy = False
-        """Whether the compute stream is at work, not standing still for a wait or the host."""
+        self.idle_at = 0
+        """Op at which the compute stream stands still, for a wait or the host; BUSY if it works."""
         self.streams: list[_Stream] = []
         """Streams on which one of the rank's collectives is running."""
 
-    def stands_still(self) -> None:
-        """The compute stream waits: collectives have the device to themselves."""
-        if not self.busy:
-            return
-        self.busy = False
-        for stream in self.streams:
-            stream.member_changed()
+    def stands_still(self, op: int) -> None:
+        """The compute stream waits at an op: collectives have the device to themselves."""
+        self._is_at(op)
 
     def goes_on(self) -> None:
         """Compute begins, if the stream stood still."""
-        if self.busy:
+        self._is_at(BUSY)
+
+    def _is_at(self, op: int) -> None:
+        if op == self.idle_at:
             return
-        self.busy = True
+        self.idle_at = op
         for stream in self.streams:
             stream.member_changed()
 
@@ -307,7 +341,9 @@ class _Stream:
         listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
     def _limit(self) -> float:
-        return self._beside if any(member.busy for member in self._members) else 1.0
+        op = self._members[0].idle_at
+        at_rest = op != BUSY and all(member.idle_at == op for member in self._members)
+        return 1.0 if at_rest else self._beside
 
     def member_changed(self) -> None:
         """A member's compute stream has begun or ended a wait."""
@@ -315,10 +351,13 @@ class _Stream:
             self._links.limit(self._flow, limit)
 
     def _finish(self, pending: _Pending) -> None:
+        assert self._flow is not None
+        share = self._flow.share(self._environment.now)
         self._flow = None
         now = self._environment.now
         for rank, op in pending.ops:
             self._recorder.end[rank][op] = now
+            self._recorder.share[rank][op] = share
         for member in self._members:
             member.collective_ends(self)
         self._queue.pop(0)

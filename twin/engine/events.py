@@ -31,6 +31,8 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
         )
     columns = _op_columns(simulation, step)
     classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
+    if (classes < 0).any():
+        raise ValueError(f"the events of rank {ranks[int(np.argmin(classes))]} were not kept")
     times = {
         name: _nanoseconds(values[classes].ravel())
         for name, values in (

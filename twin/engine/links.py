@@ -8,7 +8,7 @@ planned anew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 
@@ -27,11 +27,19 @@ class Transfer:
     core_rate: float = 0.0
     """Cores that one member keeps busy."""
 
+    def longer(self, factor: float) -> Transfer:
+        """Return the same transfer taking so many times as long, on shared links too."""
+        return replace(
+            self,
+            startup_seconds=self.startup_seconds * factor,
+            transfer_seconds=self.transfer_seconds * factor,
+        )
+
 
 class ActiveFlow(Flow):
     """A flow in progress."""
 
-    __slots__ = ("finish", "plan", "remaining", "since")
+    __slots__ = ("allowed", "alone", "finish", "limited_since", "plan", "remaining", "since")
 
     def __init__(
         self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
@@ -41,6 +49,20 @@ class ActiveFlow(Flow):
         self.finish = finish
         self.since = now
         self.plan = 0
+        self.alone = transfer.transfer_seconds
+        self.allowed = 0.0
+        self.limited_since = now
+
+    def change_limit(self, limit: float, now: float) -> None:
+        """Set another speed limit from now on."""
+        self.allowed += (now - self.limited_since) * self.limit
+        self.limited_since = now
+        self.limit = limit
+
+    def share(self, now: float) -> float:
+        """Work done by now, at its end, over what the limit alone would have allowed."""
+        allowed = self.allowed + (now - self.limited_since) * self.limit
+        return self.alone / allowed if self.demands and allowed > 0.0 else 1.0
 
 
 class Links:
@@ -63,7 +85,7 @@ class Links:
 
     def limit(self, flow: ActiveFlow, limit: float) -> None:
         """Give a flow another speed limit."""
-        flow.limit = limit
+        flow.change_limit(limit, self._environment.now)
         self._share(flow, starting=False)
 
     def _end(self, flow: ActiveFlow) -> None:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
+from twin.cost.collective_group import look
+from twin.description.degraded import Degraded
 from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.engine.layout import AxisGroups, Ints, Layout, Relation
@@ -111,20 +113,23 @@ class _Resources:
 
 
 def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mapping[Relation, AxisGroups],
-          layout: Layout) -> Prices:  # fmt: skip
+          layout: Layout, degraded: Sequence[Degraded] = ()) -> Prices:  # fmt: skip
     """Price every call on every placement pattern of its axis.
 
-    With a relation `core` among `axes`, every rank's compute loads the cores that it shares.
+    `degraded` parts of the machine have less capacity; a collective alone costs what it costs on
+    a sound machine, and is slowed where it meets them. With a relation `core` among `axes`, every
+    rank's compute loads the cores that it shares.
     """
     one_host = machine.cores is not None and machine.cores.shared_by == "machine"
     resources = _Resources(len(machine.nic.devices), machine.devices_per_node, int(layout.node.max()) + 1,
                            int(layout.switch_group.max()) + 1, one_host)  # fmt: skip
+    looked = {axis: [look(machine, p) for p in groups.placements] for axis, groups in axes.items()}
     costs = [
-        [collective_cost(machine, library, kind, size, p)
-         for p in axes[COMMUNICATOR_AXIS[communicator]].placements]
+        [collective_cost(machine, library, kind, size, group.placement, group)
+         for group in looked[COMMUNICATOR_AXIS[communicator]]]
         for communicator, kind, size in calls
     ]  # fmt: skip
-    capacity = _capacity(machine, resources)
+    capacity = _capacity(machine, resources, degraded)
     found: dict[Relation, _Loads] = {}
     alike: dict[Relation, Ints] = {}
     for axis, groups in axes.items():
@@ -244,7 +249,9 @@ def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
     return Edges(group, resource, label)
 
 
-def _capacity(machine: Machine, resources: _Resources) -> NDArray[np.float64]:
+def _capacity(
+    machine: Machine, resources: _Resources, degraded: Sequence[Degraded]
+) -> NDArray[np.float64]:
     node = np.full(resources.per_node, np.inf)
     for nic in range(resources.nics):
         node[resources.local("nic", nic)] = resource_capacity(machine, "nic", nic)
@@ -257,6 +264,21 @@ def _capacity(machine: Machine, resources: _Resources) -> NDArray[np.float64]:
             node[resources.local("port", device)] = resource_capacity(machine, "port", device)
     node[resources.cores] = resource_capacity(machine, "cores", 0)
     uplink = resource_capacity(machine, "uplink", 0)
-    return np.concatenate(
+    capacity = np.concatenate(
         [np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)]
     )
+    for one in degraded:
+        for number in _numbers(one, resources):
+            capacity[number] *= one.rate
+    return capacity
+
+
+def _numbers(one: Degraded, resources: _Resources) -> list[int]:
+    """Numbers of the resources that a degraded part is: a link is one in each direction."""
+    kind, node, which = one.part
+    if kind == "group":
+        return [resources.first_uplink + which[0]]
+    if kind == "link":
+        a, b = which
+        which = (a * resources.devices + b, b * resources.devices + a)
+    return [(node or 0) * resources.per_node + resources.local(kind, index) for index in which]

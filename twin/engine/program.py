@@ -5,7 +5,8 @@ Equal kernels and equal collectives are priced once; a GPT has a few dozen disti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,21 @@ from twin.cost.kernels import kernel_seconds, kind_of_work
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Attention, Gemm, Kernel
-from twin.schedule.ops import Communicator, Compute, Schedule, Simple, Start
+from twin.schedule.ops import Communicator, Compute, Op, Repeat, Schedule, Simple, Start
 
 COMPUTE, START, WAIT = 0, 1, 2
 
 Call = tuple[Communicator, CollectiveKind, float]
 """What the price of a collective depends on, besides the placement of the group."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Ops `first` to `first + length`, which come `count` times in a row, equal but for names."""
+
+    first: int
+    length: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Program:
     target: list[int]
     host_seconds: list[float]
     calls: list[Call]
+    repeats: list[Repeated] = field(default_factory=list)
+    """Stretches of the program that come several times in a row."""
 
     def __len__(self) -> int:
         return len(self.code)
@@ -57,46 +69,93 @@ class Program:
 
 def compile_program(schedule: Schedule, job: Job) -> Program:
     """Flatten a schedule and price its compute ops on the job's device."""
-    device = job.machine.device
-    prices: dict[tuple[Kernel, str], tuple[float, float]] = {}
-    calls: dict[Call, int] = {}
-    handles: dict[tuple[str, tuple[int, ...]], int] = {}
     program = Program([], [], [], [], [], [])
-    collective_host = _COLLECTIVE_HOST_KERNELS * device.host_seconds
-    # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
-    on_device = device.type == "cpu"
-    split = job.concrete_grid.x > 1
-    for op, values in schedule.flat():
-        index = len(program.code)
-        program.ops.append((op, values))
-        amount, target, host = 0.0, -1, 0.0
-        if isinstance(op, Compute):
-            code = COMPUTE
-            kind = kind_of_work(op.name, op.phase) if device.kernels else ""
-            if split and f"{kind}/split" in device.kernels:
-                kind += "/split"  # a norm over features that are split is other work
-            price = prices.get((op.kernel, kind))
-            if price is None:
-                seconds = kernel_seconds(device, op.kernel, tuned=job.kernel_tuning, kind=kind)
-                count = 1 if kind in device.kernels else launches(op.kernel)
-                issue = count * device.host_seconds
-                price = (seconds + issue, 0.0) if on_device else (seconds, issue)
-                prices[op.kernel, kind] = price
-            amount, host = price
-        elif isinstance(op, Start):
-            code = START
-            amount, host = (collective_host, 0.0) if on_device else (0.0, collective_host)
-            target = calls.setdefault((op.communicator, op.kind, op.bytes), len(calls))
-            handles[op.name, tuple(values.values())] = index
-        else:
-            code = WAIT
-            target = handles[op.name, tuple(values.values())]
-        program.code.append(code)
-        program.amount.append(amount)
-        program.target.append(target)
-        program.host_seconds.append(host)
-    program.calls.extend(calls)
+    compiler = _Compiler(program, job)
+    compiler.add(schedule.ops, {})
+    program.calls.extend(compiler.calls)
     return program
+
+
+class _Compiler:
+    """Writes ops into a program; what a `Repeat` repeats is priced once and copied."""
+
+    def __init__(self, program: Program, job: Job) -> None:
+        self.calls: dict[Call, int] = {}
+        self._program = program
+        self._job = job
+        self._device = job.machine.device
+        # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
+        self._on_device = self._device.type == "cpu"
+        self._split = job.concrete_grid.x > 1
+        host = _COLLECTIVE_HOST_KERNELS * self._device.host_seconds
+        self._collective = (host, 0.0) if self._on_device else (0.0, host)
+        self._prices: dict[Kernel | tuple[Kernel, str], tuple[float, float]] = {}
+
+    def add(self, ops: Sequence[Op], values: dict[str, int]) -> None:
+        """Write these ops with these values of the enclosing repeats' variables.
+
+        A wait's collective was started among the same ops.
+        """
+        program, calls, by_name = self._program, self.calls, {}
+        append_op, append_code = program.ops.append, program.code.append
+        append_amount, append_target = program.amount.append, program.target.append
+        append_host = program.host_seconds.append
+        for op in ops:
+            if isinstance(op, Repeat):
+                self._repeat(op, values)
+                continue
+            if isinstance(op, Compute):
+                code, target = COMPUTE, -1
+                amount, host = self._price(op)
+            elif isinstance(op, Start):
+                code, (amount, host) = START, self._collective
+                target = calls.setdefault((op.communicator, op.kind, op.bytes), len(calls))
+                by_name[op.name] = len(program.code)
+            else:
+                code, amount, host, target = WAIT, 0.0, 0.0, by_name[op.name]
+            append_op((op, values))
+            append_code(code)
+            append_amount(amount)
+            append_target(target)
+            append_host(host)
+
+    def _repeat(self, repeat: Repeat, values: dict[str, int]) -> None:
+        """Write the body for the first value, and copy it for the others."""
+        if not repeat.values:
+            return
+        program, first = self._program, len(self._program.code)
+        self.add(repeat.body, {**values, repeat.variable: repeat.values[0]})
+        length, again = len(program.code) - first, repeat.values[1:]
+        waits = [i for i in range(length) if program.code[first + i] == WAIT]
+        body, target = program.ops[first:], program.target[first:]
+        mappings = {id(old): old for _, old in body}
+        program.repeats.append(Repeated(first, length, len(repeat.values)))
+        for value in again:
+            for i in waits:
+                target[i] += length
+            program.target.extend(target)
+            # ops of one level share one mapping; a repeat within has mappings of its own
+            changed = {key: {**old, repeat.variable: value} for key, old in mappings.items()}
+            program.ops.extend([(op, changed[id(old)]) for op, old in body])
+        program.code.extend(program.code[first:] * len(again))
+        program.amount.extend(program.amount[first:] * len(again))
+        program.host_seconds.extend(program.host_seconds[first:] * len(again))
+
+    def _price(self, op: Compute) -> tuple[float, float]:
+        """Seconds on the device at nominal speed, and seconds of the host."""
+        device, kernel, kind = self._device, op.kernel, ""
+        if device.kernels:
+            kind = kind_of_work(op.name, op.phase)
+            if self._split and f"{kind}/split" in device.kernels:
+                kind += "/split"  # a norm over features that are split is other work
+        key = (kernel, kind) if kind else kernel
+        price = self._prices.get(key)
+        if price is None:
+            seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
+            issue = (1 if kind in device.kernels else launches(kernel)) * device.host_seconds
+            price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
+            self._prices[key] = price
+        return price
 
 
 _COLLECTIVE_HOST_KERNELS = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from twin.cost.energy import step_joules
 from twin.cost.memory import MemoryUse, advice, memory_use
 from twin.description.grid import AXES, Axis
+from twin.description.job import Job
+from twin.engine.all_ranks import AllRanks
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Simulation
 from twin.schedule.ops import COMMUNICATOR_AXIS
@@ -30,6 +33,9 @@ class Report:
     exposed_seconds: float
     exposed_by_axis: dict[Axis, float]
     idle_seconds: float
+    peers_by_axis: dict[Axis, float]
+    """Waiting for the last member of a collective to come to it: how ranks that differ hold each
+    other up. A part of exposed and idle, not a term beside them."""
     compute_by_phase: dict[str, float]
     communication_by_axis: dict[str, float]
     model_flops_per_second: float
@@ -55,18 +61,56 @@ class Report:
 
 def report(simulation: Simulation) -> Report:
     """Work out the figures of a simulated step."""
-    job = simulation.job
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
     found = marks(simulation.program)
     parts = [class_breakdown(simulation, found, c) for c in range(len(weight))]
-    step = simulation.step_seconds
 
     def mean(values: list[float]) -> float:
         return float(np.dot(weight, values))
 
     compute = mean([part.compute for part in parts])
     typical = compute / simulation.typical_slowness
+    return _figures(
+        simulation.job,
+        simulation.step_seconds,
+        compute_seconds=typical,
+        slowest_device_wait_seconds=compute - typical,
+        exposed_seconds=mean([part.exposed for part in parts]),
+        exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in AXES},
+        idle_seconds=mean([part.idle for part in parts]),
+        peers_by_axis=_waiting_for_peers(simulation, found, weight),
+        compute_by_phase=_compute_by_phase(simulation, weight),
+        communication_by_axis=_communication_by_axis(simulation, found, weight),
+    )
+
+
+def report_all_ranks(every: AllRanks) -> Report:
+    """Work out the figures of a step in which every rank was simulated.
+
+    Waiting for peers is idle here, whatever else is under way meanwhile.
+    """
+    outcome = every.outcome
+    exposed: dict[Axis, float] = {a: float(outcome.exposed[a].mean()) for a in AXES}
+    compute = float(outcome.compute.mean())
+    return _figures(
+        every.job,
+        every.step_seconds,
+        compute_seconds=compute,
+        slowest_device_wait_seconds=0.0,
+        exposed_seconds=sum(exposed.values()),
+        exposed_by_axis=exposed,
+        idle_seconds=every.step_seconds - compute - sum(exposed.values()),
+        peers_by_axis={a: float(outcome.peers[a].mean()) for a in AXES},
+        compute_by_phase=outcome.compute_by_phase,
+        communication_by_axis={
+            a: s for a, s in outcome.communication_by_axis.items() if s > 0.0
+        },
+    )  # fmt: skip
+
+
+def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> Report:
+    """Add what follows from the job and the length of its step."""
     model = job.model
     flops = {
         again: model_flops(sequences=job.batch.sequences, sequence=model.sequence, layers=model.layers,
@@ -80,20 +124,15 @@ def report(simulation: Simulation) -> Report:
     peak = job.ranks * device.peak_flops_per_second * share
     return Report(
         step_seconds=step,
-        compute_seconds=typical,
-        slowest_device_wait_seconds=compute - typical,
-        exposed_seconds=mean([part.exposed for part in parts]),
-        exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in AXES},
-        idle_seconds=mean([part.idle for part in parts]),
-        compute_by_phase=_compute_by_phase(simulation, weight),
-        communication_by_axis=_communication_by_axis(simulation, found, weight),
+        compute_seconds=compute_seconds,
         model_flops_per_second=flops[False] / step,
         hardware_flops_per_second=hardware,
         peak_flops_per_second=peak,
         tokens_per_second=job.tokens_per_step / step,
         memory=(memory := memory_use(job)),
         memory_advice="" if memory.fits else advice(job, memory),
-        energy_joules=step_joules(device, job.ranks, step, typical),
+        energy_joules=step_joules(device, job.ranks, step, compute_seconds),
+        **parts,
     )
 
 
@@ -102,27 +141,29 @@ class Marks:
     """Op indices of a program by what they are."""
 
     compute: NDArray[np.int64]
-    starts: dict[str, NDArray[np.int64]]
+    starts: dict[Axis, NDArray[np.int64]]
     """Collectives by axis."""
-    waits: dict[str, NDArray[np.int64]]
+    waits: dict[Axis, NDArray[np.int64]]
     """Waits by the axis of what they wait for."""
 
 
 def marks(program: Program) -> Marks:
     """Sort a program's op indices into compute, collectives and waits by axis."""
-    code = np.array(program.code)
-    axis_of_call = [COMMUNICATOR_AXIS[c] for c, _, _ in program.calls]
-    starts: dict[str, list[int]] = {}
-    waits: dict[str, list[int]] = {}
-    for i in np.flatnonzero(code == START):
-        starts.setdefault(axis_of_call[program.target[i]], []).append(int(i))
-    for i in np.flatnonzero(code == WAIT):
-        waits.setdefault(axis_of_call[program.target[program.target[i]]], []).append(int(i))
+    code, target = np.array(program.code), np.array(program.target)
+    axis_of_call = np.array(
+        [AXES.index(COMMUNICATOR_AXIS[c]) for c, _, _ in program.calls], dtype=np.int64
+    )
+    starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
     return Marks(
         np.flatnonzero(code == COMPUTE),
-        {a: np.array(starts[a]) for a in AXES if a in starts},
-        {a: np.array(waits[a]) for a in AXES if a in waits},
+        _by_axis(starts, axis_of_call[target[starts]]),
+        _by_axis(waits, axis_of_call[target[target[waits]]]),
     )
+
+
+def _by_axis(ops: NDArray[np.int64], axis: NDArray[np.int64]) -> dict[Axis, NDArray[np.int64]]:
+    """Sort op indices by their axes' numbers; an axis without any is left out."""
+    return {name: ops[axis == number] for number, name in enumerate(AXES) if (axis == number).any()}
 
 
 def class_breakdown(simulation: Simulation, found: Marks, rank_class: int) -> Breakdown:
@@ -142,15 +183,14 @@ def class_breakdown(simulation: Simulation, found: Marks, rank_class: int) -> Br
 
 def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> dict[str, float]:
     duration = weight @ (simulation.timeline.end - simulation.timeline.start)
-    totals: dict[str, float] = {}
-    for code, (op, _), seconds in zip(
-        simulation.program.code, simulation.program.ops, duration, strict=True
-    ):
-        if code == COMPUTE:
-            totals[op.phase] = (
-                totals.get(op.phase, 0.0) + float(seconds) / simulation.typical_slowness
-            )
-    return totals
+    number: dict[str, int] = {}
+    program = simulation.program
+    computes = np.flatnonzero(np.array(program.code) == COMPUTE)
+    phase = [number.setdefault(program.ops[i][0].phase, len(number)) for i in computes.tolist()]
+    totals = np.bincount(
+        np.array(phase, dtype=np.int64), weights=duration[computes] / simulation.typical_slowness
+    )
+    return dict(zip(number, totals.tolist(), strict=True))
 
 
 def _communication_by_axis(
@@ -160,9 +200,30 @@ def _communication_by_axis(
     return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
 
 
-def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dict[str, object]:
+def _waiting_for_peers(
+    simulation: Simulation, found: Marks, weight: NDArray[np.float64]
+) -> dict[Axis, float]:
+    """Mean time from coming to a wait until the last member has come to the collective."""
+    timeline, partition, program = simulation.timeline, simulation.partition, simulation.program
+    target = np.array(program.target)
+    seconds: dict[Axis, float] = dict.fromkeys(AXES, 0.0)
+    for axis, waits in found.waits.items():
+        start = target[waits]
+        arrival = timeline.arrival[:, start]
+        last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[axis]])
+        gate = last[partition.group_class_of_rank_class[axis]]
+        came = timeline.arrival[:, waits]
+        seconds[axis] = float((weight @ np.maximum(gate - came, 0.0)).sum())
+    return seconds
+
+
+def as_json(
+    simulation: Simulation | AllRanks, figures: Report, wall_seconds: float
+) -> dict[str, object]:
     """Return the object that `fourfold simulate --json` prints."""
     job = simulation.job
+    nominal = simulation if isinstance(simulation, Simulation) else simulation.nominal
+    every = nominal is not simulation
     grid = job.concrete_grid
     memory = figures.memory
     return {
@@ -180,6 +241,7 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
         "exposed_communication_seconds": figures.exposed_seconds,
         "exposed_by_axis": figures.exposed_by_axis,
         "idle_seconds": figures.idle_seconds,
+        "peers_by_axis": figures.peers_by_axis,
         "compute_by_phase": figures.compute_by_phase,
         "communication_by_axis": figures.communication_by_axis,
         "model_flops_per_second": figures.model_flops_per_second,
@@ -197,7 +259,8 @@ def as_json(simulation: Simulation, figures: Report, wall_seconds: float) -> dic
             "by_category": memory.by_category,
         },
         "energy_joules": figures.energy_joules,
-        "classes": simulation.partition.rank_classes,
-        "global_link_contention": not simulation.global_links_left_out,
+        "ops": len(nominal.program),
+        "classes": job.ranks if every else nominal.partition.rank_classes,
+        "global_link_contention": not nominal.global_links_left_out,
         "wall_seconds": wall_seconds,
     }

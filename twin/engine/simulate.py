@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
-from twin.engine import des
+from twin.engine import des, lockstep
 from twin.engine.layout import AxisGroups, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
-from twin.engine.program import Program, compile_program
+from twin.engine.program import START, Program, compile_program
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Schedule
 from twin.schedule.step import generate
 
 Engine = Literal["folded", "des"]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,18 @@ MOST_EVENTS = 20_000_000
 
 
 @dataclass(frozen=True)
+class Differences:
+    """How ranks differ at random, in rank order; only where every rank is simulated."""
+
+    slowness: Floats
+    """(ranks,): factor on compute time."""
+    compute: Callable[[int], Floats] | None = None
+    """Further factors on an op's compute time, (ranks,)."""
+    collective: Callable[[int, Axis], Floats] | None = None
+    """Factors on the time of the collective that an op starts, (groups,)."""
+
+
+@dataclass(frozen=True)
 class Simulation:
     """One simulated step."""
 
@@ -47,6 +62,8 @@ class Simulation:
     partition: Partition
     prices: Prices
     timeline: des.Timeline
+    slowness: Floats
+    """(rank classes,): factor on the compute time of each class."""
     typical_slowness: float
     """Factor on compute time that all ranks share, because they wait for the slowest device."""
     global_links_left_out: bool = False
@@ -59,15 +76,17 @@ class Simulation:
 
 
 def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None = None, scales: Scales = EXACT,
-             most_classes: int | None = None) -> Simulation:  # fmt: skip
+             most_classes: int | None = None, differences: Differences | None = None) -> Simulation:  # fmt: skip
     """Simulate one training step; grid and micro-batch must be concrete.
+
+    With `differences` (and engine `des`) no two ranks are alike.
 
     With `most_classes`, a job whose ranks fall into more classes than that is simulated without
     contention on global links, which is what makes classes many; the result says so.
     """
     machine = job.machine
     program = compile_program(schedule or generate(job), job)
-    layout = Layout.contiguous(machine, job.ranks)
+    layout = Layout.of(job)
     used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
     axes: dict[Relation, AxisGroups] = {
         axis: groups_of(job.concrete_grid, axis, layout) for axis in used
@@ -75,8 +94,10 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     if machine.cores is not None:
         axes["core"] = each_alone(job.ranks)
     library = machine.libraries[job.library or machine.library]
-    prices = price(machine, library, program.calls, axes, layout)
+    prices = price(machine, library, program.calls, axes, layout, job.degraded)
     speed, typical = _slowness(job)
+    if differences is not None:
+        speed, typical = differences.slowness, 1.0
     left_out = False
     if engine == "folded":
         partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity)
@@ -95,11 +116,32 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     setting = _setting(
         job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective
     )
-    timeline = des.run(program, setting)
-    return Simulation(job, program, partition, prices, timeline, typical, left_out)
+    if differences is not None:
+        setting = _differing(setting, program, differences)
+    alike = engine == "folded" and lockstep.applies(setting)
+    timeline = lockstep.run(program, setting) if alike else des.run(program, setting)
+    return Simulation(job, program, partition, prices, timeline, slowness, typical, left_out)
 
 
-def _slowness(job: Job) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:
+def _differing(setting: des.Setting, program: Program, differences: Differences) -> des.Setting:
+    """Add the factors of every op; classes are single ranks and groups, in order."""
+    compute, collective = differences.compute, differences.collective
+    axes = [
+        COMMUNICATOR_AXIS[program.calls[target][0]] if code == START else None
+        for code, target in zip(program.code, program.target, strict=True)
+    ]
+    return replace(
+        setting,
+        compute_factor=None
+        if compute is None
+        else [compute(op).tolist() for op in range(len(program))],
+        collective_factor=None
+        if collective is None
+        else [collective(op, axis).tolist() if axis else [] for op, axis in enumerate(axes)],
+    )
+
+
+def _slowness(job: Job) -> tuple[Floats, float]:
     typical = slowest_factor(job.machine, job.ranks) if job.slowest_device else 1.0
     slowness = np.full(job.ranks, typical)
     for straggler in job.stragglers:

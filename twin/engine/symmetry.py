@@ -20,12 +20,12 @@ chance that any two different ones collide is below 10^-7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.engine.layout import AxisGroups, Ints, Relation
+from twin.engine.layout import AxisGroups, Ints, Relation, by_appearance, spread
 
 Hashes = NDArray[np.uint64]
 
@@ -92,8 +92,10 @@ def fold(axes: Mapping[Relation, AxisGroups], alike: Mapping[Relation, Ints], ed
     """Find the coarsest equitable partition.
 
     `alike[axis]` numbers the placement patterns by what collectives cost on them; `speed` is
-    (ranks,), `capacity` is (resources,).
+    (ranks,), `capacity` is (resources,). Resources that nothing loads are in no class.
     """
+    loaded, edges = _only_loaded(edges, len(capacity))
+    capacity = capacity[loaded]
     rank = _compress(speed.view(np.uint64))
     resource = _compress(capacity.view(np.uint64))
     group = {axis: _compress(alike[axis][a.pattern].astype(np.uint64)) for axis, a in axes.items()}
@@ -101,20 +103,38 @@ def fold(axes: Mapping[Relation, AxisGroups], alike: Mapping[Relation, Ints], ed
     while (now := _count(rank, resource, *group.values())) != before:
         before = now
         for axis, a in axes.items():
-            members = _scramble(rank)[a.members].sum(axis=1, dtype=np.uint64)
-            touched = np.zeros(len(a.members), dtype=np.uint64)
+            columns = [group[axis]]
+            if not _is_constant(rank):
+                columns.append(_scramble(rank)[a.members].sum(axis=1, dtype=np.uint64))
             e = edges[axis]
-            np.add.at(touched, e.group, _scramble(_mix(resource[e.resource], e.label + 2)))
-            group[axis] = _compress(_combine(group[axis], members, touched))
+            if len(e.group):
+                touched = np.zeros(len(a.members), dtype=np.uint64)
+                np.add.at(touched, e.group, _scramble(_mix(resource[e.resource], e.label + 2)))
+                columns.append(touched)
+            group[axis] = _compress(_combine(*columns))
         seen = np.zeros(len(resource), dtype=np.uint64)
         for number, axis in enumerate(axes):
             e = edges[axis]
             marked = _mix(group[axis][e.group], e.label * 8 + number + 3)
             np.add.at(seen, e.resource, _scramble(marked))
         resource = _compress(_combine(resource, seen))
-        through = [group[axis][a.group_of_rank] for axis, a in axes.items()]
+        through = [group[x][a.group_of_rank] for x, a in axes.items() if not _is_constant(group[x])]
         rank = _compress(_combine(rank, *through))
-    return _quotient(axes, edges, rank, group, resource, capacity)
+    found = _quotient(axes, edges, rank, group, resource, capacity)
+    found.resource_representatives = loaded[found.resource_representatives].tolist()
+    return found
+
+
+def _only_loaded(
+    edges: Mapping[Relation, Edges], resources: int
+) -> tuple[Ints, dict[Relation, Edges]]:
+    """Resources that some group loads, and the edges with these numbered from 0."""
+    is_loaded = np.zeros(resources, dtype=bool)
+    for e in edges.values():
+        is_loaded[e.resource] = True
+    number = np.cumsum(is_loaded) - 1
+    renumbered = {axis: replace(e, resource=number[e.resource]) for axis, e in edges.items()}
+    return np.flatnonzero(is_loaded), renumbered
 
 
 def unfolded(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], ranks: int,
@@ -128,13 +148,13 @@ def unfolded(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges
 def _quotient(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], rank: Hashes,
               group: Mapping[Relation, Hashes], resource: Hashes,
               capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
-    rank_class, representatives = _first_of_each(rank)
-    resource_class, resource_representatives = _first_of_each(resource)
+    rank_class, representatives = by_appearance(rank)
+    resource_class, resource_representatives = by_appearance(resource)
     groups: dict[Relation, list[GroupClass]] = {}
     of_rank: dict[Relation, list[int]] = {}
     for axis, a in axes.items():
         e = edges[axis]
-        group_class, chosen = _first_of_each(group[axis])
+        group_class, chosen = by_appearance(group[axis])
         by_resource = _by_representative(e.resource, resource_representatives)
         by_group = _by_representative(e.group, chosen)
         groups[axis] = [
@@ -172,36 +192,32 @@ def _by_representative(key: Ints, chosen: Ints) -> list[Ints]:
     return [order[a:b] for a, b in zip(low, high, strict=True)]
 
 
-def _first_of_each(colour: Hashes) -> tuple[Ints, Ints]:
-    """Classes numbered by their first member, and these first members."""
-    _, first, inverse = np.unique(colour, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    number = np.empty_like(order)
-    number[order] = np.arange(len(order))
-    return number[inverse].astype(np.int64), first[order].astype(np.int64)
-
-
 def _compress(colour: Hashes) -> Hashes:
-    return np.unique(colour, return_inverse=True)[1].astype(np.uint64)
+    return by_appearance(colour)[0].astype(np.uint64)
 
 
 def _count(*colours: Hashes) -> int:
-    return sum(len(np.unique(colour)) for colour in colours)
+    """Number of colours in all; each column is numbered from 0 without gaps."""
+    return sum(int(colour.max()) + 1 for colour in colours if len(colour))
 
 
 def _scramble(value: NDArray[np.uint64] | Ints) -> Hashes:
-    """Spread integers over 64 bits (the finaliser of SplitMix64, public domain)."""
-    x = np.atleast_1d(value).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return spread(np.atleast_1d(value).astype(np.uint64))
 
 
 def _mix(value: NDArray[np.uint64], salt: Ints | int) -> Hashes:
     return _scramble(_scramble(value) + _scramble(np.asarray(salt, dtype=np.int64)))
 
 
+def _is_constant(colour: Hashes) -> bool:
+    """Whether there is one colour only, which tells nothing apart."""
+    return not len(colour) or bool((colour == colour[0]).all())
+
+
 def _combine(*columns: Hashes) -> Hashes:
+    """One colour for each different row of these columns."""
+    if len(columns) == 1:
+        return columns[0]
     mixed = np.zeros_like(columns[0])
     for position, column in enumerate(columns):
         # salted by its place: (a, b) and (b, a) are different

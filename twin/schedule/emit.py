@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Kernel
 from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Compute, Op, Phase, Start, Wait
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Emitter:
     """Appends ops to a list under a common name prefix."""
 
@@ -20,10 +20,8 @@ class Emitter:
 
     def under(self, part: str, *, phase: Phase | None = None, layer: int | None = None) -> Emitter:
         """Return an emitter into the same list with a longer prefix."""
-        return replace(
-            self, prefix=f"{self.prefix}{part}/", phase=phase or self.phase,
-            layer=self.layer if layer is None else layer,
-        )  # fmt: skip
+        return Emitter(f"{self.prefix}{part}/", phase or self.phase, self.layer if layer is None else layer,
+                       self.ops)  # fmt: skip
 
     def compute(self, name: str, kernel: Kernel) -> None:
         """Append device work."""

@@ -52,9 +52,9 @@ class WeightGathers:
         return overlap.prefetch_depth if overlap.all_gather else 0
 
     def _start_until(self, end: int) -> None:
-        if self.job.concrete_grid.z == 1:
-            return
         for emit, unit in self.units[len(self._started) : end]:
+            if unit.linears[0].z == 1:
+                return
             size = unit.gathered_elements * self.job.element_bytes
             name = f"{unit.name}/all_gather_z"
             self._started.append(emit.start("all_gather", "z_gather", size, name))

@@ -84,37 +84,37 @@ class Shapes:
         """The job's grid."""
         return self.job.concrete_grid
 
-    @property
+    @cached_property
     def sequences(self) -> int:
         """Sequences of one micro-step on one rank."""
         return self.job.concrete_micro_sequences
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Letter m: tokens of one micro-step on one rank."""
         return self.sequences * self.job.model.sequence
 
-    @property
+    @cached_property
     def hidden_x(self) -> int:
         """Local width of the residual stream."""
         return self.job.model.hidden // self.grid.x
 
-    @property
+    @cached_property
     def heads_y(self) -> int:
         """Local attention heads."""
         return self.job.model.heads // self.grid.y
 
-    @property
+    @cached_property
     def mlp_y(self) -> int:
         """Local width inside the MLP, after its activation."""
         return self.job.model.mlp_hidden // self.grid.y
 
-    @property
+    @cached_property
     def mlp_up_y(self) -> int:
         """Local width before the MLP's activation: with SwiGLU a gate and an up part."""
         return self.job.model.block_linears["mlp_up"][0] // self.grid.y
 
-    @property
+    @cached_property
     def vocabulary_y(self) -> int:
         """Local vocabulary rows of the head, padded to a multiple of y."""
         return -(-self.job.model.vocabulary // self.grid.y)

@@ -3,10 +3,13 @@
 from twin.show.compare import comparison
 from twin.show.console import answer, print_json, progress
 from twin.show.machines import machine, machine_list, models
-from twin.show.step import choice, own_step, step
+from twin.show.search import search, search_object
+from twin.show.step import choice, every_rank, own_step, step
+from twin.show.study import study, study_object
 from twin.show.validation import measurements, published
 
 __all__ = [
-    "answer", "choice", "comparison", "machine", "machine_list", "measurements", "models", "own_step", "print_json",
-    "progress", "published", "step",
+    "answer", "choice", "comparison", "every_rank", "machine", "machine_list", "measurements",
+    "models", "own_step", "print_json", "progress", "published", "search", "search_object", "step",
+    "study", "study_object",
 ]  # fmt: skip

@@ -14,12 +14,16 @@ from twin.description.units import format_si
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
+    from twin.description.job import Job
     from twin.engine.report import Report
     from twin.engine.simulate import Simulation
     from twin.study.choose import Choice
+    from twin.study.every_rank import EveryRank
 
 
 BAR_WIDTH = 30
+LEAST_SHOWN = 1e-6
+"""Shorter waits for peers, as a share of the step, are rounding."""
 
 
 def _percent(part: float, whole: float) -> str:
@@ -34,7 +38,50 @@ def step(
     simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
 ) -> None:
     """Print a simulated step."""
-    console, job, total = make_console(), simulation.job, figures.step_seconds
+    console = make_console()
+    headline(console, simulation.job, figures)
+    parts(console, simulation.job, figures, several=simulation.partition.rank_classes > 1)
+    _memory(console, figures)
+    if "step_seconds_interval" in answer:
+        low, high = answer["step_seconds_interval"]
+        console.print(
+            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
+        )
+    classes = simulation.partition.rank_classes
+    ending(
+        console,
+        simulation,
+        f"{classes} {'class' if classes == 1 else 'classes'} of ranks",
+        answer,
+        out,
+    )
+
+
+def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) -> None:
+    """Print a step in which every rank was simulated, and how it varies with the seed."""
+    console, every = make_console(), found.simulation
+    headline(console, every.job, found.figures)
+    parts(console, every.job, found.figures, several=True)
+    folded = every.nominal.step_seconds
+    console.print(
+        f"\nDevice speeds, jitter and noise drawn with seed {every.seed}; the folded engine, which lets all wait for "
+        f"the slowest device expected, gives {folded:.3f} s ({100 * (every.step_seconds / folded - 1):+.1f} %)."
+    )
+    if (seeds := answer.get("seeds")) is not None:
+        console.print(f"\nOver {seeds['count']} seeds (p10, p50, p90):")
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, key in (("step", "step_seconds"), ("compute", "compute_seconds"),
+                          ("exposed communication", "exposed_communication_seconds"),
+                          ("idle (host, skew)", "idle_seconds")):  # fmt: skip
+            table.add_row(f"  {name}", *(f"{seeds[key][p]:9.3f} s" for p in ("p10", "p50", "p90")))
+        console.print(table)
+    _memory(console, found.figures)
+    ending(console, every.nominal, f"each of {every.job.ranks:,} ranks", answer, out)
+
+
+def headline(console: Console, job: Job, figures: Report) -> None:
+    """Print what was simulated, and the figures of the whole step."""
+    total = figures.step_seconds
     title = "" if job.name == job.model.name else f"{escape(job.name)}: "
     console.print(
         f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
@@ -60,14 +107,6 @@ def step(
         f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
         f"({format_si(figures.model_flops_per_second, 'FLOP/s')})\n"
     )
-    _parts(console, simulation, figures)
-    _memory(console, figures)
-    if "step_seconds_interval" in answer:
-        low, high = answer["step_seconds_interval"]
-        console.print(
-            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
-        )
-    _ending(console, simulation, answer, out)
 
 
 def own_step(
@@ -83,14 +122,21 @@ def own_step(
         f"\n[bold]{figures.step_seconds:.3f} s[/] per step, "
         f"{format_si(answer['hardware_flops_per_second'], 'FLOP/s')} in matrix products\n"
     )
-    _parts(console, simulation, figures)
-    _ending(console, simulation, answer, out)
+    classes = simulation.partition.rank_classes
+    parts(console, job, figures, several=classes > 1)
+    ending(
+        console,
+        simulation,
+        f"{classes} {'class' if classes == 1 else 'classes'} of ranks",
+        answer,
+        out,
+    )
 
 
-def _parts(console: Console, simulation: Simulation, figures: Report) -> None:
-    """Where the step of a rank goes."""
-    job, total = simulation.job, figures.step_seconds
-    if simulation.partition.rank_classes > 1:
+def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None:
+    """Print where the step of a rank goes; `several` says that ranks differ."""
+    total = figures.step_seconds
+    if several:
         console.print("Where the step of a rank goes, mean over all ranks:")
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(4):
@@ -107,16 +153,18 @@ def _parts(console: Console, simulation: Simulation, figures: Report) -> None:
             f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour)
         )
     console.print(table)
+    waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > LEAST_SHOWN * total}
+    if waiting:
+        by_axis = ", ".join(f"{axis} {seconds:.3f} s" for axis, seconds in waiting.items())
+        console.print(f"  of it waiting for a group's last member to come: {by_axis}")
 
 
-def _ending(
-    console: Console, simulation: Simulation, answer: Mapping[str, Any], out: Path | None
-) -> None:
-    """How it was simulated, and what to be aware of."""
+def ending(console: Console, simulation: Simulation, simulated: str, answer: Mapping[str, Any],
+           out: Path | None) -> None:  # fmt: skip
+    """Print how it was simulated, and what to be aware of."""
     job = simulation.job
     console.print(
-        f"\n{len(simulation.program):,} ops per rank, {simulation.partition.rank_classes} "
-        f"{'class' if simulation.partition.rank_classes == 1 else 'classes'} of ranks simulated, "
+        f"\n{len(simulation.program):,} ops per rank, {simulated} simulated, "
         f"{answer['wall_seconds']:.2f} s"
     )
     if simulation.global_links_left_out:

@@ -15,9 +15,14 @@ from twin.description.grid import Grid, factorizations
 from twin.description.job import Job, check_grid
 from twin.description.problems import DescriptionError, fail
 from twin.engine.simulate import Simulation, simulate
-from twin.study.ranking import communication_seconds
+from twin.study.search.candidates import candidates as all_candidates
+from twin.study.search.candidates import on_grid
 
 CANDIDATES = 10
+LONG = 3
+"""Candidates with more micro-steps than this are compared by rehearsals before any is simulated."""
+CLOSE = 1.001
+"""Of these, all are simulated that the fastest rehearsal leaves behind by no more than this."""
 MOST_CLASSES = 64
 """A candidate that folds into more classes is first tried without contention on global links."""
 
@@ -43,24 +48,12 @@ def is_concrete(job: Job) -> bool:
 
 def with_grid(job: Job, grid: Grid) -> Job | None:
     """Return the job on a grid with a micro-batch that fits, or None."""
-    placed = job.model_copy(update={"grid": grid})
-    if check_grid(placed, grid):
-        return None
-    if job.batch.micro_sequences != "auto":
-        return placed if memory_use(placed).fits else None
-    micro = largest_micro_sequences(placed)
-    if micro is None:
-        return None
-    resolved = with_micro_sequences(placed, micro)
-    return None if check_grid(resolved, grid) else resolved
+    return next((c.job(job) for c in on_grid(job, grid) if c.feasible), None)
 
 
 def candidates(job: Job) -> list[Job]:
     """Every feasible grid of a job, best first by the published model."""
-    placed = [found for grid in factorizations(job.ranks) if (found := with_grid(job, grid))]
-    return sorted(
-        placed, key=lambda j: (communication_seconds(j, j.concrete_grid), j.concrete_grid.sizes)
-    )
+    return [candidate.job(job) for candidate in all_candidates(job) if candidate.feasible]
 
 
 def choose(job: Job, *, most: int = CANDIDATES,
@@ -76,8 +69,9 @@ def choose(job: Job, *, most: int = CANDIDATES,
         raise fail("grid", f"auto: no grid of {job.ranks} ranks keeps the rules and fits into the memory of "
                    f"{job.machine.device.name}; {_why(job)}")  # fmt: skip
     simulations = []
-    for number, candidate in enumerate(ranked[:most]):
-        progress(number, min(most, len(ranked)))
+    entered = _worth_simulating(ranked[:most])
+    for number, candidate in enumerate(entered):
+        progress(number, len(entered))
         simulations.append(simulate(candidate, most_classes=MOST_CLASSES))
     simulations.sort(key=lambda s: s.step_seconds)
     # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
@@ -88,6 +82,33 @@ def choose(job: Job, *, most: int = CANDIDATES,
             break
         simulations.sort(key=lambda s: s.step_seconds)
     return Choice(tuple(simulations), len(ranked))
+
+
+def _worth_simulating(candidates: list[Job]) -> list[Job]:
+    """Leave out, of candidates that are long to simulate, those that a rehearsal finds slower."""
+    long = [job for job in candidates if job.micro_steps > LONG]
+    if len(long) < 2:
+        return candidates
+    seconds = {id(job): rehearsed_seconds(job) for job in long}
+    fastest = min(seconds.values())
+    return [job for job in candidates if seconds.get(id(job), 0.0) <= CLOSE * fastest]
+
+
+def rehearsed_seconds(job: Job) -> float:
+    """Work out the step of a job with many micro-steps from steps with one and with two.
+
+    Micro-steps are alike: what a second one adds to one, every further one adds.
+    """
+    one, two = (
+        simulate(_shortened(job, steps), most_classes=MOST_CLASSES).step_seconds for steps in (1, 2)
+    )
+    return one + (job.micro_steps - 1) * (two - one)
+
+
+def _shortened(job: Job, micro_steps: int) -> Job:
+    grid = job.concrete_grid
+    sequences = grid.data * grid.z * job.concrete_micro_sequences * micro_steps
+    return job.model_copy(update={"batch": job.batch.model_copy(update={"sequences": sequences})})
 
 
 def _with_micro(job: Job) -> Job:

@@ -37,8 +37,12 @@ def default_ranks(simulation: Simulation) -> list[int]:
 
 
 def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any],
-              ranks: Sequence[int] | None, *, overwrite: bool) -> None:  # fmt: skip
-    """Write `manifest.json`, `events.parquet`, `classes.parquet`, `job.yaml`, `timeline.html`."""
+              ranks: Sequence[int] | None, *, overwrite: bool,
+              tables: Mapping[str, pa.Table] | None = None) -> None:  # fmt: skip
+    """Write `manifest.json`, `events.parquet`, `classes.parquet`, `job.yaml`, `timeline.html`.
+
+    `tables` are further Parquet files by name.
+    """
     chosen = list(ranks or default_ranks(simulation))
     events = _events(simulation, chosen)
     job = simulation.job
@@ -50,28 +54,24 @@ def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any
         "seed": job.seed,
         "figures": {k: v for k, v in figures.items() if k != "wall_seconds"},
         "ranks_written": chosen,
-        "classes": [
-            {"representative": int(r), "ranks": int(n)}
-            for r, n in zip(
-                simulation.partition.representatives,
-                np.bincount(simulation.partition.rank_class),
-                strict=True,
-            )
-        ],
     }
-    rank_class = pa.table(
-        {
-            "rank": np.arange(job.ranks, dtype=np.int32),
-            "class": simulation.partition.rank_class.astype(np.int32),
-        }
-    )
+    class_of_rank, rank_class = simulation.partition.rank_class, None
+    if class_of_rank.min() >= 0:  # a rank of each class was simulated, and stands for it
+        manifest["classes"] = [
+            {"representative": int(rank), "ranks": int(count)}
+            for rank, count in zip(
+                simulation.partition.representatives, np.bincount(class_of_rank), strict=True
+            )
+        ]
+        columns = {"rank": np.arange(job.ranks), "class": class_of_rank}
+        rank_class = pa.table({name: of.astype(np.int32) for name, of in columns.items()})
     extra = {
         "job.yaml": yaml.safe_dump(
             job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
         ),
         "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN], len(chosen)),
     }
-    write_trace(directory, manifest, events, rank_class, extra, overwrite=overwrite)
+    write_trace(directory, manifest, events, rank_class, extra, tables, overwrite=overwrite)
 
 
 def timeline_page(

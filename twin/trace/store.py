@@ -30,7 +30,8 @@ MOST_MANIFEST_BYTES = 16 << 20
 MOST_EVENTS = 20_000_000
 MOST_TABLE_BYTES = 4 << 30
 """Of an event table in memory."""
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 18
+"""Dictionaries come with every batch anew, so small ones cost much; large ones unpack much at once."""
 CLASS_SCHEMA = pa.schema([pa.field("rank", pa.int32()), pa.field("class", pa.int32())])
 
 
@@ -43,16 +44,17 @@ class Trace:
 
 
 def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
-                rank_class: pa.Table | None = None, texts: Mapping[str, str] | None = None, *,
-                overwrite: bool = False) -> None:  # fmt: skip
+                rank_class: pa.Table | None = None, texts: Mapping[str, str] | None = None,
+                more: Mapping[str, pa.Table] | None = None, *, overwrite: bool = False) -> None:  # fmt: skip
     """Write a run.
 
     `rank_class`, for folded runs, says which simulated rank stands for each rank; `texts` are
-    further files by name (the resolved job, a timeline page). An existing
+    further files by name (the resolved job, a timeline page), `more` further tables. An existing
     directory is replaced only if it is a run itself and `overwrite` is set.
     """
     with written_whole(directory, MANIFEST, "run of Fourfold", overwrite=overwrite) as temporary:
         tables = {EVENTS: events} | ({} if rank_class is None else {CLASSES: rank_class})
+        tables |= more or {}
         for name, table in tables.items():
             pq.write_table(table, temporary / name, compression="zstd")
         digests = {name: _digest(temporary / name) for name in tables}
@@ -132,7 +134,7 @@ def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
                    f"{MOST_EVENTS:,} and {MOST_TABLE_BYTES:,}. Trace fewer steps")  # fmt: skip
     batches: list[pa.RecordBatch] = []
     size: dict[int, int] = {}  # by address, for batches share dictionaries
-    for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+    for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
         batches.append(batch)
         parts = [
             *batch.columns,

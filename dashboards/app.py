@@ -1,0 +1,145 @@
+"""The application: frame, menu, addresses."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.parse import urlencode
+
+import dash_mantine_components as dmc
+import flask
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from dashboards.catalog import Catalog
+from dashboards.page import Context, Page
+from dashboards.pages import PAGES
+from dashboards.parts import aria, problem
+from dashboards.query import query_of
+from dashboards.security import guard, policy
+from dashboards.settings import Settings
+from twin.description.problems import DescriptionError
+
+INDEX = """<!DOCTYPE html>
+<html lang="en">
+  <head>
+    {%metas%}
+    <title>{%title%}</title>
+    {%favicon%}
+    {%css%}
+  </head>
+  <body>
+    {%app_entry%}
+    <footer>{%config%}{%scripts%}{%renderer%}</footer>
+  </body>
+</html>
+"""
+
+
+def create_app(settings: Settings) -> Dash:
+    """Make the application."""
+    server = flask.Flask("fourfold")
+    app = Dash(
+        "dashboards", server=cast("Any", server), title="Fourfold", update_title="", suppress_callback_exceptions=True,
+        serve_locally=True, compress=False, index_string=INDEX, routes_pathname_prefix="/",
+        requests_pathname_prefix=settings.prefix, assets_folder="assets",
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+    )  # fmt: skip
+    context = Context(settings, Catalog(settings.root))
+    pages = list(PAGES)
+    app.layout = frame(pages, settings)
+    _route(app, pages, context)
+    _keep_state(app)
+    for page in pages:
+        page.register(app, context)
+    guard(server, settings, policy(app.csp_hashes()))
+    return app
+
+
+def frame(pages: list[Page], settings: Settings) -> Component:
+    """What stands around every page."""
+    hidden: dict[str, Any] = {"aria-hidden": "true"}
+    links = [
+        dmc.NavLink(
+            label=page.title,
+            href=settings.prefix.rstrip("/") + page.path,
+            id={"type": "link", "path": page.path},
+        )
+        for page in pages
+    ]
+    return dmc.MantineProvider(
+        [
+            dcc.Location(id="address", refresh="callback-nav"),
+            dcc.Store(id="state"),
+            html.A("Skip to content", href="#content", className="skip"),
+            dmc.AppShell(
+                [
+                    dmc.AppShellHeader(
+                        dmc.Group(
+                            [dmc.Text("Fourfold", fw=700, size="lg"),
+                             dmc.ColorSchemeToggle(
+                                 lightIcon=html.Span("☀", **hidden),
+                                 darkIcon=html.Span("☾", **hidden), id="theme", size="lg",
+                                 variant="default", **aria("Light or dark"))],
+                            justify="space-between", h="100%", px="md",
+                        )
+                    ),
+                    dmc.AppShellNavbar(html.Nav(links, **aria("Pages")), p="xs"),
+                    dmc.AppShellMain(html.Div(id="content", role="region", **aria("Page"))),
+                ],
+                header={"height": 52}, navbar={"width": 190, "breakpoint": "sm", "collapsed": {"mobile": False}},
+                padding="md",
+            ),
+        ],
+        defaultColorScheme="auto",
+    )  # fmt: skip
+
+
+def _route(app: Dash, pages: list[Page], context: Context) -> None:
+    by_path = {page.path: page for page in pages}
+    prefix = context.settings.prefix.rstrip("/")
+
+    @app.callback(
+        Output("content", "children"), Output({"type": "link", "path": ALL}, "href"),
+        Output({"type": "link", "path": ALL}, "active"),
+        Input("address", "pathname"), Input("address", "search"),
+    )  # fmt: skip
+    def show(pathname: str | None, search: str | None) -> tuple[Component, list[str], list[bool]]:
+        path = (pathname or "/").removeprefix(prefix) or "/"
+        query = query_of(search)
+        page = by_path.get(path)
+        return (
+            content(page, context, query),
+            [prefix + p.path + carried(p, query) for p in pages],
+            [p is page for p in pages],
+        )
+
+
+def content(page: Page | None, context: Context, query: dict[str, str]) -> Component:
+    """Show a page, or say why it cannot be shown."""
+    if page is None:
+        return problem("There is no such page; choose one on the left.")
+    try:
+        shown: Component = page.shown(context, query)
+    except DescriptionError as error:
+        shown = problem(str(error))
+    return html.Div([dmc.Title(page.title, order=1, size="h2", mb="sm"), shown])
+
+
+def carried(page: Page, query: dict[str, str]) -> str:
+    """Return the part of an address that a link to a page takes along."""
+    kept = {key: query[key] for key in page.needs.split(",") if key in query}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def _keep_state(app: Dash) -> None:
+    """Write the values of a page's controls into the address, without loading anything."""
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "keep"),
+        Output("state", "data"), Input({"type": "state", "key": ALL}, "value"),
+        State({"type": "state", "key": ALL}, "id"), prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "download"),
+        Output({"type": "csv", "table": ALL}, "n_clicks"), Input({"type": "csv", "table": ALL}, "n_clicks"),
+        prevent_initial_call=True,
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""What a run's collectives took, and what the twin's library model says about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+
+from dashboards.catalog import Entry
+from dashboards.events import Events
+from twin.cost.collective import collective_cost
+from twin.description.grid import Axis, Grid
+from twin.description.job import Job
+from twin.description.library import CollectiveKind
+from twin.description.load import load_job
+from twin.description.problems import DescriptionError
+from twin.engine.layout import Layout, groups_of
+from twin.engine.pricing import price
+from twin.engine.program import compile_program
+from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.step import generate
+
+KINDS: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
+BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
+"""Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes."""
+CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
+LINK_NAMES = {
+    "nic": "NIC",
+    "link": "link inside a node",
+    "port": "switch port",
+    "uplink": "global links of a group",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Collectives of one name and size. Times are medians over ranks, layers and steps, nanoseconds."""
+
+    name: str
+    kind: str
+    axis: str
+    stream: str
+    members: int
+    bytes: float
+    count: float
+    """Of one rank in one step."""
+    transfer_ns: float
+    transfer_p90_ns: float
+    skew_ns: float
+    """From a rank's own arrival until the last member's."""
+    total_transfer_ns: float
+    total_skew_ns: float
+
+    @property
+    def bus_bytes_per_second(self) -> float:
+        """Bus bandwidth of the median transfer."""
+        share = (self.members - 1) / self.members
+        return (
+            BUS_FACTOR.get(self.kind, 1.0) * share * self.bytes / (self.transfer_ns / 1e9)
+            if self.transfer_ns
+            else 0.0
+        )
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """All collectives of a run by name and size."""
+
+    rows: tuple[Row, ...]
+    ranks: int
+    steps: int
+
+    @property
+    def transfer_seconds_per_rank(self) -> float:
+        """Of one rank in one step, overlapping or not."""
+        return (
+            sum(row.total_transfer_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
+        )
+
+    @property
+    def skew_seconds_per_rank(self) -> float:
+        """Of one rank in one step."""
+        return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
+
+
+def collectives_of(events: Events, grid: Grid) -> Collectives:
+    """Group a run's collectives by name, stream and size."""
+    ranks, steps = len(events.ranks), len(events.steps)
+    chosen = np.flatnonzero(events.kind.are("collective"))
+    if not len(chosen):
+        return Collectives((), ranks, steps)
+    keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(
+        np.float64
+    )
+    _, inverse = np.unique(
+        np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True
+    )
+    order = np.argsort(inverse.reshape(-1), kind="stable")
+    bounds = np.flatnonzero(np.diff(inverse.reshape(-1)[order], prepend=-1, append=-2))
+    rows = []
+    for a, b in pairwise(bounds):
+        at = chosen[order[a:b]]
+        transfer = events.end_ns[at] - events.start_ns[at]
+        skew = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
+        first = int(at[0])
+        axis, name = events.axis[first], events.name[first]
+        rows.append(Row(
+            name=name, kind=kind_of(name), axis=axis, stream=events.stream[first],
+            members=grid.size(cast("Axis", axis)) if axis else 1, bytes=float(events.bytes[first]),
+            count=len(at) / max(ranks * steps, 1), transfer_ns=float(np.median(transfer)),
+            transfer_p90_ns=float(np.percentile(transfer, 90)), skew_ns=float(np.median(skew)),
+            total_transfer_ns=float(transfer.sum()), total_skew_ns=float(skew.sum()),
+        ))  # fmt: skip
+    return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
+
+
+def kind_of(name: str) -> str:
+    """Say which collective a name means.
+
+    >>> kind_of("mlp_up/all_gather_z"), kind_of("norm")
+    ('all_gather', '')
+    """
+    return next((kind for kind in KINDS if kind in name), "")
+
+
+def job_of(entry: Entry) -> Job | None:
+    """Return the job of a run as the twin knows it; None where it does not."""
+    described = entry.head.get("job")
+    if not isinstance(described, dict):
+        return None
+    try:
+        return load_job({k: v for k, v in described.items() if k != "train"})
+    except DescriptionError:
+        return None
+
+
+def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
+    """Bus bandwidth against bytes of each collective and axis, alone on this run's placement."""
+    job = job_of(entry)
+    if job is None or job.grid == "auto":
+        return []
+    library = job.machine.libraries[job.library or job.machine.library]
+    layout = Layout.of(job)
+    used = dict.fromkeys(
+        (kind, COMMUNICATOR_AXIS[c]) for c, kind, _ in compile_program(generate(job), job).calls
+    )
+    curves = []
+    for kind, axis in used:
+        groups = groups_of(job.concrete_grid, axis, layout)
+        members = groups.members.shape[1]
+        placement = groups.placements[groups.pattern[0]]
+        found = [
+            collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES
+        ]
+        factor = BUS_FACTOR[kind] * (members - 1) / members
+        curves.append({
+            "kind": kind, "axis": axis, "bytes": list(CURVE_BYTES),
+            "bus": [factor * size / one.seconds for size, one in zip(CURVE_BYTES, found, strict=True)],
+            "algorithm": [f"{one.algorithm}, {one.protocol}" for one in found],
+        })  # fmt: skip
+    return curves
+
+
+def link_loads(entry: Entry) -> list[dict[str, Any]]:
+    """Bytes that a step moves over each kind of link, and for how much of the step that is work at full rate."""
+    job, figures = job_of(entry), entry.head.get("figures")
+    step = figures.get("step_seconds") if isinstance(figures, dict) else None
+    if job is None or job.grid == "auto" or not isinstance(step, int | float) or step <= 0:
+        return []
+    program, layout = compile_program(generate(job), job), Layout.of(job)
+    axes = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
+    groups = {axis: groups_of(job.concrete_grid, axis, layout) for axis in axes}
+    library = job.machine.libraries[job.library or job.machine.library]
+    prices = price(job.machine, library, program.calls, cast("Any", groups), layout)
+    calls = np.bincount([t for c, t in zip(program.code, program.target, strict=True) if c == 1],
+                        minlength=len(program.calls))  # fmt: skip
+    moved = np.zeros(len(prices.capacity))
+    for axis, edges in prices.edges.items():
+        per_label = [
+            sum(size * calls[call] for call, size in label.items())
+            for label in prices.label_bytes[axis]
+        ]
+        if len(edges.label):
+            np.add.at(moved, edges.resource, np.array(per_label)[edges.label])
+    rows = []
+    kinds = (
+        np.array([prices.kind_of(r) for r in range(len(moved))])
+        if len(moved) < 2_000_000
+        else np.array([])
+    )
+    for kind, name in LINK_NAMES.items():
+        at = (
+            np.flatnonzero((kinds == kind) & (moved > 0))
+            if len(kinds)
+            else np.zeros(0, dtype=np.int64)
+        )
+        if len(at):
+            worst = at[np.argmax(moved[at] / prices.capacity[at])]
+            rows.append({
+                "link": name, "loaded ones": len(at), "GB a step, mean": round(float(moved[at].mean()) / 1e9, 3),
+                "GB a step, most": round(float(moved[at].max()) / 1e9, 3),
+                "rate (GB/s)": round(float(prices.capacity[worst]) / 1e9, 2),
+                "share of the step (%)": round(100 * float(moved[worst] / prices.capacity[worst]) / step, 2),
+            })  # fmt: skip
+    return rows

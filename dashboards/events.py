@@ -1,0 +1,159 @@
+"""A run's events as numpy columns, which is what figures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dashboards.catalog import Catalog, Entry
+from twin.description.grid import AXES, Grid
+from twin.description.problems import DescriptionError, fail
+from twin.trace.store import EVENTS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+CATEGORIES = ("compute", *AXES[::-1], "wait")
+"""What an event is: compute, a collective by its axis, a wait of the compute stream."""
+
+MOST_READ_BYTES = 16 << 20
+"""Of a run that is read for its step alone."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column of words: codes, and what they stand for."""
+
+    code: NDArray[np.int32]
+    words: tuple[str, ...]
+
+    def __getitem__(self, row: int) -> str:
+        """Return one row's word; empty if it has none."""
+        code = int(self.code[row])
+        return self.words[code] if code >= 0 else ""
+
+    def are(self, word: str) -> NDArray[np.bool_]:
+        """Say of every row whether it has this word."""
+        if word not in self.words:
+            return np.zeros(len(self.code), dtype=bool)
+        return np.asarray(self.code == self.words.index(word))
+
+
+@dataclass(frozen=True)
+class Events:
+    """All events of a run, sorted as in the file: by rank, then program order. Times in nanoseconds."""
+
+    rank: NDArray[np.int32]
+    step: NDArray[np.int32]
+    layer: NDArray[np.int32]
+    """-1 where an op belongs to no layer."""
+    group: NDArray[np.int32]
+    """Number of the group within its axis; -1 for compute."""
+    start_ns: Ints
+    end_ns: Ints
+    arrival_ns: Ints
+    bytes: Floats
+    flops: Floats
+    category: NDArray[np.int8]
+    """Index into CATEGORIES."""
+    kind: Words
+    stream: Words
+    op: Words
+    name: Words
+    phase: Words
+    axis: Words
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.rank)
+
+    @property
+    def ranks(self) -> Ints:
+        """Ranks with events, ascending."""
+        return np.unique(self.rank).astype(np.int64)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps with events."""
+        return [int(step) for step in np.unique(self.step)]
+
+
+def events_of(catalog: Catalog, entry: Entry) -> Events:
+    """Read a run's events, or take those read before. Raises DescriptionError."""
+    if entry.kind not in ("predicted", "measured"):
+        raise fail(entry.label, f"is a {entry.kind}, not a run; choose a run on the page Runs")
+    return catalog.kept(entry, "events", lambda: columns(catalog.trace(entry).events))
+
+
+def columns(table: pa.Table) -> Events:
+    """Turn an event table into columns."""
+
+    def numbers(name: str, missing: int = -1) -> Any:
+        column = table.column(name)
+        return (column.fill_null(missing) if column.null_count else column).to_numpy()
+
+    kind, axis = words(table.column("kind")), words(table.column("axis"))
+    category = np.zeros(table.num_rows, dtype=np.int8)
+    for number, name in enumerate(CATEGORIES[1:-1], start=1):
+        category[axis.are(name)] = number
+    category[kind.are("wait")] = len(CATEGORIES) - 1
+    category[kind.are("compute")] = 0
+    return Events(
+        rank=numbers("rank"), step=numbers("step"), layer=numbers("layer"), group=numbers("group"),
+        start_ns=numbers("start_ns"), end_ns=numbers("end_ns"), arrival_ns=numbers("arrival_ns"),
+        bytes=numbers("bytes"), flops=numbers("flops"), category=category, kind=kind,
+        stream=words(table.column("stream")), op=words(table.column("op")), name=words(table.column("name")),
+        phase=words(table.column("phase")), axis=axis,
+    )  # fmt: skip
+
+
+def words(column: pa.ChunkedArray) -> Words:
+    """Turn a column of words into codes."""
+    if not pa.types.is_dictionary(column.type):
+        column = pc.dictionary_encode(column)
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = whole.chunk(0) if whole.num_chunks else pa.array([], column.type)
+    codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Words(codes, tuple(str(word) for word in whole.dictionary.to_pylist()))
+
+
+def grid_of(entry: Entry) -> Grid:
+    """Read the grid of a run's job. Raises DescriptionError if there is none."""
+    job = entry.head.get("job")
+    grid = job.get("grid") if isinstance(job, Mapping) else None
+    try:
+        return Grid.model_validate(grid)
+    except ValueError:
+        raise fail(entry.label, "its job names no grid") from None
+
+
+def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
+    """Return the length of a run's step: as its manifest says, or the median of those recorded.
+
+    None for what is no run, is damaged, or is too large to be read for this alone.
+    """
+    figures = entry.head.get("figures")
+    said = figures.get("step_seconds") if isinstance(figures, Mapping) else None
+    if isinstance(said, int | float):
+        return float(said)
+    if entry.kind != "measured" or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES:
+        return None
+
+    def median() -> float | None:
+        try:
+            events = events_of(catalog, entry)
+        except DescriptionError:
+            return None
+        lengths = sorted(
+            int(events.end_ns[at].max() - events.arrival_ns[at].min())
+            for at in (events.step == step for step in events.steps)
+        )
+        return lengths[(len(lengths) - 1) // 2] / 1e9 if lengths else None
+
+    return catalog.kept(entry, "step", median)

@@ -1,0 +1,1 @@
+"""Figures as pure functions: tables and numbers in, a Plotly figure out."""

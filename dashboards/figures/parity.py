@@ -1,0 +1,65 @@
+"""Predicted against measured: on the diagonal they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from dashboards.events import Floats
+from dashboards.parts import finished
+
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
+
+
+MOST_POINTS = 5000
+"""Of more points only the longest ops are drawn; the table has all."""
+
+
+def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Sequence[str], *, unit: str = "seconds",
+           axes: tuple[str, str] = ("predicted", "measured")) -> go.Figure:  # fmt: skip
+    """Scatter on log-log axes, one colour and symbol for each sort, and lines at equal and at ± 20 %."""
+    figure = go.Figure()
+    good = (predicted > 0) & (measured > 0)
+    if good.sum() > MOST_POINTS:
+        good &= measured >= np.sort(measured[good])[-MOST_POINTS]
+    for number, sort in enumerate(dict.fromkeys(sorts)):
+        at = np.flatnonzero(good & (np.array(sorts) == sort))
+        figure.add_trace(go.Scatter(
+            x=measured[at], y=predicted[at], mode="markers", name=sort, text=[names[i] for i in at.tolist()],
+            marker={"color": COLOURS[number % 7], "symbol": SYMBOLS[number % 7], "size": 7, "opacity": 0.75},
+            hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>"))  # fmt: skip
+    if good.any():
+        both = np.concatenate([predicted[good], measured[good]])
+        ends = np.array([both.min() / 1.3, both.max() * 1.3])
+        for factor, dash in ((1.0, "solid"), (1.2, "dot"), (1 / 1.2, "dot")):
+            figure.add_trace(go.Scatter(x=ends, y=ends * factor, mode="lines", hoverinfo="skip", showlegend=False,
+                                        line={"color": GREY, "dash": dash, "width": 1}))  # fmt: skip
+    figure.update_xaxes(type="log", title=f"{axes[1]}, {unit}")
+    figure.update_yaxes(type="log", title=f"{axes[0]}, {unit}")
+    return finished(figure)
+
+
+def errors_by_size(
+    size: Floats, error: Floats, sorts: Sequence[str], names: Sequence[str]
+) -> go.Figure:
+    """Relative error against size, for each sort."""
+    figure = go.Figure()
+    shown = (size > 0) & ~np.isnan(error)
+    if shown.sum() > MOST_POINTS:
+        shown &= size >= np.sort(size[shown])[-MOST_POINTS]
+    for number, sort in enumerate(dict.fromkeys(sorts)):
+        at = np.flatnonzero((np.array(sorts) == sort) & shown)
+        figure.add_trace(go.Scatter(
+            x=size[at], y=100 * error[at], mode="markers", name=sort, text=[names[i] for i in at.tolist()],
+            marker={"color": COLOURS[number % 7], "symbol": SYMBOLS[number % 7], "size": 7, "opacity": 0.75},
+            hovertemplate="%{text}<br>%{x:.3s}<br>%{y:+.1f} %<extra></extra>"))  # fmt: skip
+    figure.add_hline(y=0, line_color=GREY)
+    figure.update_xaxes(
+        type="log", title="flops of compute, bytes of collectives", exponentformat="SI"
+    )
+    figure.update_yaxes(title="predicted over measured, less one, %")
+    return finished(figure)

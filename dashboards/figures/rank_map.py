@@ -1,0 +1,49 @@
+"""A figure of every rank over the grid: what is slow in a row or a column is slow along an axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from dashboards.events import Floats
+from dashboards.parts import finished
+from twin.description.grid import Grid
+
+MOST_NAMED = 4096
+"""Of more ranks the pointer shows the number alone."""
+
+
+def rank_map(values: Floats, grid: Grid, label: str) -> go.Figure:
+    """Draw (data, z) downwards and (y, x) across; customdata is the rank.
+
+    `values` are (ranks,), NaN where nothing is known.
+    """
+    rows, columns = grid.data * grid.z, grid.y * grid.x
+    ranks = np.arange(grid.ranks).reshape(rows, columns)
+    where = (
+        [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MOST_NAMED else None
+    )
+    figure = go.Figure(
+        go.Heatmap(
+            z=values.reshape(rows, columns), customdata=ranks, colorscale="Cividis", colorbar={"title": label},
+            text=where, hovertemplate="%{text}<br>%{z:.5g}<extra></extra>" if where else
+            "rank %{customdata}<br>%{z:.5g}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title=f"y × x ({grid.y} × {grid.x}), x fastest")
+    figure.update_yaxes(title=f"data × z ({grid.data} × {grid.z}), z fastest", autorange="reversed")
+    return finished(figure)
+
+
+def _place(grid: Grid, rank: int) -> str:
+    return f"rank {rank}: " + ", ".join(
+        f"{axis} {at}" for axis, at in grid.coordinates(rank).items()
+    )
+
+
+def spread(values: Floats, label: str) -> go.Figure:
+    """How the figure is spread over ranks."""
+    figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=60, marker_color="#0072B2"))
+    figure.update_xaxes(title=label)
+    figure.update_yaxes(title="ranks")
+    return finished(figure, bargap=0.02)

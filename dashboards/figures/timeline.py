@@ -1,0 +1,198 @@
+"""The timeline: bars where they are few enough to be drawn and read, else a picture of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from dashboards.colours import DIVERGING, KINDS
+from dashboards.events import CATEGORIES, Events
+from dashboards.parts import finished, seconds
+from dashboards.timeline.raster import coverage, dominant
+from dashboards.timeline.view import Lanes, Pair, View
+
+MOST_BARS = 3000
+COLUMNS = 1400
+LANE_PIXELS, MOST_PIXELS = 20, 900
+WORDS = {"compute": "compute", "x": "collective, x", "y": "collective, y", "z": "collective, z",
+         "data": "collective, data", "wait": "wait"}  # fmt: skip
+ALONE = "only one run has it"
+HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
+COLOURS = [KINDS[name] for name in CATEGORIES]
+CHANGE_LIMIT = 2.0
+"""log2 of the ratio at which colours end: four times as long, or a quarter."""
+
+
+def height(shown: Lanes) -> int:
+    """Pixels that suit the number of lanes."""
+    return min(MOST_PIXELS, max(260, 120 + LANE_PIXELS * len(shown.names)))
+
+
+def whole_window(shown: Lanes) -> tuple[float, float]:
+    """From the first begin to the last end, a little room on both sides."""
+    if not len(shown.start):
+        return 0.0, 1.0
+    low, high = float(shown.start.min()), float(shown.end.max())
+    room = 0.01 * (high - low or 1.0)
+    return low - room, high + room
+
+
+def timeline(pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View,
+             window: tuple[float, float] | None) -> tuple[go.Figure, str]:  # fmt: skip
+    """Draw what lies in a window of seconds, and say in a sentence what it is.
+
+    Bars carry the place of their event in `shown` as customdata.
+    """
+    low, high = window or whole_window(shown)
+    at = np.flatnonzero((shown.end > low) & (shown.start < high))
+    by_error = view.colour == "error" and len(pair.steps) > 1
+    if len(at) <= MOST_BARS:
+        traces = _bars(pair, events, shown, at, by_error=by_error)
+        words = f"{len(at):,} ops, one bar each"
+    else:
+        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend())]
+        words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
+    figure = go.Figure(traces)
+    figure.update_xaxes(title="seconds", range=[low, high])
+    figure.update_yaxes(
+        tickvals=list(range(len(shown.names))), ticktext=list(shown.names), range=[len(shown.names) - 0.5, -0.5],
+        fixedrange=True, automargin=True, showgrid=False, tickfont={"size": 12 if len(shown.names) <= 40 else 8},
+    )  # fmt: skip
+    if len(shown.names) > MOST_PIXELS // 8:
+        figure.update_yaxes(
+            tickvals=list(range(0, len(shown.names), 8)), ticktext=list(shown.names[::8])
+        )
+    finished(figure, barmode="overlay", bargap=0, dragmode="zoom", uirevision="timeline", hovermode="closest",
+             legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})  # fmt: skip
+    return figure, f"{seconds(low)} to {seconds(high)}: {words}."
+
+
+def _legend() -> list[go.Bar]:
+    """Empty bars, for the legend of a picture."""
+    return [
+        go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=KINDS[name])
+        for name in CATEGORIES
+    ]
+
+
+def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go.Heatmap:
+    low, high = window
+    lanes, pixel = len(shown.names), (high - low) / COLUMNS
+    centres = low + pixel * (np.arange(COLUMNS) + 0.5)
+    if by_error:
+        known = ~np.isnan(shown.change)
+        lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int64)
+        start, end = shown.start[known], shown.end[known]
+        change = np.clip(shown.change[known], -CHANGE_LIMIT, CHANGE_LIMIT)
+        share = coverage(lane, none, start, end, window, lanes, 1, COLUMNS)[0]
+        sums = coverage(lane, none, start, end, window, lanes, 1, COLUMNS, weight=change)[0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(share > 0.05, sums / share, np.nan)
+        return go.Heatmap(
+            z=mean.round(3), x=centres, y=np.arange(lanes), colorscale=DIVERGING, zmin=-CHANGE_LIMIT, zmax=CHANGE_LIMIT,
+            colorbar=_colour_bar(), hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
+        )  # fmt: skip
+    kinds = len(CATEGORIES)
+    shares = coverage(
+        shown.lane, shown.category, shown.start, shown.end, window, lanes, kinds, COLUMNS
+    )
+    return go.Heatmap(
+        z=dominant(shares), x=centres, y=np.arange(lanes), zmin=-0.5, zmax=kinds - 0.5, showscale=False,
+        colorscale=[[(i + j) / kinds, COLOURS[i]] for i in range(kinds) for j in (0, 1)],
+        hovertemplate="%{x:.5g} s<extra></extra>",
+    )  # fmt: skip
+
+
+def _colour_bar() -> dict[str, object]:
+    return {
+        "title": "measured over<br>predicted",
+        "tickvals": [-2, -1, 0, 1, 2],
+        "ticktext": ["¼", "½", "1", "2", "4"],
+    }
+
+
+def _bars(
+    pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], *, by_error: bool
+) -> list[go.Bar]:
+    if by_error:
+        change = np.clip(shown.change[at], -CHANGE_LIMIT, CHANGE_LIMIT)
+        known = ~np.isnan(change)
+        marker = {
+            "color": change[known], "colorscale": DIVERGING, "cmin": -CHANGE_LIMIT, "cmax": CHANGE_LIMIT,
+            "colorbar": _colour_bar(), "line": {"width": 0.5, "color": "#666"},
+        }  # fmt: skip
+        return [
+            _trace(pair, events, shown, at[known], "paired", marker),
+            _trace(pair, events, shown, at[~known], ALONE, HATCHED),
+        ]
+    traces = []
+    alone = np.zeros(len(at), dtype=bool)
+    if len(pair.steps) > 1:  # an op that the other run lacks is hatched
+        alone = np.isnan(shown.change[at]) & np.array([pair.partner[s][e] < 0 for s, e in zip(
+            shown.side[at].tolist(), shown.event[at].tolist(), strict=True)], dtype=bool)  # fmt: skip
+    for number, name in enumerate(CATEGORIES):
+        of_kind = at[(shown.category[at] == number) & ~alone]
+        if len(of_kind):
+            traces.append(
+                _trace(
+                    pair,
+                    events,
+                    shown,
+                    of_kind,
+                    WORDS[name],
+                    {"color": KINDS[name], "line": {"width": 0}},
+                )
+            )
+    lonely = at[alone & (shown.category[at] != len(CATEGORIES) - 1)]
+    if len(lonely):
+        traces.append(_trace(pair, events, shown, lonely, ALONE, HATCHED))
+    return traces
+
+
+def _trace(pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], name: str,
+           marker: dict[str, object]) -> go.Bar:  # fmt: skip
+    return go.Bar(
+        y=shown.lane[at], x=shown.end[at] - shown.start[at], base=shown.start[at], orientation="h", width=0.84,
+        name=name, marker=marker, customdata=at, hoverinfo="text",
+        hovertext=[describe(pair, events, shown, place) for place in at.tolist()],
+    )  # fmt: skip
+
+
+def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -> str:
+    """Say what one event is: its op, both times and the difference. Plain text but for line breaks."""
+    side, event = int(shown.side[place]), int(shown.event[place])
+    step = pair.steps[side]
+    row = int(step.row[event])
+    of = events[side]
+    own = float(step.end[event] - step.start[event])
+    lines = [
+        escape(step.names[step.base[event]]),
+        f"rank {step.rank[event]}, {escape(of.stream[row])}, {pair.labels[side]}",
+    ]
+    partner = int(pair.partner[side][event])
+    if partner >= 0:
+        other = pair.steps[1 - side]
+        theirs = float(other.end[partner] - other.start[partner])
+        times = (own, theirs) if side == 0 else (theirs, own)
+        lines += [f"{label}: {seconds(t)}" for label, t in zip(pair.labels, times, strict=True)]
+        ratio = f" ({100 * (times[1] / times[0] - 1):+.0f} %)" if times[0] > 0 else ""
+        lines.append(f"difference: {seconds(times[1] - times[0])}{ratio}")
+    else:
+        lines.append(seconds(own) + ("" if len(pair.steps) == 1 else ", not in the other run"))
+    late = (int(of.start_ns[row]) - int(of.arrival_ns[row])) / 1e9
+    if late > 0:
+        lines.append(f"waited {seconds(late)} for the last member")
+    size, flops = float(of.bytes[row]), float(of.flops[row])
+    if flops:
+        lines.append(
+            f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else "")
+        )
+    elif size:
+        lines.append(f"{size / 1e6:.4g} MB")
+    return "<br>".join(lines)
+
+
+def escape(text: str) -> str:
+    """Make text safe where Plotly reads markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,91 @@
+"""Communication: each collective's bytes, time, skew, and bus bandwidth against size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from dashboards.catalog import Entry
+from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
+from dashboards.events import events_of, grid_of
+from dashboards.figures.bandwidth import bandwidth, skew
+from dashboards.page import Context, Page, Query
+from dashboards.parts import card, graph, seconds, table, with_table
+from twin.description.problems import fail
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Show the collectives of one run or of two."""
+    if "run" not in query:
+        raise fail("run", "choose one run, or two, on the page Runs first")
+    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
+    found = [_collectives(context, entry) for entry in entries]
+    labels = [f"{entry.label} ({entry.kind})" for entry in entries]
+    rows = [
+        row
+        for entry, label, one in zip(entries, labels, found, strict=True)
+        for row in _rows(label, entry, one)
+    ]
+    total = "; ".join(_total(label, one) for label, one in zip(labels, found, strict=True))
+    curve = predicted_curve(entries[0]) if entries else []
+    figure = bandwidth(list(zip(labels, found, strict=True)), curve)
+    return html.Div([
+        card("Bus bandwidth against size",
+             "One point for each kind of collective: the median transfer. The lines are what the machine's library "
+             "is modelled to reach alone on this placement.",
+             with_table(graph("bandwidth", figure, label="Bus bandwidth against size of collectives", height=460),
+                        table("bandwidth-table", rows, height=420))),
+        card("Transfer and arrival skew", total + ".",
+             graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=360)),
+        _links(entries),
+    ])  # fmt: skip
+
+
+def _collectives(context: Context, entry: Entry) -> Collectives:
+    def made() -> Collectives:
+        return collectives_of(events_of(context.catalog, entry), grid_of(entry))
+
+    return context.catalog.kept(entry, "collectives", made)
+
+
+def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
+    del entry
+    return [
+        {"run": label, "collective": one.name, "axis": one.axis, "members": one.members, "stream": one.stream,
+         "MB": round(one.bytes / 1e6, 4), "times a rank and step": round(one.count, 2),
+         "transfer, median (ms)": _ms(one.transfer_ns), "transfer, 90 % (ms)": _ms(one.transfer_p90_ns),
+         "skew, median (ms)": _ms(one.skew_ns), "bus bandwidth (GB/s)": round(one.bus_bytes_per_second / 1e9, 3)}
+        for one in found.rows
+    ]  # fmt: skip
+
+
+def _ms(nanoseconds: float) -> float:
+    return round(nanoseconds / 1e6, 4)
+
+
+def _links(entries: Sequence[Entry]) -> Component:
+    """Say how much each kind of link carries, as the twin counts it."""
+    rows = link_loads(entries[0])
+    if not rows:
+        return dmc.Text("")
+    busiest = max(rows, key=lambda row: row["share of the step (%)"])
+    summary = (
+        f"What a step moves over each kind of link, as the twin counts it for {entries[0].label}; the busiest, "
+        f"{busiest['link']}, is at work {busiest['share of the step (%)']:.1f} % of the step if at its full rate."
+    )
+    return card("Load of links", summary, table("links", rows, height=260))
+
+
+def _total(label: str, found: Collectives) -> str:
+    transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
+    return (
+        f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last "
+        "members come"
+    )
+
+
+PAGE = Page("/communication", "Communication", shown, needs="run,other")

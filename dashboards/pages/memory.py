@@ -1,0 +1,97 @@
+"""Memory: a rank's categories against the device, and what other options would need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import html
+from dash.development.base_component import Component
+
+from dashboards.catalog import Entry
+from dashboards.collectives import job_of
+from dashboards.page import Context, Page, Query
+from dashboards.parts import card, finished, graph, table, with_table
+from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
+from twin.description.job import DataReduction, Job
+from twin.description.problems import fail
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+PATTERNS = ("", "/", "\\", "x", "-", ".")
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Show the memory of one run or two, as the twin counts it."""
+    if "run" not in query:
+        raise fail("run", "choose one run, or two, on the page Runs first")
+    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
+    jobs = [(entry, _job(entry)) for entry in entries]
+    uses = [(entry.label, memory_use(job)) for entry, job in jobs]
+    label, use = uses[0]
+    summary = (
+        f"{label}: {use.per_rank_bytes / 1e9:.2f} of {use.capacity_bytes / 1e9:.2f} GB per rank, most of it "
+        f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}."
+    )
+    others = variants(jobs[0][1])
+    return html.Div([
+        card("Peak of a rank", summary,
+             with_table(graph("memory", stacked(uses), label=summary, height=200 + 60 * len(uses)),
+                        table("memory-table", [row(name, one) for name, one in uses], height=220))),
+        card("With other options", "The same job with one thing changed, by the same count.",
+             with_table(graph("memory-options", stacked(others), label="Memory with other options",
+                              height=160 + 38 * len(others)),
+                        table("memory-options-table", [row(name, one) for name, one in others]))),
+    ])  # fmt: skip
+
+
+def _job(entry: Entry) -> Job:
+    job = job_of(entry)
+    if job is None or job.grid == "auto" or job.batch.micro_sequences == "auto":
+        raise fail(entry.label, "its job is not one that the twin knows; memory cannot be counted")
+    return job
+
+
+def variants(job: Job) -> list[tuple[str, MemoryUse]]:
+    """Memory of the job as it is, and with one option changed."""
+    micro = job.concrete_micro_sequences
+    changed = {
+        "as it is": job,
+        f"recompute {'off' if job.recompute else 'on'}": job.model_copy(update={"recompute": not job.recompute}),
+        "optimizer sharded over data": job.model_copy(update={"data_reduction": DataReduction(mode="sharded")}),
+        "all gathered layers cached": job.model_copy(update={"cache_gathered_layers": job.model.layers}),
+        "plain attention": job.model_copy(update={"attention": "plain"}),
+    }  # fmt: skip
+    for other in (max(1, micro // 2), micro * 2):
+        if other != micro:
+            changed[f"{other} sequences at a time"] = with_micro_sequences(job, other)
+    largest = largest_micro_sequences(job)
+    if largest is not None and largest != micro:
+        changed[f"{largest} sequences at a time, the most that fit"] = with_micro_sequences(
+            job, largest
+        )
+    return [(name, memory_use(one)) for name, one in changed.items()]
+
+
+def row(label: str, use: MemoryUse) -> dict[str, Any]:
+    """One job's memory in GB."""
+    categories = {name: round(size / 1e9, 3) for name, size in use.by_category.items()}
+    return {"job": label, **categories, "all (GB)": round(use.per_rank_bytes / 1e9, 3),
+            "device (GB)": round(use.capacity_bytes / 1e9, 3), "fits": "yes" if use.fits else "no"}  # fmt: skip
+
+
+def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
+    """Stacked bars of categories, one per job, and a line where the device ends."""
+    figure = go.Figure()
+    for number, category in enumerate(uses[0][1].by_category):
+        figure.add_trace(go.Bar(
+            y=[label for label, _ in uses], x=[use.by_category[category] / 1e9 for _, use in uses], orientation="h",
+            name=category, marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
+            hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>"))  # fmt: skip
+    figure.add_vline(x=uses[0][1].capacity_bytes / 1e9, line_dash="dash", line_color="#8c8c8c",
+                     annotation_text="device")  # fmt: skip
+    figure.update_xaxes(title="GB")
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return finished(figure, barmode="stack")
+
+
+PAGE = Page("/memory", "Memory", shown, needs="run,other")

@@ -1,0 +1,109 @@
+"""Rank map: a heat map over the grid axes, where slow ranks, hosts and axes show."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from dashboards.figures.rank_map import rank_map, spread
+from dashboards.page import Context, Page, Query, state
+from dashboards.parts import aria, card, graph, table, with_table
+from dashboards.query import query_of
+from dashboards.rank_table import LABELS, RankTable, rank_table_of
+from twin.description.problems import fail
+
+MAP = "rank-map"
+WORST = 12
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Show one figure of every rank of a run."""
+    if "run" not in query:
+        raise fail("run", "choose a run on the page Runs first")
+    entry = context.catalog.entry(query["run"])
+    found = rank_table_of(context.catalog, entry)
+    figure = query.get("figure", "")
+    name = figure if figure in found.figures else found.names[0]
+    values, label = found.figures[name], LABELS[name]
+    choices = [{"value": one, "label": LABELS[one]} for one in found.names]
+    known = values[~np.isnan(values)]
+    summary = (
+        f"{entry.label}: {label} of {len(known):,} of {found.grid.ranks:,} ranks; median {np.median(known):.5g}, "
+        f"largest {known.max():.5g} on rank {int(np.nanargmax(values)):,}."
+    )
+    return html.Div([
+        card("Every rank", summary,
+             dmc.Select(id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs",
+                        **aria("figure")),
+             with_table(graph(MAP, rank_map(values, found.grid, label), label=summary, height=520),
+                        table("rank-table", rows(found, list(np.argsort(-np.nan_to_num(values, nan=-1.0)))[:2000]))),
+             dmc.Text("Choose a rank to see its timeline.", size="sm")),
+        dmc.SimpleGrid([
+            card("Spread", f"How {label} is spread over ranks.",
+                 graph("spread", spread(values, label), label=f"Histogram of {label}", height=300)),
+            card("Means along the axes", "A slow host, link or replica is higher than its neighbours.",
+                 table("axis-means", axis_means(found, name), height=300)),
+        ], cols={"base": 1, "lg": 2}),
+        dcc.Location(id="rank-leads", refresh="callback-nav"),
+    ])  # fmt: skip
+
+
+def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
+    """Describe ranks, all figures."""
+    made = []
+    for rank in map(int, ranks):
+        at: dict[str, Any] = {
+            str(axis): place for axis, place in found.grid.coordinates(rank).items()
+        }
+        figures = {LABELS[name]: _plain(values[rank]) for name, values in found.figures.items()}
+        made.append({"rank": rank, **at, **figures})
+    return made
+
+
+def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
+    """The highest mean along each axis, and how far above the others it lies."""
+    values = found.figures[name].reshape(found.grid.sizes)
+    made = []
+    for number, (axis, size) in enumerate(
+        zip(("data", "z", "y", "x"), found.grid.sizes, strict=True)
+    ):
+        if size == 1:
+            continue
+        others = tuple(i for i in range(4) if i != number)
+        count = (~np.isnan(values)).sum(axis=others)
+        mean = np.nansum(values, axis=others) / np.maximum(count, 1)
+        at = int(np.argmax(np.where(count > 0, mean, -np.inf)))
+        middle = float(np.median(mean[count > 0]))
+        made.append({"axis": axis, "highest at": at, "mean there": _plain(mean[at]), "median of all": _plain(middle),
+                     "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None})  # fmt: skip
+    return made
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(f"{value:.6g}")
+
+
+def register(app: Dash, context: Context) -> None:
+    """Another figure is another address; a rank leads to its timeline."""
+    prefix = context.settings.prefix.rstrip("/")
+
+    @app.callback(
+        Output("rank-leads", "href"), Input(MAP, "clickData"), Input(state("figure"), "value"),
+        State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def lead(clicked: Any, figure: str | None, search: str | None) -> Any:
+        query = query_of(search)
+        if clicked:
+            rank = str(clicked["points"][0].get("customdata", ""))
+            return f"{prefix}/timeline?{urlencode({'run': query.get('run', ''), 'ranks': rank})}"
+        if figure and figure != query.get("figure"):
+            return f"{prefix}/ranks?{urlencode({**query, 'figure': figure})}"
+        return no_update
+
+
+PAGE = Page("/ranks", "Rank map", shown, register, needs="run,other")

@@ -1,0 +1,265 @@
+"""Timeline: the predicted run above the measured one, rank by rank and stream by stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.development.base_component import Component
+
+from dashboards.catalog import Entry
+from dashboards.events import CATEGORIES, Events, events_of
+from dashboards.figures.timeline import WORDS, height, timeline
+from dashboards.page import Context, Page, Query, state
+from dashboards.parts import aria, card, graph, seconds, table
+from dashboards.query import query_of
+from dashboards.timeline.step import Step, step_of
+from dashboards.timeline.view import (
+    Lanes,
+    Pair,
+    View,
+    all_ranks,
+    lanes,
+    paired,
+    parse_ranks,
+    unpaired,
+    worst,
+)
+from twin.description.problems import DescriptionError, fail
+from twin.trace.store import CLASSES, read_classes
+
+GRAPH, WORST = "timeline", "timeline-worst"
+AROUND = 6.0
+"""A jump to an op shows so many times its length."""
+KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
+
+
+def opened(context: Context, query: Query) -> tuple[Pair, tuple[Events, ...]]:
+    """Open the one or two runs that an address names, and pair their ops. Raises DescriptionError."""
+    if "run" not in query:
+        raise fail("run", "choose one run, or two, on the page Runs first")
+    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
+    if [e.kind for e in entries] == ["measured", "predicted"]:
+        entries.reverse()
+    events = tuple(events_of(context.catalog, entry) for entry in entries)
+    kinds = [entry.kind or "" for entry in entries]
+    labels = tuple(kinds if len(set(kinds)) == len(kinds) else ("first", "second"))
+    number = (
+        int(query["step"])
+        if query.get("step", "").isdecimal() and len(query["step"]) < 10
+        else None
+    )
+    align = query.get("align", "")
+
+    def made() -> Pair:
+        steps = tuple(_step(e, of, number) for e, of in zip(entries, events, strict=True))
+        return paired(labels, steps, align, tuple(_stand_ins(context, e) for e in entries))
+
+    what = f"pair {[(e.name, e.changed) for e in entries]} {number} {align}"
+    return context.catalog.kept(entries[-1], what, made), events
+
+
+def _step(entry: Entry, events: Events, number: int | None) -> Step:
+    """A predicted run has one step, whatever its number; a measured one that which is asked for."""
+    return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
+
+
+def _stand_ins(context: Context, entry: Entry) -> dict[int, int]:
+    """Which rank with events stands for each rank of a folded run."""
+    path = context.catalog.file(entry, CLASSES)
+    classes = read_classes(entry.path, entry.head) if path.is_file() else None
+    if classes is None:
+        return {}
+    written = [int(r) for r in entry.head.get("ranks_written", []) if isinstance(r, int)]
+    of_class = {classes[rank]: rank for rank in reversed(written) if rank in classes}
+    return {rank: of_class[number] for rank, number in classes.items() if number in of_class}
+
+
+def view_of(query: Query, pair: Pair) -> View:
+    """Read the choices of an address."""
+    return View(
+        parse_ranks(query.get("ranks", ""), all_ranks(pair)), query.get("show", ""), query.get("colour", "kind"),
+        query.get("align", ""),
+    )  # fmt: skip
+
+
+def window_of(text: str) -> tuple[float, float] | None:
+    """Read a window of an address, such as 0.01..0.025; None if it is none.
+
+    >>> window_of("0.5..1.5"), window_of("x"), window_of("2..1")
+    ((0.5, 1.5), None, None)
+    """
+    low, _, high = text.partition("..")
+    try:
+        found = float(low), float(high)
+    except ValueError:
+        return None
+    return found if -1e9 < found[0] < found[1] < 1e9 else None
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Show one run, or two paired op by op."""
+    pair, events = opened(context, query)
+    view = view_of(query, pair)
+    laid = lanes(pair, view)
+    figure, words = timeline(pair, events, laid, view, window_of(query.get("window", "")))
+    known = all_ranks(pair)
+    two = len(pair.steps) > 1
+    controls = dmc.Group([
+        dmc.TextInput(id=state("ranks"), label=f"ranks ({_ranges(known)})", value=query.get("ranks", ""), debounce=600,
+                      placeholder="all, or 0,3,8-15", w=220),
+        dmc.Select(id=state("show"), label="show", w=180, value=view.show,
+                   data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)]),
+        dmc.Select(id=state("step"), label="step", w=100, value=str(pair.steps[-1].number),
+                   data=[str(n) for n in events[-1].steps], allowDeselect=False),
+        dmc.Select(id=state("colour"), label="colour", w=150, value=view.colour, allowDeselect=False, disabled=not two,
+                   data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}]),
+        dmc.Select(id=state("align"), label="align at", w=300, value=view.align, searchable=True, disabled=not two,
+                   limit=60,
+                   data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)]),
+    ], align="end", mb="xs")  # fmt: skip
+    jump = dmc.Group([
+        dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=not two),
+        dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
+        dmc.Text(KEYS, size="sm", c="var(--quiet)"),
+    ])  # fmt: skip
+    rows = _worst_rows(pair, laid)
+    fields = ("op", "rank", "stream", *pair.labels, "difference (ms)")
+    columns = [{"field": name, "headerName": name} for name in fields]
+    selection = {
+        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}
+    }
+    drawn = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
+    return html.Div([
+        card(" above ".join(pair.labels), dmc.Text(_summary(pair, laid), span=True),
+             controls, html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
+             html.Div(words, id="timeline-words", role="status"), jump,
+             dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
+             dcc.Store(id="timeline-place", data=-1)),
+        card("Largest differences", "Choose an op to see it on the timeline." if two else
+             "Choose two runs on the page Runs to see where they differ.",
+             table(WORST, rows, columns, height=320, dashGridOptions=selection)),
+    ])  # fmt: skip
+
+
+def _summary(pair: Pair, laid: Lanes) -> str:
+    lengths = ", ".join(
+        f"{label} {seconds(step.length)}"
+        for label, step in zip(pair.labels, pair.steps, strict=True)
+    )
+    lacking = [f"{unpaired(pair, side):,} ops are in the {label} run only"
+               for side, label in enumerate(pair.labels) if unpaired(pair, side)]  # fmt: skip
+    room = [f"{laid.left_out} ranks are left out; name ranks to see them"] if laid.left_out else []
+    return f"Step: {lengths}. " + "".join(
+        f"{words[0].upper()}{words[1:]}. " for words in (*lacking, *room)
+    )
+
+
+def _ranges(ranks: list[int], most: int = 4) -> str:
+    """Write ranks as ranges.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    words = [f"{low}-{high}" if high > low else str(low) for low, high in found]
+    return ",".join(words[:most]) + (",…" if len(words) > most else "")
+
+
+def _anchors(pair: Pair, most: int = 2000) -> list[str]:
+    """Ops that both runs can be laid over each other at: those that both have."""
+    if len(pair.steps) == 1:
+        return []
+    both = set(pair.steps[1].names)
+    return [name for name in pair.steps[0].names if name in both and not name.endswith("/wait")][
+        :most
+    ]
+
+
+def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
+    rows = []
+    for place, difference in worst(pair, laid):
+        step, event = pair.steps[1], int(laid.event[place])
+        own = float(step.end[event] - step.start[event])
+        rows.append({
+            "op": step.names[step.base[event]], "rank": int(step.rank[event]),
+            "stream": step.streams[step.stream[event]],
+            pair.labels[0]: seconds(own - difference), pair.labels[1]: seconds(own),
+            "difference (ms)": round(difference * 1e3, 4),
+            "start": float(laid.start[place]), "end": float(laid.end[place]),
+        })  # fmt: skip
+    return rows
+
+
+def register(app: Dash, context: Context) -> None:
+    """Zooming, choices and jumps give another picture."""
+
+    @app.callback(
+        Output(GRAPH, "figure"), Output("timeline-words", "children"), Output(state("window"), "value"),
+        Output("timeline-place", "data"), Output(WORST, "rowData"),
+        Input(GRAPH, "relayoutData"), Input(state("ranks"), "value"), Input(state("show"), "value"),
+        Input(state("step"), "value"), Input(state("colour"), "value"), Input(state("align"), "value"),
+        Input("timeline-jump", "n_clicks"), Input("timeline-all", "n_clicks"), Input(WORST, "selectedRows"),
+        State(WORST, "rowData"), State("timeline-place", "data"), State(state("window"), "value"),
+        State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def redraw(moved: Any, ranks: Any, show: Any, step: Any, colour: Any, align: Any, _jump: Any, _all: Any,
+               chosen: Any, rows: Any, place: Any, window: Any, search: Any) -> Any:  # fmt: skip
+        cause = ctx.triggered_id
+        at = window_of(window or "")
+        if cause == GRAPH:
+            found = _moved(moved)
+            if found is None:
+                return (no_update,) * 5
+            at = found or None
+        elif cause == "timeline-all":
+            at = None
+        elif cause == "timeline-jump" and rows:
+            place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
+            at = _around(rows[place])
+        elif cause == WORST:
+            if not chosen:
+                return (no_update,) * 5
+            at = _around(chosen[0])
+        wanted = {"ranks": ranks, "show": show, "step": step, "colour": colour, "align": align}
+        query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
+        try:
+            pair, events = opened(context, query)
+            view = view_of(query, pair)
+            laid = lanes(pair, view)
+            figure, words = timeline(pair, events, laid, view, at)
+        except DescriptionError as error:
+            return no_update, str(error), no_update, no_update, no_update
+        figure.update_layout(uirevision=f"{at}")
+        changed = isinstance(cause, dict)
+        return (figure, words, "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}", place,
+                _worst_rows(pair, laid) if changed else no_update)  # fmt: skip
+
+
+def _moved(data: Any) -> tuple[float, float] | tuple[()] | None:
+    """Read what Plotly says of a zoom: a window, () for all, None if the time axis was not touched."""
+    if not isinstance(data, dict):
+        return None
+    if data.get("xaxis.autorange"):
+        return ()
+    low, high = data.get("xaxis.range[0]"), data.get("xaxis.range[1]")
+    if low is None and isinstance(data.get("xaxis.range"), list):
+        low, high = data["xaxis.range"]
+    if not isinstance(low, int | float) or not isinstance(high, int | float) or not low < high:
+        return None
+    return float(low), float(high)
+
+
+def _around(row: Any) -> tuple[float, float]:
+    low, high = float(row["start"]), float(row["end"])
+    room = AROUND * max(high - low, 1e-9) / 2
+    return low - room, high + room
+
+
+PAGE = Page("/timeline", "Timeline", shown, register, needs="run,other")

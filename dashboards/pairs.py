@@ -1,0 +1,69 @@
+"""Ops of two runs of one job, paired by their stable names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dashboards.events import Events, Floats
+from twin.study.compare.kinds import collective_kind, compute_kind
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Ops that both runs have; times are medians over ranks and steps, nanoseconds.
+
+    A collective counts from when its last member came.
+    """
+
+    op: tuple[str, ...]
+    work: tuple[str, ...]
+    """Kind of device work, or of collective."""
+    axis: tuple[str, ...]
+    """Empty for compute."""
+    size: Floats
+    """Flops of compute, bytes of collectives."""
+    first_ns: Floats
+    second_ns: Floats
+
+
+def pairs_of(first: Events, second: Events) -> Pairs:
+    """Pair the computes and collectives of two runs."""
+    ours, theirs = (_medians(events) for events in (first, second))
+    names = [name for name in ours if name in theirs]
+    rows = [ours[name][1] for name in names]
+    compute = [first.kind[row] == "compute" for row in rows]
+    return Pairs(
+        op=tuple(names),
+        work=tuple(
+            compute_kind(first.name[row], first.phase[row]) if is_compute else collective_kind(first.name[row])
+            for row, is_compute in zip(rows, compute, strict=True)
+        ),
+        axis=tuple(first.axis[row] for row in rows),
+        size=np.where(compute, first.flops[rows], first.bytes[rows]),
+        first_ns=np.array([ours[name][0] for name in names]),
+        second_ns=np.array([theirs[name][0] for name in names]),
+    )  # fmt: skip
+
+
+def _medians(events: Events) -> dict[str, tuple[float, int]]:
+    """For each op its median time, and a row that tells the rest."""
+    chosen = np.flatnonzero(~events.kind.are("wait"))
+    base: dict[str, int] = {}
+    number = np.array(
+        [base.setdefault(word.partition("/")[2], len(base)) for word in events.op.words] or [0]
+    )
+    which = number[events.op.code[chosen]]
+    duration = (events.end_ns - events.start_ns)[chosen]
+    order = np.lexsort((duration, which))
+    ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
+    found: dict[str, tuple[float, int]] = {}
+    names, begin = list(base), 0
+    for end in ends:
+        middle = duration[order[begin:end]]
+        half = len(middle) // 2
+        median = float(middle[half] if len(middle) % 2 else (middle[half - 1] + middle[half]) / 2)
+        found[names[int(which[order[begin]])]] = (median, int(chosen[order[begin]]))
+        begin = int(end)
+    return found

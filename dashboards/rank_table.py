@@ -1,0 +1,102 @@
+"""One row per rank: how long it computes, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dashboards.catalog import Catalog, Entry
+from dashboards.events import Events, Floats, events_of, grid_of
+from twin.description.grid import AXES, Grid
+from twin.description.problems import fail
+
+RANKS = "ranks.parquet"
+MOST_RANKS = 1 << 20
+LABELS = {
+    "compute_seconds": "compute", "slowness": "slowness of the device",
+    "end_seconds": "end of the last op", "host_seconds": "waiting for the host",
+    **{f"exposed_{axis}_seconds": f"exposed communication, {axis}" for axis in AXES},
+    **{f"peers_{axis}_seconds": f"waiting for the last member, {axis}" for axis in AXES},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """Figures of ranks, seconds of one step; arrays (ranks of the job,), NaN where a rank was not recorded."""
+
+    grid: Grid
+    figures: Mapping[str, Floats]
+    recorded: int
+
+    @property
+    def names(self) -> list[str]:
+        """Figures that are not the same for all ranks, the others last."""
+        spread = {name: float(np.nanmax(v) - np.nanmin(v)) for name, v in self.figures.items()}
+        return sorted(
+            self.figures, key=lambda name: (spread[name] <= 0.0, list(LABELS).index(name))
+        )
+
+
+def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
+    """Read what a run says of every rank, or work it out from its events."""
+
+    def made() -> RankTable:
+        grid = grid_of(entry)
+        path = catalog.file(entry, RANKS)
+        if path.is_file():
+            return _read(entry, grid, path.as_posix())
+        return _from_events(events_of(catalog, entry), grid)
+
+    return catalog.kept(entry, "ranks", made)
+
+
+def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
+    try:
+        rows = pq.read_metadata(path).num_rows
+        if rows != grid.ranks or rows > MOST_RANKS:
+            raise fail(
+                f"{entry.label}/{RANKS}", f"has {rows} rows, but the job has {grid.ranks} ranks"
+            )
+        table = pq.read_table(path)
+        rank = table.column("rank").to_numpy()
+        figures = {}
+        for name in LABELS:
+            if name in table.column_names:
+                values = np.full(grid.ranks, np.nan)
+                values[rank] = table.column(name).to_numpy().astype(np.float64)
+                figures[name] = values
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise fail(
+            f"{entry.label}/{RANKS}", f"cannot be read: {str(error).splitlines()[0]}"
+        ) from None
+    return RankTable(grid, figures, grid.ranks)
+
+
+def _from_events(events: Events, grid: Grid) -> RankTable:
+    """Add up events rank by rank; the mean over steps."""
+    steps = max(len(events.steps), 1)
+    if len(events) and events.ranks[-1] >= grid.ranks:
+        raise fail(
+            "rank", f"the run has events of a rank that a job of {grid.ranks} ranks does not have"
+        )
+    there = np.zeros(grid.ranks, dtype=bool)
+    there[events.ranks] = True
+    figures: dict[str, Floats] = {}
+
+    def add(name: str, at: np.ndarray[tuple[int], np.dtype[np.bool_]], seconds: Floats) -> None:
+        total = np.bincount(events.rank[at], weights=seconds, minlength=grid.ranks) / steps
+        figures[name] = np.where(there, total, np.nan)
+
+    compute = events.kind.are("compute")
+    add("compute_seconds", compute, (events.end_ns - events.start_ns)[compute] / 1e9)
+    for axis in AXES:
+        chosen = events.kind.are("collective") & events.axis.are(axis)
+        waits = events.kind.are("wait") & events.axis.are(axis)
+        if chosen.any():
+            add(f"exposed_{axis}_seconds", waits, (events.end_ns - events.start_ns)[waits] / 1e9)
+            late = np.maximum(events.start_ns - events.arrival_ns, 0)[chosen] / 1e9
+            add(f"peers_{axis}_seconds", chosen, late)
+    return RankTable(grid, figures, int(there.sum()))

@@ -1,0 +1,99 @@
+"""One step of a run, its clock set to zero, ready to be cut into windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.events import Events, Floats, Ints
+from twin.description.problems import fail
+
+STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The events of one step, sorted by rank. Times are seconds from the step's begin.
+
+    `row` are the rows in the run's events; `base` numbers an op's name without its step within
+    `names`.
+    """
+
+    number: int
+    row: Ints
+    rank: Ints
+    start: Floats
+    end: Floats
+    category: NDArray[np.int8]
+    stream: Ints
+    """Number within `streams`."""
+    streams: tuple[str, ...]
+    base: Ints
+    names: tuple[str, ...]
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first begin to the last end."""
+        return float(self.end.max()) if len(self.end) else 0.0
+
+    def rows_of(self, rank: int) -> slice:
+        """Where the events of a rank lie."""
+        low, high = np.searchsorted(self.rank, [rank, rank + 1])
+        return slice(int(low), int(high))
+
+
+def step_of(events: Events, number: int | None) -> Step:
+    """Cut out one step; that of median length if none is asked for. Raises DescriptionError."""
+    if not len(events):
+        raise fail("run", "has no events")
+    number = _median_step(events) if number is None else number
+    row = np.flatnonzero(events.step == number)
+    if not len(row):
+        raise fail(
+            "step", f"is not in the run; it has {', '.join(map(str, events.steps[:20]))}", number
+        )
+    rank = events.rank[row].astype(np.int64)
+    if (np.diff(rank) < 0).any():
+        order = np.argsort(rank, kind="stable")
+        row, rank = row[order], rank[order]
+    begin = int(np.minimum(events.arrival_ns[row], events.start_ns[row]).min())
+    names: dict[str, int] = {}
+    number_of = np.array(
+        [names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words]
+    )
+    streams = sorted(
+        events.stream.words, key=lambda s: (STREAM_ORDER.index(s) if s in STREAM_ORDER else 99, s)
+    )
+    place = np.array([streams.index(word) for word in events.stream.words])
+    return Step(
+        number, row, rank, (events.start_ns[row] - begin) / 1e9, (events.end_ns[row] - begin) / 1e9,
+        events.category[row], place[events.stream.code[row]].astype(np.int64), tuple(streams),
+        number_of[events.op.code[row]].astype(np.int64), tuple(names),
+    )  # fmt: skip
+
+
+def _median_step(events: Events) -> int:
+    lengths = []
+    for number in events.steps:
+        at = events.step == number
+        lengths.append((int(events.end_ns[at].max() - events.arrival_ns[at].min()), number))
+    return sorted(lengths)[(len(lengths) - 1) // 2][1]
+
+
+def partners(step: Step, other: Step, stands_for: dict[int, int] | None = None) -> Ints:
+    """For each event of `step` the place of the same op of the same rank in `other`; -1 if there is none.
+
+    `stands_for` says which rank of `other` stands for a rank, where it is folded.
+    """
+    known = {name: number for number, name in enumerate(other.names)}
+    translate = np.array([known.get(name, -1) for name in step.names], dtype=np.int64)
+    found = np.full(len(step.rank), -1, dtype=np.int64)
+    for rank in np.unique(step.rank).tolist():
+        mine = step.rows_of(rank)
+        theirs = other.rows_of((stands_for or {}).get(rank, rank))
+        place = np.full(len(other.names) + 1, -1, dtype=np.int64)  # the last is for names it lacks
+        place[other.base[theirs]] = np.arange(theirs.start, theirs.stop)
+        found[mine] = place[translate[step.base[mine]]]
+    return found

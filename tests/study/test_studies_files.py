@@ -1,0 +1,146 @@
+"""Study files: what they stand for, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.study.studies_files import TINY, write_study
+from twin.description.load import load_job, with_value
+from twin.description.problems import DescriptionError
+from twin.study.studies.description import MOST_POINTS, load_study
+from twin.study.studies.points import points_of
+
+BANDWIDTHS = {"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]}
+
+
+def refused(path, **load):
+    with pytest.raises(DescriptionError) as caught:
+        points_of(load_study(path, **load), path.parent)
+    return {p.path: p.message for p in caught.value.problems}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    rows=st.integers(0, 3),
+)
+def test_points_are_the_product_of_what_varies(tmp_path_factory, sizes, rows):
+    """Every combination once, in the order of the file, and no other key of the job touched."""
+    folder = tmp_path_factory.mktemp("study")
+    keys = ["batch.sequences", "model.layers", "overlap.prefetch_depth"][: len(sizes)]
+    values = [[16 * (i + 1) for i in range(n)] for n in sizes]
+    listed = [{"seed": i, "name": f"row {i}"} for i in range(rows)]
+    vary = dict(zip(keys, values, strict=True))
+    path = write_study(folder, vary=vary, points=listed)
+    points = points_of(load_study(path), folder)
+    assert len(points) == math.prod(sizes) * max(1, rows)
+    expected = itertools.product(listed or [{}], *values)
+    for number, (point, (row, *combination)) in enumerate(zip(points, expected, strict=True), 1):
+        assert point.number == number
+        assert point.values == row | dict(zip(keys, combination, strict=True))
+        changed = {"name": "question", **TINY, **row}
+        for key, value in zip(keys, combination, strict=True):
+            changed = with_value(changed, key, value)
+        assert point.raw == changed
+
+
+def test_values_may_be_named_and_may_be_mappings(tmp_path):
+    path = write_study(tmp_path, vary={
+        "degraded": {"sound": [], "one NIC": [{"node": 0, "nic": 0, "rate": 0.5}]},
+        "grid": [{"data": 2, "z": 8}, {"data": 4, "z": 4}],
+    })  # fmt: skip
+    points = points_of(load_study(path), tmp_path)
+    assert [p.labels["degraded"] for p in points] == ["sound", "sound", "one NIC", "one NIC"]
+    assert points[1].labels["grid"] == "{data: 4, z: 4}"
+    assert load_job(points[3].raw).degraded[0].rate == 0.5
+
+
+def test_the_base_job_may_be_a_file_with_a_machine_beside_it(tmp_path):
+    """Paths are those of the file that names them, wherever the study is run from."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.yaml").write_text("extends: frontier\nname: mine\n")
+    job = TINY | {"machine": "mine.yaml"}
+    (tmp_path / "jobs" / "base.yaml").write_text(yaml.safe_dump(job))
+    path = write_study(tmp_path, job="jobs/base.yaml", vary=BANDWIDTHS)
+    loaded = load_study(path)
+    found = load_job(points_of(loaded, tmp_path)[1].raw)
+    assert found.machine.nic.bandwidth_bytes_per_second == 20e9
+    assert found.name == "base"
+    before = loaded.digest
+    (tmp_path / "jobs" / "mine.yaml").write_text("extends: frontier\nname: mine\nnodes: 100\n")
+    assert load_study(path).digest != before
+
+
+def test_set_and_overrides_reach_every_point(tmp_path):
+    path = write_study(tmp_path, vary=BANDWIDTHS, set={"recompute": False, "batch.sequences": 64})
+    points = points_of(load_study(path, ["batch.sequences=16"]), tmp_path)
+    assert [(p.raw["recompute"], p.raw["batch"]["sequences"]) for p in points] == [(False, 16)] * 2
+
+
+def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
+    vary = {"ranks": [16, 32]}
+    scaling = load_study(write_study(tmp_path, study="strong_scaling", vary=vary))
+    assert scaling.base["grid"] == "auto"
+    assert scaling.base["batch"] == {"sequences": 32, "micro_sequences": "auto"}
+    kept = load_study(write_study(tmp_path, study="strong_scaling", vary=vary, grid="keep"))
+    assert kept.base["grid"] == load_study(write_study(tmp_path, vary=vary)).base["grid"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "words"),
+    [
+        ({"study": "weak"}, "study", "'weak_scaling'"),
+        ({"vary": {}}, "vary", "nothing varies"),
+        ({"vary": {"seed": []}}, "vary.seed", "no values"),
+        ({"vary": {"seed": [1, 2, 1]}}, "vary.seed", "twice"),
+        ({"vary": {"seed": [1]}, "points": [{"seed": 2}]}, "vary.seed", "also in points"),
+        ({"points": [{}]}, "points.0", "empty"),
+        ({"varry": {"seed": [1]}}, "varry", "did you mean 'vary'"),
+        ({"vary": {"machine.nic.bandwith": ["1 GB/s"]}}, "machine.nic.bandwith", "did you mean 'bandwidth'"),
+        ({"vary": {"machin.nic": [1]}}, "machin", "did you mean 'machine'"),
+        ({"vary": {"seed": [1], "rnaks": [8]}}, "rnaks", "did you mean 'ranks'"),
+        ({"vary": {"model.layers.deep": [1]}}, "vary.model.layers.deep", "has no keys below"),
+        ({"vary": {"seed": list(range(200)), "model.layers": list(range(1, 60))}}, "vary",
+         f"more than the {MOST_POINTS:,}"),
+        ({"vary": {"seed": [1]}, "x": "ranks"}, "x", "does not vary"),
+        ({"vary": {"seed": [1]}, "set": {"modl": 1}}, "modl", "did you mean 'model'"),
+        ({"vary": {"seed": [1]}, "seeds": 5}, "seeds", "engine: ranks"),
+        ({"study": "weak_scaling", "vary": {"seed": [1]}}, "vary", "vary ranks"),
+        ({"study": "target", "vary": {"seed": [1]}}, "target", "missing"),
+        ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": "2 T"}}, "target.tokens", "tokens"),
+        ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": -1}}, "target.tokens", "greater than 0"),
+        ({"study": "sensitivity", "vary": {"seed": [1]}}, "vary", "use parameters"),
+        ({"study": "sensitivity", "parameters": []}, "parameters", "is empty"),
+        ({"study": "sensitivity", "parameters": ["machine.nic.bandwith"]}, "parameters",
+         "did you mean 'machine.nic.bandwidth'"),
+        ({"study": "sensitivity", "parameters": {"seed": [1, 2, 3]}}, "parameters.seed", "two values"),
+        ({"study": "sensitivity", "parameters": {"sed": [1, 2]}}, "sed", "did you mean 'seed'"),
+        ({"study": "sensitivity", "change": 1.5}, "change", ""),
+    ],
+)  # fmt: skip
+def test_impossible_studies_are_refused(tmp_path, keys, path, words):
+    found = refused(write_study(tmp_path, **keys))
+    assert words in found.get(path, ""), found
+
+
+def test_a_base_job_that_is_not_there_is_refused(tmp_path):
+    path = write_study(tmp_path, job="none.yaml", vary={"seed": [1]})
+    assert "no such file" in next(iter(refused(path).values()))
+
+
+def test_every_example_is_a_study():
+    from pathlib import Path
+
+    import twin
+
+    examples = sorted((Path(twin.__file__).parents[1] / "examples" / "studies").glob("*.yaml"))
+    assert len(examples) >= 5
+    for example in examples:
+        assert load_study(example).study.study
+        assert example.read_text(encoding="utf-8").startswith("# ")

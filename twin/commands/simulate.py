@@ -1,0 +1,188 @@
+"""The command `fourfold simulate`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from twin.commands.options import Json, Overrides, rank_list
+from twin.description.problems import fail
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
+    from twin.engine.simulate import Simulation
+    from twin.study.choose import Choice
+
+# Commands import what they need when they run, so that --help is instant.
+# ruff: noqa: PLC0415, T201
+
+
+class EngineName(StrEnum):
+    """Engines of `simulate`."""
+
+    folded = "folded"
+    des = "des"
+    ranks = "ranks"
+
+
+def simulate(
+    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
+    overrides: Overrides = None,
+    schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this recorded schedule, on the job "
+                                                  "that JOB or the recording describes.")] = None,
+    machine: Annotated[str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the "
+                                                "job's.")] = None,
+    engine: Annotated[EngineName, typer.Option(help="folded: one rank of each class with the same future; des: every "
+                                               "rank, no matter how alike; ranks: every rank with its own drawn "
+                                               "device speed, jitter and noise.")] = EngineName.folded,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="With --engine ranks: simulate N draws "
+                                       "and give percentiles.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Write the run (trace, manifest, resolved job, timeline) "
+                                             "into this new directory.")] = None,
+    show_ranks: Annotated[str, typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; "
+                                            "by default one of each class.")] = "",
+    chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --out or --chrome wrote before.")] = False,
+    with_interval: Annotated[bool, typer.Option("--interval", help="Also simulate optimistic and pessimistic "
+                                                "terms.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Simulate one training step of a job, or a recorded one."""
+    begin = time.perf_counter()
+    if seeds > 1 and engine is not EngineName.ranks:
+        raise fail("--seeds", "is for --engine ranks; the other engines draw nothing", seeds)
+    if schedule is not None:
+        if with_interval:
+            raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
+        _replay(schedule, job, machine, overrides or [], engine, show_ranks, _Keep(out, chrome, force), begin,
+                as_json=as_json)  # fmt: skip
+        return
+    from twin import show
+    from twin.description.load import load_job
+    from twin.engine.report import as_json as to_object
+    from twin.engine.report import report
+    from twin.engine.simulate import simulate as run
+
+    if job is None:
+        raise fail("JOB", "name a job file, or a recording with --schedule")
+    changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
+    described = load_job(job, changed)
+    chosen = rank_list(show_ranks, described.ranks)
+    settled, choice = _settled(described)
+    if engine is EngineName.ranks:
+        if with_interval:
+            raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
+        _every_rank(
+            settled, choice, seeds, chosen, _Keep(out, chrome, force), begin, as_json=as_json
+        )
+        return
+    if choice is not None and engine is EngineName.folded:
+        simulation = choice.best
+    else:
+        simulation = run(settled, engine=_one_of_two(engine))
+    figures = report(simulation)
+    answer = to_object(simulation, figures, time.perf_counter() - begin)
+    if with_interval:
+        from twin.study.interval import interval
+
+        bounds = interval(simulation.job)
+        answer["step_seconds_interval"] = [bounds.low, bounds.high]
+    _Keep(out, chrome, force).write(simulation, answer, chosen)
+    if as_json:
+        show.print_json(answer)
+        return
+    if choice is not None:
+        show.choice(choice)
+    show.step(simulation, figures, answer, out)
+    _say_where(chrome)
+
+
+def _settled(described: Job) -> tuple[Job, Choice | None]:
+    """Settle what the job leaves open, and say how."""
+    from twin import show
+    from twin.study.choose import choose, is_concrete
+
+    if is_concrete(described):
+        return described, None
+    with show.progress("simulating candidates") as advance:
+        choice = choose(described, progress=advance)
+    return choice.best.job, choice
+
+
+def _every_rank(job: Job, choice: Choice | None, seeds: int, ranks: list[int] | None, keep: _Keep, begin: float, *,
+                as_json: bool) -> None:  # fmt: skip
+    from twin import show
+    from twin.engine.report import as_json as to_object
+    from twin.engine.seeds import rank_table
+    from twin.study.every_rank import simulate_every_rank
+    from twin.study.parallel import cores
+
+    with show.progress("simulating seeds") as advance:
+        found = simulate_every_rank(
+            job, seeds=seeds, ranks=ranks, workers=cores(), progress=advance
+        )
+    every = found.simulation
+    answer = to_object(every, found.figures, time.perf_counter() - begin)
+    answer |= {"engine": "ranks", "seed": every.seed, **found.distribution()}
+    keep.write(every.of_recorded(), answer, ranks, {"ranks.parquet": rank_table(every)})
+    if as_json:
+        show.print_json(answer)
+        return
+    if choice is not None:
+        show.choice(choice)
+    show.every_rank(found, answer, keep.out)
+    _say_where(keep.chrome)
+
+
+def _replay(schedule: Path, job: Path | None, machine: str | None, overrides: list[str], engine: EngineName,
+            show_ranks: str, keep: _Keep, begin: float, *, as_json: bool) -> None:  # fmt: skip
+    from twin import show
+    from twin.study.recorded import replay
+
+    if engine is EngineName.ranks:
+        raise fail("--engine", "ranks is for jobs; simulate recordings with folded or des", "ranks")
+    replayed = replay(schedule, job, machine, overrides, _one_of_two(engine))
+    simulation = replayed.simulation
+    answer = replayed.answer(time.perf_counter() - begin)
+    keep.write(simulation, answer, rank_list(show_ranks, simulation.job.ranks))
+    if as_json:
+        show.print_json(answer)
+        return
+    shown = show.step if replayed.described else show.own_step
+    shown(simulation, replayed.figures, answer, keep.out)
+    _say_where(keep.chrome)
+
+
+def _one_of_two(engine: EngineName) -> Literal["folded", "des"]:
+    return "des" if engine is EngineName.des else "folded"
+
+
+def _say_where(chrome: Path | None) -> None:
+    if chrome is not None:
+        print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """Where a simulated run is to be written."""
+
+    out: Path | None
+    chrome: Path | None
+    force: bool
+
+    def write(self, simulation: Simulation, answer: dict[str, Any], ranks: list[int] | None,
+              tables: dict[str, Any] | None = None) -> None:  # fmt: skip
+        """Write it where that is wanted."""
+        if self.out is None and self.chrome is None:
+            return
+        from twin.study.runs import write_chrome_trace, write_run
+
+        if self.out is not None:
+            write_run(self.out, simulation, answer, ranks, tables=tables, overwrite=self.force)
+        if self.chrome is not None:
+            write_chrome_trace(self.chrome, simulation, ranks, overwrite=self.force)

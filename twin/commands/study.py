@@ -1,0 +1,80 @@
+"""The command `fourfold study`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from twin.commands.options import Json, Overrides
+from twin.description.problems import fail
+
+# Commands import what they need when they run, so that --help is instant.
+# ruff: noqa: PLC0415, T201
+
+INTERRUPTED = 130
+
+
+def study(
+    file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of results; a study that is there goes "
+                                             "on where it stopped. By default FILE's name and -study.")] = None,
+    overrides: Overrides = None,
+    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes to use; 0: one for each core.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Compute on the workers of this Dask "
+                                                  "scheduler; only your own: it can run any code.")] = None,
+    slurm: Annotated[int | None, typer.Option(min=1, max=10_000, metavar="N", help="Compute in N SLURM jobs that Dask "
+                                              "starts (~/.config/dask/jobqueue.yaml).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Start over, replacing what a study wrote to DIR.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Ask one question of many jobs: sweeps, scaling, sensitivity, time and cost to a target."""
+    begin = time.perf_counter()
+    if scheduler is not None and slurm is not None:
+        raise fail("--slurm", "starts a scheduler of its own; leave out --scheduler", slurm)
+    from twin import show
+    from twin.study.parallel import cores
+    from twin.study.studies.results import results_of, write_results
+    from twin.study.studies.run import Where, run_study
+
+    directory = out or Path(f"{file.stem}-study")
+    where = Where(workers or cores(), scheduler, slurm)
+    try:
+        with _ended_like_interrupted(), show.progress("computing points") as advance:
+            run = run_study(
+                file, directory, where, overrides=overrides or [], force=force, progress=advance
+            )
+    except KeyboardInterrupt:
+        print(f"fourfold: interrupted; what is finished is in {directory}: the same command goes on from there",
+              file=sys.stderr)  # fmt: skip
+        raise typer.Exit(INTERRUPTED) from None
+    results = results_of(run)
+    write_results(results)
+    if as_json:
+        show.print_json(show.study_object(results, time.perf_counter() - begin))
+    else:
+        show.study(results, time.perf_counter() - begin)
+
+
+@contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM, with which batch systems end jobs, end a study as Ctrl-C does."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

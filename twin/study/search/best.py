@@ -1,0 +1,132 @@
+"""The winner of a search as a job file: the user's own file with the choice filled in.
+
+Names stay names (`machine: frontier`), and keys that the search does not touch (`train:`) stay as
+they are; paths are made absolute, for the new file lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from twin import __version__
+from twin.description.grid import AXES
+from twin.description.job import Job
+from twin.description.load import apply_override, load_job
+from twin.description.strict_yaml import read_yaml
+from twin.study.search.options import Options
+
+TRAIN_PATHS = ("data", "initial_weights")
+"""Keys of `train:` that hold paths, relative to the job file's folder."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave: a job file and overrides of its keys."""
+
+    source: Path
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The file's keys with the overrides."""
+        raw: dict[str, Any] = {"name": self.source.stem, **read_yaml(self.source)}
+        for override in self.overrides:
+            raw = apply_override(raw, override)
+        return raw
+
+    def job(self) -> Job:
+        """Read and check the job with grid and micro-batch open.
+
+        Raises DescriptionError with every problem of the rest.
+        """
+        return load_job(self.source, [*self.overrides, "grid=auto", "batch.micro_sequences=auto"])
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """What the file fixes of that, to be said: the search leaves it open all the same."""
+        raw = self.mapping
+        batch = raw.get("batch")
+        micro = batch.get("micro_sequences", "auto") if isinstance(batch, dict) else "auto"
+        found = {"grid": raw.get("grid", "auto"), "batch.micro_sequences": micro}
+        return tuple(key for key, value in found.items() if value != "auto")
+
+
+def job_mapping(given: Given, winner: Job) -> dict[str, Any]:
+    """Return the given job file made concrete as `winner` is.
+
+    An option is written where the file has it or where the winner's differs from the default.
+    """
+    raw = _with_absolute_paths(given.mapping, given.source.resolve().parent)
+    grid = winner.concrete_grid
+    raw["ranks"] = winner.ranks
+    raw["grid"] = {axis: grid.size(axis) for axis in AXES}
+    raw["batch"] = {**raw["batch"], "micro_sequences": winner.concrete_micro_sequences}
+    chosen, plain = Options.of(winner), _plain_options()
+    _put(raw, "recompute", chosen.recompute, plain.recompute)
+    _put(raw, "cache_gathered_layers", chosen.cache_gathered_layers, plain.cache_gathered_layers)
+    _put_below(
+        raw, "data_reduction", {"mode": chosen.data_reduction}, {"mode": plain.data_reduction}
+    )
+    _put_below(raw, "overlap", chosen.overlap, plain.overlap)
+    return raw
+
+
+def job_text(given: Given, winner: Job) -> str:
+    """Return that job file as YAML."""
+    body = yaml.safe_dump(job_mapping(given, winner), sort_keys=False, allow_unicode=True)
+    name = "".join(c if c.isprintable() else "�" for c in given.source.name)
+    return f"# The best that `fourfold search` (Fourfold {__version__}) found for {name}.\n{body}"
+
+
+def _plain_options() -> Options:
+    """Options of a job that says nothing about them."""
+    fields = Job.model_fields
+    overlap, reduction = fields["overlap"].default, fields["data_reduction"].default
+    return Options(fields["recompute"].default, fields["cache_gathered_layers"].default, reduction.mode,
+                   overlap.all_reduce, overlap.reduce_scatter, overlap.all_gather)  # fmt: skip
+
+
+def _put(raw: dict[str, Any], key: str, value: Any, plain: Any) -> None:
+    if key in raw or value != plain:
+        raw[key] = value
+
+
+def _put_below(
+    raw: dict[str, Any], key: str, values: Mapping[str, Any], plain: Mapping[str, Any]
+) -> None:
+    below = dict(raw.get(key) or {})
+    for name, value in values.items():
+        _put(below, name, value, plain[name])
+    if below:
+        raw[key] = below
+
+
+def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make paths absolute that start from the job file's folder: of machines, and of training data."""
+    machine, train = raw.get("machine"), raw.get("train")
+    if isinstance(machine, str):
+        raw = raw | {"machine": _machine_path(machine, folder)}
+    elif isinstance(machine, dict) and isinstance(machine.get("extends"), str):
+        raw = raw | {"machine": {**machine, "extends": _machine_path(machine["extends"], folder)}}
+    if isinstance(train, dict):
+        paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
+        raw = raw | {"train": train | {k: _train_path(v, folder) for k, v in paths.items()}}
+    return raw
+
+
+def _machine_path(name: str, folder: Path) -> str:
+    if not ("/" in name or name.endswith((".yaml", ".yml"))) or Path(name).is_absolute():
+        return name
+    there = folder / name
+    return str(there if there.exists() else Path(name).resolve())
+
+
+def _train_path(name: str, folder: Path) -> str:
+    """A word without a slash that is no file there is a name that the runtime knows."""
+    there = folder / name
+    return str(there) if "/" in name or there.exists() else name

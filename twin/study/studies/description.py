@@ -1,0 +1,294 @@
+"""The study file: a base job, what varies, and what is asked of the points.
+
+    study: strong_scaling
+    job: ../gpt-320b-frontier-32768.yaml      # or a mapping
+    vary: {model: [gpt-80b, gpt-640b], ranks: [128, 256, 512]}
+
+Keys of `vary`, `points`, `set` and `parameters` are keys of the job or, below `machine.`, of its
+machine: whatever `--set` reaches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from twin.description.load import apply_override
+from twin.description.parameter import Kind
+from twin.description.problems import DescriptionError, did_you_mean, fail, from_pydantic
+from twin.description.spec import Spec
+from twin.description.strict_yaml import read_yaml
+from twin.description.units import SUFFIXES, parse_quantity
+
+StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "target"]
+CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
+"""Kinds whose points choose their own grid unless the file says otherwise."""
+MOST_POINTS = 10_000
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Target(Spec):
+    """A training run to price: how many tokens, and what an hour of a GPU costs."""
+
+    tokens: Annotated[float, Field(gt=0)]
+    """Tokens to train on."""
+    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
+    """Price of one device for an hour; a GCD counts as one device."""
+    currency: str = "USD"
+    """Unit of the price."""
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _read_tokens(cls, raw: Any) -> Any:
+        return parse_quantity(raw, SUFFIXES["_tokens"])
+
+
+class Measured(Spec):
+    """A measured point, drawn beside the predicted one and never fitted."""
+
+    at: dict[str, Any]
+    """Values of varied keys that name the point, such as `{model: gpt-80b, ranks: 8192}`."""
+    step_seconds: Annotated[float, Field(gt=0)]
+    """Seconds of one step."""
+    source: str
+    """Where it was published or measured."""
+    note: str = ""
+    """What a reader should know about it."""
+
+
+class Study(Spec):
+    """One study."""
+
+    study: StudyKind
+    title: str = ""
+    """For people; the name of the file if absent."""
+    job: str | dict[str, Any]
+    """Path of the base job, from the study file's directory, or the job itself."""
+    overrides: dict[str, Any] = Field(default_factory=dict, alias="set")
+    """Keys set in every point."""
+    vary: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
+    """Keys and their values; every combination is a point. A mapping names the values."""
+    points: list[dict[str, Any]] = Field(default_factory=list)
+    """Points written out, each a mapping of keys; combined with all of `vary`."""
+    x: str | None = None
+    """Key that pictures show along the horizontal axis."""
+    grid: Literal["auto", "keep"] | None = None
+    """auto: each point chooses grid and micro-batch; keep: the job's. By default auto for scaling and target."""
+    engine: Literal["folded", "des", "ranks"] = "folded"
+    """Engine of every point."""
+    seeds: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    """With `engine: ranks`, draws for each point: figures get percentiles."""
+    target: Target | None = None
+    """Tokens to train on: adds time, energy, GPU hours and cost."""
+    parameters: list[str] | dict[str, list[Any]] | None = None
+    """Sensitivity: keys to move, or their two values; by default every parameter of the machine."""
+    change: Share | dict[Kind, Share] = 0.2
+    """Sensitivity: relative change down and up, or one for each kind of parameter."""
+    measured: Literal["published"] | list[Measured] = Field(default_factory=list)
+    """Points to show beside: those of published runs that come with Fourfold, or your own."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = []
+        if self.study == "sensitivity":
+            problems += [f"{key}: is not for a sensitivity study; use parameters"
+                         for key in ("vary", "points") if getattr(self, key)]  # fmt: skip
+            if self.parameters is not None and not self.parameters:
+                problems.append(
+                    "parameters: is empty; name keys, or leave it out for all of the machine's"
+                )
+        else:
+            if not self.vary and not self.points:
+                problems.append("vary: nothing varies; give vary, points or both")
+            if self.parameters is not None:
+                problems.append("parameters: is for a sensitivity study; use vary")
+        problems += [f"vary.{key}: has no values; give at least one"
+                     for key, values in self.vary.items() if not values]  # fmt: skip
+        problems += [f"vary.{key}: has a value twice; keep one"
+                     for key, values in self.vary.items() if has_twice(values)]  # fmt: skip
+        both = sorted({key for point in self.points for key in point} & set(self.vary))
+        problems += [f"vary.{key}: is also in points; keep one" for key in both]
+        problems += [
+            f"points.{i}: is empty; give it keys" for i, p in enumerate(self.points) if not p
+        ]
+        if self.seeds > 1 and self.engine != "ranks":
+            problems.append("seeds: is for engine: ranks; the other engines draw nothing")
+        if self.study == "target" and self.target is None:
+            problems.append("target: missing; give target: {tokens: …}")
+        if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:
+            problems.append("vary: scaling studies vary ranks; add ranks to vary or points")
+        if self.x is not None and self.x not in self.varied:
+            problems.append(
+                f"x: {self.x!r} does not vary; {did_you_mean(self.x, self.varied or ['ranks'])}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Keys that differ between points, those of `points` first."""
+        return tuple(dict.fromkeys([*(key for point in self.points for key in point), *self.vary]))
+
+    @property
+    def named(self) -> bool:
+        """Whether points are cases with a name each, compared with the first."""
+        names = [point.get("name") for point in self.points]
+        distinct = len({canonical(name) for name in names}) == len(names)
+        return bool(names) and None not in names and distinct and not self.vary
+
+    @property
+    def chooses_grids(self) -> bool:
+        """Whether each point chooses grid and micro-batch."""
+        return self.grid == "auto" or (self.grid is None and self.study in CHOSEN_GRIDS)
+
+    @property
+    def horizontal(self) -> str:
+        """Key along the horizontal axis of pictures."""
+        if self.x is None and self.named and self.study == "sweep":
+            return "name"
+        return self.x or ("ranks" if "ranks" in self.varied else self.varied[0])
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Varied keys that tell the lines of a picture apart.
+
+        In weak scaling the model and the batch grow with the ranks and are no lines of their own.
+        """
+        weak = self.study == "weak_scaling"
+        if self.horizontal == "name":
+            return ()
+        return tuple(
+            key for key in self.varied
+            if key != self.horizontal and not (weak and key.split(".")[0] in {"model", "batch"})
+        )  # fmt: skip
+
+
+def has_twice(values: Sequence[Any] | Mapping[str, Any]) -> bool:
+    """Whether a list holds equal values; 1, 1.0 and true are different."""
+    listed = list(values.values()) if isinstance(values, Mapping) else list(values)
+    return len({canonical(value) for value in listed}) < len(listed)
+
+
+def canonical(value: Any) -> str:
+    """Write a value read from YAML in one way, so that equal ones can be told."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True)
+class LoadedStudy:
+    """A study file with its base job, read but not resolved."""
+
+    study: Study
+    name: str
+    base: dict[str, Any]
+    """The base job as written, paths made absolute, `set` applied."""
+    digest: str
+    """Of everything that decides the points: the study, the job and machine files they name."""
+
+    @property
+    def title(self) -> str:
+        """Title for people."""
+        return self.study.title or self.name
+
+
+def load_study(path: Path, overrides: Sequence[str] = ()) -> LoadedStudy:
+    """Read a study file; `overrides` are `KEY=VALUE` for its base job.
+
+    Raises DescriptionError with every problem of the file; points are checked one by one later.
+    """
+    raw = read_yaml(path)
+    try:
+        study = Study.model_validate(raw)
+    except ValidationError as error:
+        raise DescriptionError(from_pydantic(error, Study), str(path)) from None
+    base, files = _base(study, path)
+    for key, value in study.overrides.items():
+        base = apply(base, key, value, "set")
+    for override in overrides:
+        base = apply_override(base, override)
+    if study.chooses_grids:
+        base = apply(apply(base, "grid", "auto", "grid"), "batch.micro_sequences", "auto", "grid")
+    varied = [*(v for p in study.points for v in p.items()), *study.vary.items(), *base.items()]
+    files |= machine_files([value for _, value in varied], path.parent)
+    stated = {"study": study.model_dump(mode="json", by_alias=True), "base": base, "files": files}
+    digest = hashlib.sha256(canonical(stated).encode()).hexdigest()
+    return LoadedStudy(study, path.stem, base, digest)
+
+
+def apply(raw: Mapping[str, Any], key: str, value: Any, where: str) -> dict[str, Any]:
+    """Set one key of a job; problems are told as those of the study's part `where`."""
+    from twin.description.load import with_value  # noqa: PLC0415
+
+    try:
+        return with_value(raw, key, value)
+    except DescriptionError as error:
+        raise fail(f"{where}.{key}", "; ".join(p.message for p in error.problems)) from None
+
+
+def _base(study: Study, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the base job; return also the digest of its file."""
+    if isinstance(study.job, dict):
+        return anchored({"name": path.stem, **study.job}, path.parent), {}
+    file = path.parent / study.job
+    raw = read_yaml(file)
+    return anchored({"name": file.stem, **raw}, file.parent), {"job": _digest(file)}
+
+
+def anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the machine's path absolute, for points are computed elsewhere."""
+    machine = raw.get("machine")
+    if isinstance(machine, str):
+        return raw | {"machine": _anchored_name(machine, folder)}
+    if isinstance(machine, dict) and isinstance(machine.get("extends"), str):
+        return raw | {"machine": machine | {"extends": _anchored_name(machine["extends"], folder)}}
+    return raw
+
+
+def _anchored_name(name: str, folder: Path) -> str:
+    if not is_path(name):
+        return name
+    return str((folder / name).resolve() if (folder / name).exists() else Path(name).resolve())
+
+
+def is_path(name: str) -> bool:
+    """Whether a machine is named by path, as the loader sees it."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
+
+
+def machine_files(values: Sequence[Any], folder: Path) -> dict[str, str]:
+    """Digests of all machine files that values name, and of those which these extend."""
+    found: dict[str, str] = {}
+    waiting = [(name, folder) for value in values for name in _names_in(value)]
+    while waiting:
+        name, near = waiting.pop()
+        file = near / name if (near / name).is_file() else Path(name)
+        if str(file) in found or not file.is_file():
+            continue
+        found[str(file)] = _digest(file)
+        waiting += [(inner, file.parent) for inner in _names_in(read_yaml(file).get("extends"))]
+    return found
+
+
+def _names_in(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value] if is_path(value) and len(value) < 1024 and "\n" not in value else []
+    if isinstance(value, Mapping):
+        return [name for inner in value.values() for name in _names_in(inner)]
+    if isinstance(value, list | tuple):
+        return [name for inner in value for name in _names_in(inner)]
+    return []
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise fail(str(file), f"cannot be read: {error.strerror}") from None
