@@ -91,6 +91,7 @@ def frame(pages: list[Page], settings: Settings) -> Component:
             ),
         ],
         defaultColorScheme="auto",
+        theme={"primaryShade": {"light": 9, "dark": 8}},  # text on a tint of it can be read
     )  # fmt: skip
 
 

@@ -21,8 +21,9 @@ def register(app: typer.Typer, *_: Callable[..., Any]) -> None:
 
 
 def dashboard(
-    runs: Annotated[Path, typer.Argument(metavar="[DIR]", help="Directory that holds runs, searches and "
-                                         "studies.")] = Path("runs"),
+    runs: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Directory that holds runs, searches and "
+                                                "studies; runs/ if absent, or the examples that come with "
+                                                "Fourfold.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; a free one if 0.")] = 0,
     prefix: Annotated[str, typer.Option(metavar="PATH", help="Path under which a proxy shows it, such as "
                                         "/user/me/proxy/8050/.")] = "/",
@@ -46,8 +47,10 @@ def dashboard(
     from waitress import create_server
 
     from dashboards.app import create_app
+    from dashboards.examples import default_runs
     from dashboards.settings import LOCAL_HOSTS, Settings
 
+    runs = runs or default_runs(Path())
     settings = Settings(runs, prefix=prefix, hosts=(*LOCAL_HOSTS, *(host_name or ())))
     if no_token:
         settings = replace(settings, token="")

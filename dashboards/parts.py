@@ -34,7 +34,7 @@ def graph(
         id=identifier, figure=go.Figure() if figure is None else figure, config=cast("Any", dict(GRAPH_CONFIG)),
         style={"height": f"{height}px"}, responsive=True,
     )  # fmt: skip
-    return html.Div(inside, role="img", **aria(label))
+    return html.Div(inside, role="figure", **aria(label))
 
 
 def finished(figure: go.Figure, **layout: Any) -> go.Figure:

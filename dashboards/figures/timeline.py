@@ -82,11 +82,12 @@ def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go
     centres = low + pixel * (np.arange(COLUMNS) + 0.5)
     if by_error:
         known = ~np.isnan(shown.change)
-        lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int64)
+        lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int8)
         start, end = shown.start[known], shown.end[known]
         change = np.clip(shown.change[known], -CHANGE_LIMIT, CHANGE_LIMIT)
-        share = coverage(lane, none, start, end, window, lanes, 1, COLUMNS)[0]
-        sums = coverage(lane, none, start, end, window, lanes, 1, COLUMNS, weight=change)[0]
+        shape = (1, lanes, COLUMNS)
+        share = coverage(lane, none, start, end, window, shape)[0]
+        sums = coverage(lane, none, start, end, window, shape, weight=change)[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(share > 0.05, sums / share, np.nan)
         return go.Heatmap(
@@ -95,7 +96,7 @@ def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go
         )  # fmt: skip
     kinds = len(CATEGORIES)
     shares = coverage(
-        shown.lane, shown.category, shown.start, shown.end, window, lanes, kinds, COLUMNS
+        shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS)
     )
     return go.Heatmap(
         z=dominant(shares), x=centres, y=np.arange(lanes), zmin=-0.5, zmax=kinds - 0.5, showscale=False,

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dashboards.page import Page
-from dashboards.pages import communication, memory, rank_map, runs, timeline, trust, verdict
+from dashboards.pages import (
+    communication,
+    configurations,
+    memory,
+    rank_map,
+    report,
+    runs,
+    scaling,
+    timeline,
+    trust,
+    verdict,
+)
 
 PAGES: tuple[Page, ...] = (
     runs.PAGE,
     verdict.PAGE,
     timeline.PAGE,
+    configurations.PAGE,
+    scaling.PAGE,
     communication.PAGE,
     memory.PAGE,
     trust.PAGE,
     rank_map.PAGE,
+    report.PAGE,
 )

@@ -84,6 +84,13 @@ def view_of(query: Query, pair: Pair) -> View:
     )  # fmt: skip
 
 
+def laid_out(context: Context, query: Query, pair: Pair, view: View) -> Lanes:
+    """Lay out what is wanted, or take what was laid out for the last window."""
+    entry = context.catalog.entry(query["run"])
+    what = f"lanes {query.get('other')} {pair.steps[-1].number} {view}"
+    return context.catalog.kept(entry, what, lambda: lanes(pair, view))
+
+
 def window_of(text: str) -> tuple[float, float] | None:
     """Read a window of an address, such as 0.01..0.025; None if it is none.
 
@@ -102,7 +109,7 @@ def shown(context: Context, query: Query) -> Component:
     """Show one run, or two paired op by op."""
     pair, events = opened(context, query)
     view = view_of(query, pair)
-    laid = lanes(pair, view)
+    laid = laid_out(context, query, pair, view)
     figure, words = timeline(pair, events, laid, view, window_of(query.get("window", "")))
     known = all_ranks(pair)
     two = len(pair.steps) > 1
@@ -232,7 +239,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             pair, events = opened(context, query)
             view = view_of(query, pair)
-            laid = lanes(pair, view)
+            laid = laid_out(context, query, pair, view)
             figure, words = timeline(pair, events, laid, view, at)
         except DescriptionError as error:
             return no_update, str(error), no_update, no_update, no_update

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dashboards.events import Floats, Ints
+from dashboards.events import Floats
+
+CHUNK = 1 << 19
+"""Events that are worked on at a time, to keep what they need small."""
 
 
-def coverage(lane: Ints, kind: Ints, start: Floats, end: Floats, window: tuple[float, float], lanes: int, kinds: int,
-             columns: int, weight: Floats | None = None) -> Floats:  # fmt: skip
-    """Return the time of each kind in each pixel, as a share of the pixel, (kinds, lanes, columns).
+def coverage(lane: NDArray[np.integer], kind: NDArray[np.integer], start: Floats, end: Floats,
+             window: tuple[float, float], shape: tuple[int, int, int],
+             weight: NDArray[np.floating] | None = None) -> Floats:  # fmt: skip
+    """Return the time of each kind in each pixel, as a share of the pixel.
 
-    Exact: an event's first and last pixel get the parts that it covers, those between all. With
-    `weight` each event counts so many times.
+    `shape` is (kinds, lanes, columns), also of what is returned. Exact: an event's first and last
+    pixel get the parts that it covers, those between all. With `weight` each event counts so many
+    times.
     """
+    kinds, lanes, columns = shape
     low, high = window
-    seen = (end > low) & (start < high)
-    lane, kind = lane[seen].astype(np.int64), kind[seen].astype(np.int64)
-    pixel = (high - low) / columns
-    begin = np.clip((start[seen] - low) / pixel, 0.0, columns)
-    stop = np.clip((end[seen] - low) / pixel, 0.0, columns)
-    amount = np.ones(len(begin)) if weight is None else weight[seen]
-    first = np.minimum(begin.astype(np.int64), columns - 1)
-    last = np.minimum(stop.astype(np.int64), columns - 1)
-    size = kinds * lanes * columns
-    row = (kind * lanes + lane) * columns
-    # every event as if it filled all pixels after its first up to its last, then the two ends put right
-    jumps = np.bincount(row + first, weights=amount, minlength=size)
-    jumps -= np.bincount(row + last, weights=amount, minlength=size)
-    filled = np.cumsum(jumps.reshape(kinds, lanes, columns), axis=2)
-    ends = np.bincount(row + first, weights=amount * (first - begin), minlength=size)
-    ends += np.bincount(row + last, weights=amount * (stop - last), minlength=size)
-    return np.asarray(filled + ends.reshape(kinds, lanes, columns))
+    per_second, size = columns / (high - low), kinds * lanes * columns
+    jumps, ends = np.zeros(size), np.zeros(size)
+    seen = np.flatnonzero((end > low) & (start < high))
+    for chunk in range(0, len(seen), CHUNK):
+        at = seen[chunk : chunk + CHUNK]
+        begin = np.clip((start[at] - low) * per_second, 0.0, columns)
+        stop = np.clip((end[at] - low) * per_second, 0.0, columns)
+        amount = np.ones(len(at)) if weight is None else weight[at].astype(np.float64)
+        first = np.minimum(begin.astype(np.int64), columns - 1)
+        last = np.minimum(stop.astype(np.int64), columns - 1)
+        row = (kind[at].astype(np.int64) * lanes + lane[at]) * columns
+        # every event as if it filled its first pixel and all up to its last; then both ends are put right
+        for place, value in ((row + first, amount), (row + last, -amount)):
+            jumps += np.bincount(place, weights=value, minlength=size)
+        for place, value in (
+            (row + first, amount * (first - begin)),
+            (row + last, amount * (stop - last)),
+        ):
+            ends += np.bincount(place, weights=value, minlength=size)
+    filled = np.cumsum(jumps.reshape(shape), axis=2)
+    return np.asarray(filled + ends.reshape(shape))
 
 
 def dominant(shares: Floats) -> Floats:

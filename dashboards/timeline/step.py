@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.events import Events, Floats, Ints
+from dashboards.events import Events, Floats
 from twin.description.problems import fail
 
 STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
@@ -22,15 +22,15 @@ class Step:
     """
 
     number: int
-    row: Ints
-    rank: Ints
+    row: NDArray[np.int32]
+    rank: NDArray[np.int32]
     start: Floats
     end: Floats
     category: NDArray[np.int8]
-    stream: Ints
+    stream: NDArray[np.int8]
     """Number within `streams`."""
     streams: tuple[str, ...]
-    base: Ints
+    base: NDArray[np.int32]
     names: tuple[str, ...]
 
     @property
@@ -49,13 +49,13 @@ def step_of(events: Events, number: int | None) -> Step:
     if not len(events):
         raise fail("run", "has no events")
     number = _median_step(events) if number is None else number
-    row = np.flatnonzero(events.step == number)
+    row = np.flatnonzero(events.step == number).astype(np.int32)
     if not len(row):
         raise fail(
             "step", f"is not in the run; it has {', '.join(map(str, events.steps[:20]))}", number
         )
-    rank = events.rank[row].astype(np.int64)
-    if (np.diff(rank) < 0).any():
+    rank = events.rank[row]
+    if (rank[1:] < rank[:-1]).any():
         order = np.argsort(rank, kind="stable")
         row, rank = row[order], rank[order]
     begin = int(np.minimum(events.arrival_ns[row], events.start_ns[row]).min())
@@ -69,8 +69,8 @@ def step_of(events: Events, number: int | None) -> Step:
     place = np.array([streams.index(word) for word in events.stream.words])
     return Step(
         number, row, rank, (events.start_ns[row] - begin) / 1e9, (events.end_ns[row] - begin) / 1e9,
-        events.category[row], place[events.stream.code[row]].astype(np.int64), tuple(streams),
-        number_of[events.op.code[row]].astype(np.int64), tuple(names),
+        events.category[row], place[events.stream.code[row]].astype(np.int8), tuple(streams),
+        number_of[events.op.code[row]].astype(np.int32), tuple(names),
     )  # fmt: skip
 
 
@@ -82,14 +82,16 @@ def _median_step(events: Events) -> int:
     return sorted(lengths)[(len(lengths) - 1) // 2][1]
 
 
-def partners(step: Step, other: Step, stands_for: dict[int, int] | None = None) -> Ints:
+def partners(
+    step: Step, other: Step, stands_for: dict[int, int] | None = None
+) -> NDArray[np.int32]:
     """For each event of `step` the place of the same op of the same rank in `other`; -1 if there is none.
 
     `stands_for` says which rank of `other` stands for a rank, where it is folded.
     """
     known = {name: number for number, name in enumerate(other.names)}
     translate = np.array([known.get(name, -1) for name in step.names], dtype=np.int64)
-    found = np.full(len(step.rank), -1, dtype=np.int64)
+    found = np.full(len(step.rank), -1, dtype=np.int32)
     for rank in np.unique(step.rank).tolist():
         mine = step.rows_of(rank)
         theirs = other.rows_of((stands_for or {}).get(rank, rank))

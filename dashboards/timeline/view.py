@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.events import CATEGORIES, Floats, Ints
+from dashboards.events import CATEGORIES, Floats
 from dashboards.timeline.step import Step, partners
 from twin.description.problems import fail
 
@@ -38,7 +38,7 @@ class Pair:
 
     labels: tuple[str, ...]
     steps: tuple[Step, ...]
-    partner: tuple[Ints, ...]
+    partner: tuple[NDArray[np.int32], ...]
     """For each run, the place of each event's partner in the other; empty arrays for a single run."""
     shift: tuple[float, ...]
     """Seconds added to each run's times."""
@@ -55,13 +55,13 @@ class Lanes:
     """Events to be drawn: which run, which event, on which lane."""
 
     names: tuple[str, ...]
-    side: Ints
-    event: Ints
-    lane: Ints
+    side: NDArray[np.int8]
+    event: NDArray[np.int32]
+    lane: NDArray[np.int16]
     start: Floats
     end: Floats
-    category: Ints
-    change: Floats
+    category: NDArray[np.int8]
+    change: NDArray[np.float32]
     """log2 of the other run's time over this one's predicted: NaN where there is no partner."""
     by_rank: bool
     left_out: int
@@ -72,7 +72,7 @@ def paired(labels: tuple[str, ...], steps: tuple[Step, ...], align: str = "",
            stands_for: tuple[Mapping[int, int], ...] = ()) -> Pair:  # fmt: skip
     """Pair the ops of two steps. `stands_for[i]` maps ranks to those that stand for them in run i."""
     if len(steps) == 1:
-        none = np.full(len(steps[0].rank), -1, dtype=np.int64)
+        none = np.full(len(steps[0].rank), -1, dtype=np.int32)
         return Pair(labels, steps, (none,), (0.0,), stands_for or ({},))
     maps = [dict(m) for m in stands_for] or [{}, {}]
     found = (partners(steps[0], steps[1], maps[1]), partners(steps[1], steps[0], maps[0]))
@@ -119,12 +119,12 @@ def lanes(pair: Pair, view: View) -> Lanes:
     if left_out:  # evenly, the first and the last among them
         ranks = sorted({ranks[i] for i in np.linspace(0, len(ranks) - 1, room).round().astype(int)})
     names: list[str] = []
-    parts: list[tuple[int, Ints, int]] = []
+    parts: list[tuple[int, NDArray[np.int32], int]] = []
     for rank in ranks:
         for stream in [None] if by_rank else streams:
             for side, step in enumerate(pair.steps):
                 rows = pair.rows_of(side, rank)
-                at = np.arange(rows.start, rows.stop)
+                at = np.arange(rows.start, rows.stop, dtype=np.int32)
                 if stream is not None:
                     at = at[
                         step.stream[at]
@@ -138,14 +138,15 @@ def lanes(pair: Pair, view: View) -> Lanes:
     return _gathered(pair, view, names, parts, by_rank=by_rank, left_out=left_out)
 
 
-def _gathered(pair: Pair, view: View, names: list[str], parts: list[tuple[int, Ints, int]], *, by_rank: bool,
-              left_out: int) -> Lanes:  # fmt: skip
-    empty = np.zeros(0, dtype=np.int64)
-    side = np.repeat([s for s, _, _ in parts], [len(at) for _, at, _ in parts]) if parts else empty
-    event = np.concatenate([at for _, at, _ in parts] or [empty])
-    lane = np.repeat([on for _, _, on in parts], [len(at) for _, at, _ in parts]) if parts else empty
-    start, end, change = np.empty(len(event)), np.empty(len(event)), np.full(len(event), np.nan)
-    category = np.empty(len(event), dtype=np.int64)
+def _gathered(pair: Pair, view: View, names: list[str], parts: list[tuple[int, NDArray[np.int32], int]], *,
+              by_rank: bool, left_out: int) -> Lanes:  # fmt: skip
+    counts = [len(at) for _, at, _ in parts]
+    side = np.repeat(np.array([s for s, _, _ in parts], dtype=np.int8), counts)
+    lane = np.repeat(np.array([on for _, _, on in parts], dtype=np.int16), counts)
+    event = np.concatenate([at for _, at, _ in parts] or [np.zeros(0, dtype=np.int32)])
+    start, end = np.empty(len(event)), np.empty(len(event))
+    change = np.full(len(event), np.nan, dtype=np.float32)
+    category = np.empty(len(event), dtype=np.int8)
     for number, step in enumerate(pair.steps):
         at: slice | NDArray[np.bool_] = slice(None) if len(pair.steps) == 1 else side == number
         rows = event[at]

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from twin import __version__
-from twin.description.grid import AXES
+from twin.description.grid import AXES, Grid
 from twin.description.job import Job
 from twin.description.load import apply_override, load_job
 from twin.description.strict_yaml import read_yaml
@@ -62,11 +62,18 @@ def job_mapping(given: Given, winner: Job) -> dict[str, Any]:
     An option is written where the file has it or where the winner's differs from the default.
     """
     raw = _with_absolute_paths(given.mapping, given.source.resolve().parent)
-    grid = winner.concrete_grid
-    raw["ranks"] = winner.ranks
+    return settled(raw, winner.concrete_grid, winner.concrete_micro_sequences, Options.of(winner))
+
+
+def settled(
+    raw: Mapping[str, Any], grid: Grid, micro_sequences: int, chosen: Options
+) -> dict[str, Any]:
+    """Return a job file's keys with this grid, micro-batch and options in place of its own."""
+    raw = dict(raw)
+    raw["ranks"] = grid.ranks
     raw["grid"] = {axis: grid.size(axis) for axis in AXES}
-    raw["batch"] = {**raw["batch"], "micro_sequences": winner.concrete_micro_sequences}
-    chosen, plain = Options.of(winner), _plain_options()
+    raw["batch"] = {**raw["batch"], "micro_sequences": micro_sequences}
+    plain = _plain_options()
     _put(raw, "recompute", chosen.recompute, plain.recompute)
     _put(raw, "cache_gathered_layers", chosen.cache_gathered_layers, plain.cache_gathered_layers)
     _put_below(

@@ -1,0 +1,184 @@
+"""The candidates of a search, read strictly from what `fourfold search` wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import yaml
+
+from dashboards.catalog import Catalog, Entry
+from twin.description.grid import AXES, Grid
+from twin.description.problems import DescriptionError, fail
+from twin.description.strict_yaml import read_yaml
+from twin.study.search.best import settled
+from twin.study.search.options import Options, ReductionMode
+
+MOST_CANDIDATES, MOST_WORDS, MOST_CATEGORIES = 200_000, 400, 20
+MOST_JOB_BYTES = 1 << 20
+MOST_SIZE = 1 << 40
+BEST = "best.yaml"
+MODES: tuple[ReductionMode, ...] = get_args(ReductionMode)
+SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run a job, as a search found it. Times in seconds; None where there are none."""
+
+    number: int
+    """Its place in the file."""
+    ranks: int
+    grid: Grid
+    options: Options
+    micro_sequences: int | None
+    feasible: bool
+    reason: str
+    hindrance: str
+    step_seconds: float | None
+    rank: int | None
+    """Place in simulated time, from 1."""
+    model_rank: int | None
+    """Place by the published communication model, from 1."""
+    memory_bytes: float | None
+    capacity_bytes: float | None
+    memory: Mapping[str, float]
+    """Bytes by category."""
+    compute_seconds: float | None
+    exposed_seconds: float | None
+    exposed_by_axis: Mapping[str, float]
+    idle_seconds: float | None
+    tokens_per_second: float | None
+    percent_of_peak: float | None
+
+    @property
+    def name(self) -> str:
+        """Its grid, data × z × y × x."""
+        return " × ".join(str(self.grid.size(axis)) for axis in AXES)
+
+
+def candidates_of(catalog: Catalog, entry: Entry) -> tuple[Candidate, ...]:
+    """Read the candidates of a search, or take those read before. Raises DescriptionError."""
+    if entry.kind != "search":
+        raise fail(entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs")
+    return catalog.kept(entry, "candidates", lambda: _read(entry))
+
+
+def _read(entry: Entry) -> tuple[Candidate, ...]:
+    ranking = entry.head.get("ranking")
+    if not isinstance(ranking, list) or not ranking:
+        raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
+    if len(ranking) > MOST_CANDIDATES:
+        raise fail(f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking))
+    found = []
+    for number, raw in enumerate(ranking):
+        try:
+            found.append(_candidate(number, raw))
+        except (TypeError, ValueError, KeyError) as error:
+            words = str(error) if isinstance(error, DescriptionError | _Wrong) else "is not what a search writes"
+            raise fail(f"{entry.label}: ranking.{number}", words[:MOST_WORDS]) from None
+    return tuple(found)
+
+
+class _Wrong(ValueError):
+    """Says which key is wrong."""
+
+
+def _candidate(number: int, raw: Any) -> Candidate:
+    if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
+        raise _Wrong("expected a mapping with a grid")
+    grid = Grid(**{axis: _whole(raw["grid"], axis) or 0 for axis in AXES})
+    options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
+    overlap = _mapping(options, "overlap")
+    mode = next((m for m in MODES if m == options.get("data_reduction")), None)
+    if mode is None:
+        raise _Wrong("options.data_reduction: is none that Fourfold knows")
+    feasible = _truth(raw, "feasible")
+    return Candidate(
+        number=number, ranks=grid.ranks, grid=grid,
+        options=Options(_truth(options, "recompute"), _whole(options, "cache_gathered_layers") or 0, mode,
+                        *(_truth(overlap, name) for name in SWITCHES)),
+        micro_sequences=_whole(options, "micro_sequences"), feasible=feasible,
+        reason=_words(raw, "reason"), hindrance=_words(raw, "hindrance"),
+        step_seconds=_number(raw, "step_seconds"), rank=_whole(raw, "rank"),
+        model_rank=_whole(raw, "communication_model_rank"),
+        memory_bytes=_number(memory, "per_rank_bytes"), capacity_bytes=_number(memory, "capacity_bytes"),
+        memory=_numbers(memory, "by_category"),
+        compute_seconds=_number(raw, "compute_seconds"),
+        exposed_seconds=_number(raw, "exposed_communication_seconds"),
+        exposed_by_axis=_numbers(raw, "exposed_by_axis"), idle_seconds=_number(raw, "idle_seconds"),
+        tokens_per_second=_number(raw, "tokens_per_second"),
+        percent_of_peak=_number(raw, "hardware_percent_of_peak"),
+    )  # fmt: skip
+
+
+def _mapping(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = raw.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _Wrong(f"{key}: expected a mapping")
+    return value
+
+
+def _number(raw: Mapping[str, Any], key: str) -> float | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+        raise _Wrong(f"{key}: expected a number, not below 0")
+    return float(value)
+
+
+def _numbers(raw: Mapping[str, Any], key: str) -> dict[str, float]:
+    inside = _mapping(raw, key)
+    if len(inside) > MOST_CATEGORIES:
+        raise _Wrong(f"{key}: has more than {MOST_CATEGORIES} entries")
+    return {str(name)[:60]: _number(inside, name) or 0.0 for name in inside}
+
+
+def _whole(raw: Mapping[str, Any], key: str) -> int | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_SIZE:
+        raise _Wrong(f"{key}: expected a whole number, not below 0")
+    return value
+
+
+def _truth(raw: Mapping[str, Any], key: str) -> bool:
+    value = raw.get(key)
+    if not isinstance(value, bool):
+        raise _Wrong(f"{key}: expected true or false")
+    return value
+
+
+def _words(raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if value is not None and not isinstance(value, str):
+        raise _Wrong(f"{key}: expected text")
+    return (value or "")[:MOST_WORDS]
+
+
+def job_text(catalog: Catalog, entry: Entry, candidate: Candidate) -> str:
+    """Return the job file of a candidate: the search's own with its grid and options.
+
+    No path that the file names is opened. Raises DescriptionError.
+    """
+    path = catalog.file(entry, BEST)
+    if not path.is_file() or path.stat().st_size > MOST_JOB_BYTES:
+        raise fail(f"{entry.label}/{BEST}", "is missing or too large; write the search again")
+    if candidate.micro_sequences is None:
+        raise fail(candidate.name, f"cannot run: {candidate.reason}")
+    raw = read_yaml(path)
+    if not isinstance(raw.get("batch"), dict):
+        raise fail(f"{entry.label}/{BEST}: batch", "expected a mapping")
+    for key in ("overlap", "data_reduction"):
+        if not isinstance(raw.get(key) or {}, dict):
+            raise fail(f"{entry.label}/{BEST}: {key}", "expected a mapping")
+    made = settled(raw, candidate.grid, candidate.micro_sequences, candidate.options)
+    place = "" if candidate.rank is None else f", place {candidate.rank:,}"
+    return (f"# A candidate that `fourfold search` found: {candidate.name}{place}.\n"
+            + yaml.safe_dump(made, sort_keys=False, allow_unicode=True))  # fmt: skip

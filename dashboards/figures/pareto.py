@@ -1,0 +1,158 @@
+"""Candidates of a search: step time against memory, their options side by side, two orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from dashboards.candidates import Candidate
+from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
+from dashboards.parts import finished, seconds
+from twin.study.search.page import pareto as front
+
+MOST_POINTS, MOST_LINES, TOP = 4000, 300, 10
+SCALE = [[0.0, "#cfe3f1"], [0.5, SKY], [1.0, "#003a5c"]]
+"""Light to dark of one hue: readable for all colour vision."""
+BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slowest quarter", GREY))
+
+
+def drawable(shown: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates with a step and memory, fastest first, as many as can be drawn."""
+    known = [c for c in shown if c.step_seconds is not None and c.memory_bytes is not None]
+    return sorted(known, key=lambda c: c.step_seconds or 0.0)[:MOST_POINTS]
+
+
+def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
+    """Step time against memory; customdata is a candidate's number."""
+    known = drawable(shown)
+    places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
+    best = front(places)
+    exposed = [100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0) for c in known]
+    figure = go.Figure([
+        _points(known, places, range(len(known)), "candidates", {
+            "color": exposed, "colorscale": SCALE, "size": 8, "line": {"width": 0.5, "color": "#555"},
+            "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14}}),
+        go.Scatter(x=[places[n][0] for n in best], y=[places[n][1] for n in best], mode="lines", name="front",
+                   line={"color": VERMILION, "width": 2}, hoverinfo="skip"),
+        _points(known, places, [n for n, c in enumerate(known) if c.model_rank and c.model_rank <= TOP],
+                f"the model's first {TOP}", {"size": 14, "symbol": "circle-open", "color": GREEN, "line": {"width": 2}}),
+        _points(known, places, [n for n, c in enumerate(known) if c.number in chosen], "chosen",
+                {"size": 17, "symbol": "square-open", "color": ORANGE, "line": {"width": 3}}),
+    ])  # fmt: skip
+    capacity = max((c.capacity_bytes or 0.0 for c in known), default=0.0) / 1e9
+    if capacity:
+        figure.add_hline(y=capacity, line_dash="dash", line_color=GREY, annotation_text="device")
+    low, high = min((p[0] for p in places), default=1.0), max((p[0] for p in places), default=1.0)
+    figure.update_xaxes(title="step (s)", type="log" if high > 5 * low > 0 else "linear")
+    figure.update_yaxes(title="memory of a rank (GB)", rangemode="tozero")
+    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+
+
+def _points(
+    known: Sequence[Candidate],
+    places: Sequence[tuple[float, float]],
+    at: Sequence[int],
+    name: str,
+    marker: dict[str, object],
+) -> go.Scatter:
+    return go.Scatter(
+        x=[places[n][0] for n in at], y=[places[n][1] for n in at], mode="markers", name=name, marker=marker,
+        customdata=[known[n].number for n in at], hoverinfo="text", hovertext=[describe(known[n]) for n in at],
+    )  # fmt: skip
+
+
+def describe(candidate: Candidate) -> str:
+    """Say what a candidate is; everything in it is a number or a word of ours."""
+    options = candidate.options
+    place = "" if candidate.rank is None else f", place {candidate.rank:,}"
+    model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
+    return "<br>".join([
+        f"{candidate.name}{place}{model}",
+        f"{seconds(candidate.step_seconds or 0.0)}, {(candidate.memory_bytes or 0.0) / 1e9:.1f} GB",
+        f"{candidate.micro_sequences} sequences at a time, {'recomputed' if options.recompute else 'not recomputed'}",
+        f"{options.cache_gathered_layers} layers cached, {options.data_reduction.replace('_', ' ')}",
+    ])  # fmt: skip
+
+
+Axis = tuple[str, Callable[[Candidate], float], bool]
+COORDINATES: tuple[Axis, ...] = (
+    ("data", lambda c: float(c.grid.data), True), ("z", lambda c: float(c.grid.z), True),
+    ("y", lambda c: float(c.grid.y), True), ("x", lambda c: float(c.grid.x), True),
+    ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
+    ("memory (GB)", lambda c: (c.memory_bytes or 0.0) / 1e9, False),
+    ("exposed (%)", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False),
+    ("step (s)", lambda c: c.step_seconds or 0.0, True),
+)  # fmt: skip
+"""Name, value, and whether it is drawn on a logarithmic scale."""
+
+
+def parallel(shown: Sequence[Candidate]) -> go.Figure:
+    """A line for each of the fastest candidates through all of its options, coloured by its quarter in time.
+
+    Drawn as SVG lines: Plotly's own parallel coordinates need WebGL and compile code in the browser.
+    """
+    known = drawable(shown)[:MOST_LINES]
+    figure = go.Figure()
+    ends = [_ends([value(c) for c in known], log=log) for _, value, log in COORDINATES]
+    for number, (name, colour) in reversed(list(enumerate(BANDS))):  # the fastest on top
+        x: list[float | None] = []
+        y: list[float | None] = []
+        words: list[str] = []
+        for place, candidate in enumerate(known):
+            if place * len(BANDS) // len(known) != number:
+                continue
+            for axis, (_, value, log) in enumerate(COORDINATES):
+                x.append(axis)
+                y.append(_share(value(candidate), ends[axis], log=log))
+                words.append(describe(candidate))
+            x.append(None)
+            y.append(None)
+            words.append("")
+        if x:
+            figure.add_trace(go.Scatter(
+                x=x, y=y, mode="lines+markers", name=name, hoverinfo="text", hovertext=words, opacity=0.75,
+                line={"color": colour, "width": 1.2}, marker={"size": 4}, legendrank=number))  # fmt: skip
+    for axis, (low, high) in enumerate(ends):
+        for at, end in ((-0.05, low), (1.05, high)):
+            figure.add_annotation(x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12})
+    figure.update_xaxes(tickvals=list(range(len(COORDINATES))), ticktext=[name for name, _, _ in COORDINATES],
+                        range=[-0.4, len(COORDINATES) - 0.6], showgrid=True, zeroline=False)  # fmt: skip
+    figure.update_yaxes(visible=False, range=[-0.1, 1.1])
+    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+
+
+def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
+    known = [v for v in values if v > 0 or not log] or [1.0]
+    return min(known), max(known)
+
+
+def _share(value: float, ends: tuple[float, float], *, log: bool) -> float:
+    """Where a value lies between two others, 0 to 1; the middle if they are the same."""
+    low, high = ends
+    if high <= low:
+        return 0.5
+    if log:
+        return math.log(max(value, low) / low) / math.log(high / low)
+    return (value - low) / (high - low)
+
+
+def orders(shown: Sequence[Candidate]) -> go.Figure:
+    """The published model's order against the simulated one."""
+    known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MOST_POINTS]
+    figure = go.Figure()
+    for name, colour, symbol, of in (
+        ("others", SKY, "circle", [c for c in known if (c.model_rank or 0) > TOP]),
+        (f"the model's first {TOP}", MEASURED, "diamond", [c for c in known if (c.model_rank or 0) <= TOP]),
+    ):
+        figure.add_trace(go.Scatter(
+            x=[c.model_rank for c in of], y=[c.rank for c in of], mode="markers", name=name, hoverinfo="text",
+            hovertext=[describe(c) for c in of], marker={"color": colour, "symbol": symbol, "size": 7},
+            customdata=[c.number for c in of]))  # fmt: skip
+    most = max((max(c.rank or 1, c.model_rank or 1) for c in known), default=1)
+    figure.add_trace(go.Scatter(x=[1, most], y=[1, most], mode="lines", name="same place", hoverinfo="skip",
+                                line={"color": GREY, "dash": "dot"}))  # fmt: skip
+    figure.update_xaxes(title="place by the published model")
+    figure.update_yaxes(title="place in simulated time")
+    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})

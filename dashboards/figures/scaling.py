@@ -1,0 +1,75 @@
+"""Pictures of a study: those that its own page has, in the dashboard's colours, with bands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboards.colours import GREY, KINDS, SKY
+from dashboards.parts import finished
+from dashboards.studies import Opened
+from twin.description.problems import fail
+from twin.study.studies.figures import Picture, pictures
+
+PARTS = {"compute": KINDS["compute"], "wait for the slowest device": SKY, "idle, peers waited for": GREY,
+         **{f"exposed {axis}": KINDS[axis] for axis in ("x", "y", "z", "data")}}  # fmt: skip
+PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
+"""So that parts are told apart without colour too."""
+DARK = "#000000"
+"""Not to be seen on a dark page."""
+
+
+def drawn(opened: Opened) -> list[tuple[str, str, go.Figure]]:
+    """Return title, what it says, and figure of each picture of a study. Raises DescriptionError."""
+    try:
+        found = pictures(opened.study, opened.rows, opened.effects)
+        return [(p.title, p.note, figure_of(p)) for p in found]
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        raise fail("points.parquet", f"does not hold what its study asks for: {str(error)[:200]}") from None
+
+
+def figure_of(picture: Picture) -> go.Figure:
+    """Turn one picture into a figure."""
+    traces: list[dict[str, Any]] = []
+    for trace in picture.data:
+        traces += [] if "error_y" not in trace else [band(trace)]
+        traces.append(_recoloured({k: v for k, v in trace.items() if k != "error_y"}))
+    layout = {k: v for k, v in picture.layout.items() if k != "height"}
+    figure = go.Figure(traces)
+    finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_layout(**layout)
+    figure.update_layout(xaxis={"automargin": True}, yaxis={"automargin": True})
+    return figure
+
+
+def band(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return the area from p10 to p90 of a line that has both as error bars."""
+    up, down = trace["error_y"]["array"], trace["error_y"]["arrayminus"]
+    order = sorted(range(len(trace["x"])), key=lambda n: trace["x"][n])
+    above = [trace["y"][n] + up[n] for n in order]
+    below = [trace["y"][n] - down[n] for n in order]
+    along = [trace["x"][n] for n in order]
+    colour = trace["line"]["color"]
+    red, green, blue = (int(colour[n : n + 2], 16) for n in (1, 3, 5))
+    return {
+        "type": "scatter", "x": [*along, *along[::-1]], "y": [*above, *below[::-1]], "fill": "toself", "mode": "lines",
+        "line": {"width": 0}, "fillcolor": f"rgba({red},{green},{blue},0.25)", "hoverinfo": "skip",
+        "name": f"{trace['name']}, p10 to p90",
+    }  # fmt: skip
+
+
+def _recoloured(trace: dict[str, Any]) -> dict[str, Any]:
+    if trace["type"] == "bar" and trace.get("name") in PARTS:
+        name = trace["name"]
+        return trace | {"marker": {"color": PARTS[name], "pattern": {"shape": PATTERNS.get(name, ""), "size": 6}}}
+    for part in ("line", "marker"):
+        if isinstance(trace.get(part), dict) and trace[part].get("color") == DARK:
+            trace = trace | {part: trace[part] | {"color": GREY}}
+    return trace
+
+
+def height_of(picture: go.Figure, rows: int) -> int:
+    """Pixels that suit a figure: bars that lie need some each."""
+    lying = any(getattr(t, "orientation", None) == "h" for t in picture.data)
+    return min(1000, 160 + 24 * min(rows, 25)) if lying else 460

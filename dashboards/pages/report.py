@@ -1,0 +1,197 @@
+"""Report: one self-contained HTML file of a run or of two, to be kept, printed or sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+import dash_mantine_components as dmc
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+from plotly.offline import get_plotlyjs
+
+from dashboards.collectives import collectives_of, job_of
+from dashboards.events import events_of, grid_of
+from dashboards.figures.bandwidth import skew
+from dashboards.figures.parity import parity
+from dashboards.figures.timeline import height, timeline
+from dashboards.figures.waterfall import waterfall
+from dashboards.page import Context, Page, Query, state
+from dashboards.pages.memory import row, stacked
+from dashboards.pages.timeline import laid_out, opened, view_of
+from dashboards.pages.verdict import compared, term_row
+from dashboards.pairs import pairs_of
+from dashboards.parts import aria, card, problem, seconds
+from dashboards.query import query_of
+from twin import __version__
+from twin.cost.memory import memory_use
+from twin.description.problems import DescriptionError, fail
+from twin.study.compare.page import facts_of
+
+SECTIONS = {"verdict": "Verdict", "timeline": "Timeline", "communication": "Communication", "memory": "Memory",
+            "trust": "Op by op"}  # fmt: skip
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: 13px } td, th { padding: .15rem .7rem .15rem 0;
+text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } h2 { margin-top: 2rem }
+.note { color: #555 } @media print { h2 { break-before: page } h2:first-of-type { break-before: auto } }
+"""
+MOST_ROWS = 40
+CONFIG = {"displaylogo": False, "showSendToCloud": False, "displayModeBar": False}
+Section = tuple[str, str, list[go.Figure], list[dict[str, Any]]]
+"""Heading, one sentence, figures, rows of a table."""
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Offer the sections that the chosen runs allow."""
+    if "run" not in query:
+        raise fail("run", "choose one run, or two, on the page Runs first")
+    names = [context.catalog.entry(query[key]).label for key in ("run", "other") if key in query]
+    possible = [key for key in SECTIONS if "other" in query or key not in ("verdict", "trust")]
+    wanted = [key for key in query.get("sections", "").split(",") if key in possible] or possible
+    return card(
+        "One file",
+        f"A page about {' and '.join(names)} that needs no server and no network: about 5 MB, most of it Plotly. "
+        "Print it from the browser for a PDF.",
+        dmc.CheckboxGroup(
+            id=state("sections"), value=wanted, label="Sections",
+            children=dmc.Group([dmc.Checkbox(label=SECTIONS[key], value=key) for key in possible], my="xs"),
+        ),
+        dmc.Button("Download the report", id="report-make", mt="sm"),
+        dcc.Download(id="report-file"),
+        html.Div(id="report-words", role="status", **aria("Result")),
+    )  # fmt: skip
+
+
+def sections_of(context: Context, query: Query, wanted: list[str]) -> list[Section]:
+    """Make the wanted sections. Raises DescriptionError if one cannot be made."""
+    makers = {"verdict": _verdict, "timeline": _timeline, "communication": _communication, "memory": _memory,
+              "trust": _trust}  # fmt: skip
+    return [makers[key](context, query) for key in SECTIONS if key in wanted]
+
+
+def _verdict(context: Context, query: Query) -> Section:
+    found = compared(context, query)
+    error = (
+        found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
+    )
+    words = (f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
+             f"{100 * error:+.1f} %. The terms add up to the difference exactly. "
+             + " ".join(found.warnings))  # fmt: skip
+    figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms)
+    figure.update_layout(height=140 + 30 * len(found.terms))
+    facts = [{"what": what, "value": value} for what, value in facts_of(found)]
+    return "Verdict", words, [figure], facts + [{"what": r["term"], "value": f"{r['difference (s)']:.6g} s"}
+                                                for r in map(term_row, found.terms)]  # fmt: skip
+
+
+def _timeline(context: Context, query: Query) -> Section:
+    pair, events = opened(context, query)
+    view = view_of(query, pair)
+    laid = laid_out(context, query, pair, view)
+    figure, words = timeline(pair, events, laid, view, None)
+    figure.update_layout(height=height(laid))
+    return "Timeline", words, [figure], []
+
+
+def _communication(context: Context, query: Query) -> Section:
+    found = []
+    for key in ("run", "other"):
+        if key in query:
+            entry = context.catalog.entry(query[key])
+            found.append(
+                (
+                    entry.kind or "",
+                    collectives_of(events_of(context.catalog, entry), grid_of(entry)),
+                )
+            )
+    rows = [
+        {"run": label, "collective": r.name, "axis": r.axis, "members": r.members, "MB": f"{r.bytes / 1e6:.4g}",
+         "median transfer": seconds(r.transfer_ns / 1e9), "median skew": seconds(r.skew_ns / 1e9)}
+        for label, one in found for r in one.rows[:MOST_ROWS]
+    ]  # fmt: skip
+    return (
+        "Communication",
+        "Seconds of a rank and step that collectives take, by name.",
+        [skew(found)],
+        rows,
+    )
+
+
+def _memory(context: Context, query: Query) -> Section:
+    entry = context.catalog.entry(query["run"])
+    job = job_of(entry)
+    if job is None or job.grid == "auto" or job.batch.micro_sequences == "auto":
+        return "Memory", "The job is not one that the twin knows; memory cannot be counted.", [], []
+    use = memory_use(job)
+    words = f"{use.per_rank_bytes / 1e9:.2f} of {use.capacity_bytes / 1e9:.2f} GB per rank, as the twin counts it."
+    return "Memory", words, [stacked([(entry.label, use)])], [row(entry.label, use)]
+
+
+def _trust(context: Context, query: Query) -> Section:
+    pair = [context.catalog.entry(query[key]) for key in ("run", "other")]
+    if pair[0].kind == "measured" and pair[1].kind == "predicted":
+        pair.reverse()
+    pairs = pairs_of(*(events_of(context.catalog, entry) for entry in pair))
+    figure = parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op)
+    return (
+        "Op by op",
+        f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.",
+        [figure],
+        [],
+    )
+
+
+def page(title: str, sections: list[Section]) -> str:
+    """Write one HTML page that holds all it needs. Everything that comes from runs is escaped."""
+    parts = []
+    for number, (heading, words, figures, rows) in enumerate(sections):
+        parts.append(f"<h2>{escape(heading)}</h2><p>{escape(words)}</p>")
+        for place, figure in enumerate(figures):
+            figure.update_layout(width=1060, height=max(380, figure.layout.height or 0))
+            parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"f{number}-{place}",
+                                        config=dict(CONFIG)))  # fmt: skip
+        if rows:
+            head = "".join(f"<th>{escape(str(key))}</th>" for key in rows[0])
+            body = "".join(
+                "<tr>"
+                + "".join(f"<td>{escape(str(value))}</td>" for value in one.values())
+                + "</tr>"
+                for one in rows
+            )
+            parts.append(f"<table><tr>{head}</tr>{body}</table>")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body><h1>{escape(title)}</h1>"
+        f'<p class="note">Fourfold {escape(__version__)}, {made}</p>{"".join(parts)}</body></html>'
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """The button makes the file."""
+
+    @app.callback(
+        Output("report-file", "data"), Output("report-words", "children"), Input("report-make", "n_clicks"),
+        State(state("sections"), "value"), State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def make(clicks: int | None, wanted: list[str] | None, search: str | None) -> Any:
+        if not clicks:
+            return no_update, no_update
+        query = query_of(search)
+        try:
+            sections = sections_of(context, query, wanted or [])
+            label = context.catalog.entry(query.get("run", "")).label
+        except DescriptionError as error:
+            return no_update, problem(str(error))
+        text = page(f"Fourfold: {label}", sections)
+        return {
+            "content": text,
+            "filename": "fourfold-report.html",
+            "type": "text/html",
+        }, f"{len(sections)} sections."
+
+
+PAGE = Page("/report", "Report", shown, register, needs="run,other")

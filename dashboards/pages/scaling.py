@@ -1,0 +1,118 @@
+"""Scaling: the points of a study, with measured ones and percentiles where it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from dashboards.figures.scaling import drawn, height_of
+from dashboards.page import Context, Page, Query
+from dashboards.parts import card, graph, seconds, table, with_table
+from dashboards.studies import Opened, study_of
+from twin.description.grid import AXES
+from twin.description.problems import fail
+from twin.study.studies.table import EFFECT_TITLES, effect_cells
+
+DAY = 86400.0
+TARGET = {"target_seconds": ("days", DAY, 2), "target_gpu_hours": ("GPU hours", 1.0, 0),
+          "target_energy_joules": ("energy (MWh)", 3.6e9, 2), "target_cost": ("cost", 1.0, 0)}  # fmt: skip
+
+
+def opened(context: Context, query: Query) -> Opened:
+    """Read the study that an address names. Raises DescriptionError."""
+    if "run" not in query:
+        raise fail("run", "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one")
+    return study_of(context.catalog, context.catalog.entry(query["run"]))
+
+
+def shown(context: Context, query: Query) -> Component:
+    """Show all pictures of a study, and its points."""
+    found = opened(context, query)
+    rows, columns = table_of(found)
+    parts = [card(found.title, summary_of(found), *_facts(found))]
+    for number, (title, note, figure) in enumerate(drawn(found)):
+        effects = found.study.study == "sensitivity"
+        twin = (table(f"scaling-table-{number}", effect_rows(found), height=height_of(figure, 14)) if effects else
+                table(f"scaling-table-{number}", rows, columns, height=440))  # fmt: skip
+        parts.append(card(title, note or title, with_table(
+            graph(f"scaling-{number}", figure, label=f"{title}. {note}", height=height_of(figure, len(found.rows))),
+            twin)))  # fmt: skip
+    if target := target_rows(found):
+        parts.append(card("To the target", "What it takes to train on the target's tokens, whole steps, without "
+                          "checkpoints, failures and restarts.", table("target", target, height=320)))  # fmt: skip
+    parts.append(card("All points", f"{len(rows):,} points, SI units; impossible ones with the reason.",
+                      table("points", rows, columns, height=420)))  # fmt: skip
+    return html.Div(parts)
+
+
+def summary_of(found: Opened) -> str:
+    """Say in a sentence what the study found."""
+    study, done = found.study, found.done
+    words = f"{study.study.replace('_', ' ').capitalize()}: {len(done):,} of {len(found.rows):,} points are possible."
+    if not done:
+        return words
+    if study.study == "sensitivity":
+        first = next(iter(found.effects), None)
+        return words if first is None else (
+            f"{words} What matters most: {first.parameter}, {first.swing_seconds / first.base_seconds:.1%} of the step "
+            f"of {seconds(first.base_seconds)}.")  # fmt: skip
+    if study.study in ("weak_scaling", "strong_scaling"):
+        last = max(done, key=lambda row: row["ranks"])
+        share = last.get("efficiency")
+        words += f" Largest: {last['ranks']:,} ranks, {seconds(last['step_seconds'])}"
+        words += "." if share is None else f", {share:.0%} efficient."
+    else:
+        best = min(done, key=lambda row: row["step_seconds"])
+        words += f" Fastest: {seconds(best['step_seconds'])} with " + ", ".join(
+            f"{key} {best[key]}" for key in study.varied if key in best) + "."  # fmt: skip
+    errors = sorted(abs(row["error"]) for row in done if isinstance(row.get("error"), float))
+    if errors:
+        words += f" Against {len(errors)} measured points the median error is {errors[len(errors) // 2]:.1%}."
+    return words
+
+
+def _facts(found: Opened) -> list[Component]:
+    sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
+    said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
+    if found.study.seeds > 1:
+        said.append(f"Bands: from the 10th to the 90th percentile over {found.study.seeds} draws.")
+    return [dmc.Text(" ".join(said), size="sm")] if said else []
+
+
+def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All points as rows with plain values, and the columns in the order of the study's own table."""
+    first = [column.key for column in found.columns if column.key not in ("grid_z", "reason")]
+    rows: list[dict[str, Any]] = []
+    for row in found.rows:
+        one = {key: row.get(key) for key in first}
+        one["grid"] = " × ".join(str(row[f"grid_{a}"]) for a in AXES) if "grid_z" in row else ""
+        one["reason"] = row["reason"]
+        rows.append(one)
+    keys = [*first, "grid", "reason"]
+    # the names of columns hold dots, which the table would take for a path
+    renamed = [{str(n): row[key] for n, key in enumerate(keys)} for row in rows]
+    titles = {"grid": "data × z × y × x", "reason": "why not"}
+    return renamed, [{"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)]
+
+
+def target_rows(found: Opened) -> list[dict[str, Any]]:
+    """What each point takes to reach the target; none without one."""
+    if found.study.target is None:
+        return []
+    keys = {key: what for key, what in TARGET.items() if any(key in row for row in found.done)}
+    return [
+        {"point": ", ".join(f"{key.replace('.', ' ')} {row[key]}" for key in found.study.varied if key in row),
+         **{what: round(row[key] / unit, digits) for key, (what, unit, digits) in keys.items() if key in row}}
+        for row in found.done
+    ]  # fmt: skip
+
+
+def effect_rows(found: Opened) -> list[dict[str, Any]]:
+    """Effects of a sensitivity study, the largest first."""
+    return [dict(zip(EFFECT_TITLES, effect_cells(effect), strict=True)) for effect in found.effects]
+
+
+PAGE = Page("/scaling", "Scaling", shown, needs="run")
