@@ -42,6 +42,8 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.simulate
+	$(BIN)/python -m tests.benchmarks.scale
+	$(BIN)/python -m tests.benchmarks.chance
 	$(BIN)/python -m tests.benchmarks.train
 
 # Needs root and iproute2; about 25 minutes on two idle cores.

@@ -34,6 +34,10 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
+DEVELOPERS = ("dev_tools_ui", "dev_tools_props_check", "dev_tools_serve_dev_bundles", "dev_tools_hot_reload",
+              "dev_tools_validate_callbacks")  # fmt: skip
+"""Tools that variables of the environment would turn on, here said to stay off."""
+
 
 def create_app(settings: Settings) -> Dash:
     """Make the application."""
@@ -41,9 +45,10 @@ def create_app(settings: Settings) -> Dash:
     app = Dash(
         "dashboards", server=cast("Any", server), title="Fourfold", update_title="", suppress_callback_exceptions=True,
         serve_locally=True, compress=False, index_string=INDEX, routes_pathname_prefix="/",
-        requests_pathname_prefix=settings.prefix, assets_folder="assets",
+        requests_pathname_prefix=settings.prefix, assets_folder="assets", enable_mcp=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )  # fmt: skip
+    app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
     context = Context(settings, Catalog(settings.root))
     pages = list(PAGES)
     app.layout = frame(pages, settings)

@@ -62,39 +62,49 @@ class Candidate:
 def candidates_of(catalog: Catalog, entry: Entry) -> tuple[Candidate, ...]:
     """Read the candidates of a search, or take those read before. Raises DescriptionError."""
     if entry.kind != "search":
-        raise fail(entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs")
+        raise fail(
+            entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs"
+        )
     return catalog.kept(entry, "candidates", lambda: _read(entry))
 
 
 def _read(entry: Entry) -> tuple[Candidate, ...]:
     ranking = entry.head.get("ranking")
     if not isinstance(ranking, list) or not ranking:
-        raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
+        raise fail(
+            f"{entry.label}: ranking", "expected a list of candidates; write the search again"
+        )
     if len(ranking) > MOST_CANDIDATES:
-        raise fail(f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking))
+        raise fail(
+            f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking)
+        )
     found = []
     for number, raw in enumerate(ranking):
         try:
             found.append(_candidate(number, raw))
         except (TypeError, ValueError, KeyError) as error:
-            words = str(error) if isinstance(error, DescriptionError | _Wrong) else "is not what a search writes"
+            words = (
+                str(error)
+                if isinstance(error, DescriptionError | WrongError)
+                else "is not what a search writes"
+            )
             raise fail(f"{entry.label}: ranking.{number}", words[:MOST_WORDS]) from None
     return tuple(found)
 
 
-class _Wrong(ValueError):
+class WrongError(ValueError):
     """Says which key is wrong."""
 
 
 def _candidate(number: int, raw: Any) -> Candidate:
     if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
-        raise _Wrong("expected a mapping with a grid")
+        raise WrongError("expected a mapping with a grid")
     grid = Grid(**{axis: _whole(raw["grid"], axis) or 0 for axis in AXES})
     options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
     overlap = _mapping(options, "overlap")
     mode = next((m for m in MODES if m == options.get("data_reduction")), None)
     if mode is None:
-        raise _Wrong("options.data_reduction: is none that Fourfold knows")
+        raise WrongError("options.data_reduction: is none that Fourfold knows")
     feasible = _truth(raw, "feasible")
     return Candidate(
         number=number, ranks=grid.ranks, grid=grid,
@@ -119,7 +129,7 @@ def _mapping(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _Wrong(f"{key}: expected a mapping")
+        raise WrongError(f"{key}: expected a mapping")
     return value
 
 
@@ -128,14 +138,14 @@ def _number(raw: Mapping[str, Any], key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
-        raise _Wrong(f"{key}: expected a number, not below 0")
+        raise WrongError(f"{key}: expected a number, not below 0")
     return float(value)
 
 
 def _numbers(raw: Mapping[str, Any], key: str) -> dict[str, float]:
     inside = _mapping(raw, key)
     if len(inside) > MOST_CATEGORIES:
-        raise _Wrong(f"{key}: has more than {MOST_CATEGORIES} entries")
+        raise WrongError(f"{key}: has more than {MOST_CATEGORIES} entries")
     return {str(name)[:60]: _number(inside, name) or 0.0 for name in inside}
 
 
@@ -144,21 +154,21 @@ def _whole(raw: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_SIZE:
-        raise _Wrong(f"{key}: expected a whole number, not below 0")
+        raise WrongError(f"{key}: expected a whole number, not below 0")
     return value
 
 
 def _truth(raw: Mapping[str, Any], key: str) -> bool:
     value = raw.get(key)
     if not isinstance(value, bool):
-        raise _Wrong(f"{key}: expected true or false")
+        raise WrongError(f"{key}: expected true or false")
     return value
 
 
 def _words(raw: Mapping[str, Any], key: str) -> str:
     value = raw.get(key)
     if value is not None and not isinstance(value, str):
-        raise _Wrong(f"{key}: expected text")
+        raise WrongError(f"{key}: expected text")
     return (value or "")[:MOST_WORDS]
 
 

@@ -21,6 +21,11 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 """No button sends a figure anywhere."""
 
 
+FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
+NUMBER = {"valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}}
+"""How a column of numbers is shown; a file gets all digits."""
+
+
 def aria(label: str, **more: str) -> dict[str, Any]:
     """Attributes that say what something is to those who do not see it."""
     return {"aria-label": label, **{f"aria-{name}": value for name, value in more.items()}}
@@ -46,16 +51,29 @@ def finished(figure: go.Figure, **layout: Any) -> go.Figure:
     return figure
 
 
+def escape(text: str) -> str:
+    """Make text safe where Plotly reads markup.
+
+    >>> escape("<b>a & b</b>")
+    '&lt;b&gt;a &amp; b&lt;/b&gt;'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def table(identifier: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Mapping[str, Any]] | None = None, *,
           height: int = 360, **options: Any) -> Component:  # fmt: skip
     """Show rows, to be sorted, filtered and downloaded as CSV."""
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
+    numeric = {name for row in rows for name, value in row.items() if isinstance(value, float)}
+    columns = [{**NUMBER, **column} if column["field"] in numeric else column for column in columns]
+    options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
     return html.Div([
         dag.AgGrid(
             id=identifier, rowData=[dict(row) for row in rows], columnDefs=[dict(column) for column in columns],
-            defaultColDef={"sortable": True, "filter": True, "resizable": True, "minWidth": 90},
-            columnSize="autoSize", csvExportParams={"fileName": f"{identifier}.csv"},
+            defaultColDef={"sortable": True, "filter": True, "resizable": True, "minWidth": 90,
+                           "useValueFormatterForExport": False},
+            csvExportParams={"fileName": f"{identifier}.csv"},
             style={"height": f"{height}px"}, className="ag-theme-quartz grid", **options,
         ),
         dmc.Button("Download as CSV", id={"type": "csv", "table": identifier}, variant="default", size="xs", mt=6),

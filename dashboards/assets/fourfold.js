@@ -16,6 +16,11 @@ window.dash_clientside.fourfold = {
     }
     return Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
   },
+  // What moved the time axis; anything else that a figure reports is left out.
+  moved(data) {
+    const about = Object.keys(data || {}).some((key) => key.startsWith("xaxis"));
+    return about ? data : window.dash_clientside.no_update;
+  },
   // A table's button saves it as CSV.
   download(_clicks) {
     const triggered = window.dash_clientside.callback_context.triggered[0];

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from dashboards.collectives import Collectives
 from dashboards.colours import GREY, KINDS
-from dashboards.parts import finished
+from dashboards.parts import escape, finished
 
 SYMBOLS = ("circle", "diamond-open")
 MOST_BARS = 12
@@ -31,11 +31,11 @@ def bandwidth(
             rows = [row for row in one.rows if row.axis == axis and row.transfer_ns > 0]
             figure.add_trace(go.Scatter(
                 x=[row.bytes for row in rows], y=[row.bus_bytes_per_second / 1e9 for row in rows], mode="markers",
-                marker={"color": KINDS.get(axis, GREY), "symbol": symbol, "size": 9}, name=f"{label}, {axis}",
-                text=[f"{row.name}, {row.members} members" for row in rows],
+                marker={"color": KINDS.get(axis, GREY), "symbol": symbol, "size": 9}, name=escape(f"{label}, {axis}"),
+                text=[escape(f"{row.name}, {row.members} members") for row in rows],
                 hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3g} GB/s<extra></extra>"))  # fmt: skip
     figure.update_xaxes(type="log", title="bytes", exponentformat="SI")
-    figure.update_yaxes(type="log", title="bus bandwidth, GB/s")
+    figure.update_yaxes(type="log", title="bus bandwidth, GB/s", dtick=1, exponentformat="power")
     return finished(figure, legend={"font": {"size": 11}})
 
 
@@ -52,7 +52,8 @@ def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
             totals = {name: sum(getattr(row, f"total_{what}_ns") for row in one.rows if row.name == name) / share
                       for name in names}  # fmt: skip
             figure.add_trace(go.Bar(
-                y=names, x=list(totals.values()), orientation="h", name=f"{label}: {what}", offsetgroup=number,
+                y=[escape(name) for name in names], x=list(totals.values()), orientation="h",
+                name=escape(f"{label}: {what}"), offsetgroup=number,
                 marker={"color": ("#0072B2", "#D55E00")[number % 2], "pattern": {"shape": pattern}}))  # fmt: skip
     figure.update_layout(barmode="stack" if len(found) == 1 else "relative")
     figure.update_xaxes(title="seconds of a rank and step")

@@ -13,6 +13,9 @@ from dashboards.parts import finished, seconds
 from twin.study.search.page import pareto as front
 
 MOST_POINTS, MOST_LINES, TOP = 4000, 300, 10
+FAR = 4.0
+"""A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 SCALE = [[0.0, "#cfe3f1"], [0.5, SKY], [1.0, "#003a5c"]]
 """Light to dark of one hue: readable for all colour vision."""
 BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slowest quarter", GREY))
@@ -37,17 +40,23 @@ def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
         go.Scatter(x=[places[n][0] for n in best], y=[places[n][1] for n in best], mode="lines", name="front",
                    line={"color": VERMILION, "width": 2}, hoverinfo="skip"),
         _points(known, places, [n for n, c in enumerate(known) if c.model_rank and c.model_rank <= TOP],
-                f"the model's first {TOP}", {"size": 14, "symbol": "circle-open", "color": GREEN, "line": {"width": 2}}),
+                f"the model's first {TOP}", {"size": 14, "symbol": "circle-open", "color": GREEN, "line_width": 2}),
         _points(known, places, [n for n, c in enumerate(known) if c.number in chosen], "chosen",
                 {"size": 17, "symbol": "square-open", "color": ORANGE, "line": {"width": 3}}),
     ])  # fmt: skip
     capacity = max((c.capacity_bytes or 0.0 for c in known), default=0.0) / 1e9
-    if capacity:
-        figure.add_hline(y=capacity, line_dash="dash", line_color=GREY, annotation_text="device")
+    if capacity and capacity < FAR * max((p[1] for p in places), default=0.0):
+        figure.add_hline(
+            y=capacity,
+            line_dash="dash",
+            line_color=GREY,
+            annotation_text="device",
+            annotation_position="top left",
+        )
     low, high = min((p[0] for p in places), default=1.0), max((p[0] for p in places), default=1.0)
     figure.update_xaxes(title="step (s)", type="log" if high > 5 * low > 0 else "linear")
     figure.update_yaxes(title="memory of a rank (GB)", rangemode="tozero")
-    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return finished(figure, hovermode="closest", legend=LEGEND)
 
 
 def _points(
@@ -116,11 +125,13 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
                 line={"color": colour, "width": 1.2}, marker={"size": 4}, legendrank=number))  # fmt: skip
     for axis, (low, high) in enumerate(ends):
         for at, end in ((-0.05, low), (1.05, high)):
-            figure.add_annotation(x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12})
+            figure.add_annotation(
+                x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12}
+            )
     figure.update_xaxes(tickvals=list(range(len(COORDINATES))), ticktext=[name for name, _, _ in COORDINATES],
                         range=[-0.4, len(COORDINATES) - 0.6], showgrid=True, zeroline=False)  # fmt: skip
     figure.update_yaxes(visible=False, range=[-0.1, 1.1])
-    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return finished(figure, hovermode="closest", legend=LEGEND)
 
 
 def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
@@ -142,9 +153,11 @@ def orders(shown: Sequence[Candidate]) -> go.Figure:
     """The published model's order against the simulated one."""
     known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MOST_POINTS]
     figure = go.Figure()
+    first = [c for c in known if (c.model_rank or 0) <= TOP]
+    others = [c for c in known if (c.model_rank or 0) > TOP]
     for name, colour, symbol, of in (
-        ("others", SKY, "circle", [c for c in known if (c.model_rank or 0) > TOP]),
-        (f"the model's first {TOP}", MEASURED, "diamond", [c for c in known if (c.model_rank or 0) <= TOP]),
+        ("others", SKY, "circle", others),
+        (f"the model's first {TOP}", MEASURED, "diamond", first),
     ):
         figure.add_trace(go.Scatter(
             x=[c.model_rank for c in of], y=[c.rank for c in of], mode="markers", name=name, hoverinfo="text",
@@ -155,4 +168,4 @@ def orders(shown: Sequence[Candidate]) -> go.Figure:
                                 line={"color": GREY, "dash": "dot"}))  # fmt: skip
     figure.update_xaxes(title="place by the published model")
     figure.update_yaxes(title="place in simulated time")
-    return finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return finished(figure, hovermode="closest", legend=LEGEND)

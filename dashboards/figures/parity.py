@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from dashboards.events import Floats
-from dashboards.parts import finished
+from dashboards.parts import escape, finished
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
@@ -29,8 +29,8 @@ def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Seq
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero(good & (np.array(sorts) == sort))
         figure.add_trace(go.Scatter(
-            x=measured[at], y=predicted[at], mode="markers", name=sort, text=[names[i] for i in at.tolist()],
-            marker={"color": COLOURS[number % 7], "symbol": SYMBOLS[number % 7], "size": 7, "opacity": 0.75},
+            x=measured[at], y=predicted[at], mode="markers", name=escape(sort), text=[escape(names[i]) for i in at.tolist()],
+            marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
             hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>"))  # fmt: skip
     if good.any():
         both = np.concatenate([predicted[good], measured[good]])
@@ -41,6 +41,11 @@ def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Seq
     figure.update_xaxes(type="log", title=f"{axes[1]}, {unit}")
     figure.update_yaxes(type="log", title=f"{axes[0]}, {unit}")
     return finished(figure)
+
+
+def _symbol(number: int) -> str:
+    """Symbols and colours are not in step, so that the eighth sort does not look like the first."""
+    return SYMBOLS[(number + number // len(COLOURS)) % len(SYMBOLS)]
 
 
 def errors_by_size(
@@ -54,8 +59,8 @@ def errors_by_size(
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero((np.array(sorts) == sort) & shown)
         figure.add_trace(go.Scatter(
-            x=size[at], y=100 * error[at], mode="markers", name=sort, text=[names[i] for i in at.tolist()],
-            marker={"color": COLOURS[number % 7], "symbol": SYMBOLS[number % 7], "size": 7, "opacity": 0.75},
+            x=size[at], y=100 * error[at], mode="markers", name=escape(sort), text=[escape(names[i]) for i in at.tolist()],
+            marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
             hovertemplate="%{text}<br>%{x:.3s}<br>%{y:+.1f} %<extra></extra>"))  # fmt: skip
     figure.add_hline(y=0, line_color=GREY)
     figure.update_xaxes(

@@ -16,6 +16,8 @@ PARTS = {"compute": KINDS["compute"], "wait for the slowest device": SKY, "idle,
          **{f"exposed {axis}": KINDS[axis] for axis in ("x", "y", "z", "data")}}  # fmt: skip
 PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
 """So that parts are told apart without colour too."""
+MOST_DRAWN = 4000
+"""Points of a study that are drawn; more are slow in a browser."""
 DARK = "#000000"
 """Not to be seen on a dark page."""
 
@@ -23,10 +25,12 @@ DARK = "#000000"
 def drawn(opened: Opened) -> list[tuple[str, str, go.Figure]]:
     """Return title, what it says, and figure of each picture of a study. Raises DescriptionError."""
     try:
-        found = pictures(opened.study, opened.rows, opened.effects)
+        found = pictures(opened.study, opened.rows[:MOST_DRAWN], opened.effects)
         return [(p.title, p.note, figure_of(p)) for p in found]
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        raise fail("points.parquet", f"does not hold what its study asks for: {str(error)[:200]}") from None
+        raise fail(
+            "points.parquet", f"does not hold what its study asks for: {str(error)[:200]}"
+        ) from None
 
 
 def figure_of(picture: Picture) -> go.Figure:
@@ -34,10 +38,14 @@ def figure_of(picture: Picture) -> go.Figure:
     traces: list[dict[str, Any]] = []
     for trace in picture.data:
         traces += [] if "error_y" not in trace else [band(trace)]
-        traces.append(_recoloured({k: v for k, v in trace.items() if k != "error_y"}))
+        traces.append(_recoloured(trace))
     layout = {k: v for k, v in picture.layout.items() if k != "height"}
     figure = go.Figure(traces)
-    finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    finished(
+        figure,
+        hovermode="closest",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    )
     figure.update_layout(**layout)
     figure.update_layout(xaxis={"automargin": True}, yaxis={"automargin": True})
     return figure
@@ -62,7 +70,10 @@ def band(trace: dict[str, Any]) -> dict[str, Any]:
 def _recoloured(trace: dict[str, Any]) -> dict[str, Any]:
     if trace["type"] == "bar" and trace.get("name") in PARTS:
         name = trace["name"]
-        return trace | {"marker": {"color": PARTS[name], "pattern": {"shape": PATTERNS.get(name, ""), "size": 6}}}
+        pattern = {"shape": PATTERNS.get(name, ""), "size": 6}
+        return trace | {"marker": {"color": PARTS[name], "pattern": pattern}}
+    if isinstance(trace.get("marker"), dict) and not trace["marker"].get("symbol", "circle"):
+        trace = {k: v for k, v in trace.items() if k != "marker"}  # a line without points
     for part in ("line", "marker"):
         if isinstance(trace.get(part), dict) and trace[part].get("color") == DARK:
             trace = trace | {part: trace[part] | {"color": GREY}}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dashboards.colours import DIVERGING, KINDS
 from dashboards.events import CATEGORIES, Events
-from dashboards.parts import finished, seconds
+from dashboards.parts import escape, finished, seconds
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.view import Lanes, Pair, View
 
@@ -192,8 +192,3 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
     elif size:
         lines.append(f"{size / 1e6:.4g} MB")
     return "<br>".join(lines)
-
-
-def escape(text: str) -> str:
-    """Make text safe where Plotly reads markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -14,6 +14,7 @@ from dashboards.pages import (
     timeline,
     trust,
     verdict,
+    whatif,
 )
 
 PAGES: tuple[Page, ...] = (
@@ -21,6 +22,7 @@ PAGES: tuple[Page, ...] = (
     verdict.PAGE,
     timeline.PAGE,
     configurations.PAGE,
+    whatif.PAGE,
     scaling.PAGE,
     communication.PAGE,
     memory.PAGE,

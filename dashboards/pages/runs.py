@@ -68,7 +68,10 @@ def row(entry: Entry, first: Entry | None, step: float | None) -> dict[str, Any]
 
 def differences(one: Entry, other: Entry, most: int = 8) -> list[str]:
     """Name the keys of two runs' jobs that differ."""
-    flat, against = _flat(one.head.get("job")), _flat(other.head.get("job"))
+    jobs = [entry.head.get("job") for entry in (one, other)]
+    if not all(isinstance(job, dict) for job in jobs):
+        return []
+    flat, against = map(_flat, jobs)
     keys = [k for k in sorted({*flat, *against}) if flat.get(k) != against.get(k)]
     return keys[:most] + (["…"] if len(keys) > most else [])
 
@@ -116,7 +119,8 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
     elif runs:
         found += [("Timeline", "/timeline", {"run": runs[0].name}),
                   ("Communication", "/communication", {"run": runs[0].name}),
-                  ("Memory", "/memory", {"run": runs[0].name})]  # fmt: skip
+                  ("Memory", "/memory", {"run": runs[0].name}),
+                  ("What if", "/whatif", {"run": runs[0].name})]  # fmt: skip
     found += [
         ("Configurations", "/configurations", {"run": e.name})
         for e in entries

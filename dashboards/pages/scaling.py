@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards.figures.scaling import drawn, height_of
+from dashboards.figures.scaling import MOST_DRAWN, drawn, height_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
@@ -24,7 +24,10 @@ TARGET = {"target_seconds": ("days", DAY, 2), "target_gpu_hours": ("GPU hours", 
 def opened(context: Context, query: Query) -> Opened:
     """Read the study that an address names. Raises DescriptionError."""
     if "run" not in query:
-        raise fail("run", "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one")
+        raise fail(
+            "run",
+            "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one",
+        )
     return study_of(context.catalog, context.catalog.entry(query["run"]))
 
 
@@ -43,7 +46,7 @@ def shown(context: Context, query: Query) -> Component:
     if target := target_rows(found):
         parts.append(card("To the target", "What it takes to train on the target's tokens, whole steps, without "
                           "checkpoints, failures and restarts.", table("target", target, height=320)))  # fmt: skip
-    parts.append(card("All points", f"{len(rows):,} points, SI units; impossible ones with the reason.",
+    parts.append(card("All points", _listed(found),
                       table("points", rows, columns, height=420)))  # fmt: skip
     return html.Div(parts)
 
@@ -74,8 +77,22 @@ def summary_of(found: Opened) -> str:
     return words
 
 
+def _listed(found: Opened) -> str:
+    whole, most = len(found.rows), MOST_DRAWN
+    words = (
+        f"{whole:,} points"
+        if whole <= most
+        else f"The first {most:,} of {whole:,} points, drawn and listed"
+    )
+    return f"{words}, SI units; impossible ones with the reason."
+
+
 def _facts(found: Opened) -> list[Component]:
-    sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
+    sources = list(
+        dict.fromkeys(
+            str(row["measured_source"]) for row in found.done if row.get("measured_source")
+        )
+    )
     said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
     if found.study.seeds > 1:
         said.append(f"Bands: from the 10th to the 90th percentile over {found.study.seeds} draws.")
@@ -86,7 +103,7 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """All points as rows with plain values, and the columns in the order of the study's own table."""
     first = [column.key for column in found.columns if column.key not in ("grid_z", "reason")]
     rows: list[dict[str, Any]] = []
-    for row in found.rows:
+    for row in found.rows[:MOST_DRAWN]:
         one = {key: row.get(key) for key in first}
         one["grid"] = " × ".join(str(row[f"grid_{a}"]) for a in AXES) if "grid_z" in row else ""
         one["reason"] = row["reason"]
@@ -95,7 +112,9 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     # the names of columns hold dots, which the table would take for a path
     renamed = [{str(n): row[key] for n, key in enumerate(keys)} for row in rows]
     titles = {"grid": "data × z × y × x", "reason": "why not"}
-    return renamed, [{"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)]
+    return renamed, [
+        {"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)
+    ]
 
 
 def target_rows(found: Opened) -> list[dict[str, Any]]:

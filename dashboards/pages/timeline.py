@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
@@ -29,7 +29,7 @@ from dashboards.timeline.view import (
 from twin.description.problems import DescriptionError, fail
 from twin.trace.store import CLASSES, read_classes
 
-GRAPH, WORST = "timeline", "timeline-worst"
+GRAPH, WORST, MOVED = "timeline", "timeline-worst", "timeline-moved"
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
 KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
@@ -143,7 +143,7 @@ def shown(context: Context, query: Query) -> Component:
              controls, html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
              html.Div(words, id="timeline-words", role="status"), jump,
              dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
-             dcc.Store(id="timeline-place", data=-1)),
+             dcc.Store(id="timeline-place", data=-1), dcc.Store(id=MOVED)),
         card("Largest differences", "Choose an op to see it on the timeline." if two else
              "Choose two runs on the page Runs to see where they differ.",
              table(WORST, rows, columns, height=320, dashGridOptions=selection)),
@@ -206,11 +206,14 @@ def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
 
 def register(app: Dash, context: Context) -> None:
     """Zooming, choices and jumps give another picture."""
+    # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's.
+    app.clientside_callback(ClientsideFunction("fourfold", "moved"), Output(MOVED, "data"),
+                            Input(GRAPH, "relayoutData"), prevent_initial_call=True)  # fmt: skip
 
     @app.callback(
         Output(GRAPH, "figure"), Output("timeline-words", "children"), Output(state("window"), "value"),
         Output("timeline-place", "data"), Output(WORST, "rowData"),
-        Input(GRAPH, "relayoutData"), Input(state("ranks"), "value"), Input(state("show"), "value"),
+        Input(MOVED, "data"), Input(state("ranks"), "value"), Input(state("show"), "value"),
         Input(state("step"), "value"), Input(state("colour"), "value"), Input(state("align"), "value"),
         Input("timeline-jump", "n_clicks"), Input("timeline-all", "n_clicks"), Input(WORST, "selectedRows"),
         State(WORST, "rowData"), State("timeline-place", "data"), State(state("window"), "value"),
@@ -220,8 +223,8 @@ def register(app: Dash, context: Context) -> None:
                chosen: Any, rows: Any, place: Any, window: Any, search: Any) -> Any:  # fmt: skip
         cause = ctx.triggered_id
         at = window_of(window or "")
-        if cause == GRAPH:
-            found = _moved(moved)
+        if cause == MOVED:
+            found = moved_to(moved)
             if found is None:
                 return (no_update,) * 5
             at = found or None
@@ -249,7 +252,7 @@ def register(app: Dash, context: Context) -> None:
                 _worst_rows(pair, laid) if changed else no_update)  # fmt: skip
 
 
-def _moved(data: Any) -> tuple[float, float] | tuple[()] | None:
+def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:
     """Read what Plotly says of a zoom: a window, () for all, None if the time axis was not touched."""
     if not isinstance(data, dict):
         return None

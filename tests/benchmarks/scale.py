@@ -102,8 +102,6 @@ def peer_commands(folder: Path) -> dict[str, list[str]]:
         "12 layers, 8 × 512 ranks, every rank": ["simulate", twelve, "--engine=ranks"],
         "96 layers (175B), 32,768 ranks, folded": ["simulate", whole],
         "96 layers (175B), 32,768 ranks, every rank": ["simulate", whole, "--engine=ranks"],
-        "96 layers (175B), 32,768 ranks, every rank, 10 seeds": [
-            "simulate", whole, "--engine=ranks", "--seeds=10"],
     }  # fmt: skip
 
 

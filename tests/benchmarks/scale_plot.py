@@ -10,12 +10,12 @@ from plotly.subplots import make_subplots
 
 COLOURS = {"folded": "#0072B2", "ranks": "#D55E00"}
 NAMES = {"folded": "one rank of each class", "ranks": "every rank"}
-PANELS = (("ranks", "ranks", "wall_seconds", "wall seconds"), ("layers", "layers", "wall_seconds", "wall seconds"),
+PANELS = (("ranks", "ranks", "cpu_seconds", "CPU seconds"), ("layers", "layers", "cpu_seconds", "CPU seconds"),
           ("ranks", "ranks", "peak_megabytes", "peak megabytes"))  # fmt: skip
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """Write one page: wall time against ranks and layers, memory against ranks."""
+    """Write one page: processor time against ranks and layers, memory against ranks."""
     figure = make_subplots(1, len(PANELS), horizontal_spacing=0.08)
     for column, (series, along, what, title) in enumerate(PANELS, start=1):
         for engine, colour in COLOURS.items():

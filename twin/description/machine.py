@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from twin.description.device import Device
 from twin.description.library import Library
 from twin.description.parameter import Counted, Parameter
+from twin.description.reliability import Reliability
 from twin.description.spec import Spec
 
 Count = Annotated[int, Field(gt=0, le=10**7, strict=True)]
@@ -145,6 +146,8 @@ class Machine(Spec):
     variation: Variation
     cores: Cores | None = None
     """Absent where every rank has a device of its own."""
+    reliability: Reliability | None = None
+    """For long runs: what fails how often, and what it takes to go on."""
     ranking: Ranking | None = None
     """For the published communication model only; never used to predict a time."""
 

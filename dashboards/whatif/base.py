@@ -1,0 +1,73 @@
+"""The job that a visitor changes: that of a predicted run, or an example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from dashboards.catalog import Catalog, Entry
+from twin.description.job import Job
+from twin.description.load import load_job, load_machine, names
+from twin.description.model import presets
+from twin.description.problems import DescriptionError, fail
+
+EXAMPLE = {
+    "name": "gpt-320b-frontier-32768", "model": "gpt-320b", "machine": "frontier", "ranks": 32768,
+    "grid": {"data": 32, "z": 32, "y": 4, "x": 8}, "batch": {"sequences": 8192, "micro_sequences": 8},
+}  # fmt: skip
+"""GPT-320B on 32,768 GCDs of Frontier."""
+
+
+def base_of(catalog: Catalog, name: str | None) -> tuple[Job, str]:
+    """Return the job to start from, and what it is called. Raises DescriptionError."""
+    if not name:
+        return load_job(EXAMPLE), "the example, GPT-320B on 32,768 GCDs of Frontier"
+    entry = catalog.entry(name)
+    return catalog.kept(entry, "what-if", lambda: _job(entry)), entry.label
+
+
+def _job(entry: Entry) -> Job:
+    described = entry.head.get("job")
+    if not isinstance(described, dict):
+        raise fail(
+            entry.label, f"is a {entry.kind} and holds no job; choose a run on the page Runs"
+        )
+    raw = {key: value for key, value in described.items() if key != "train"}
+    refuse_paths(entry.label, raw)
+    try:
+        job = load_job(raw)
+    except DescriptionError as error:
+        raise DescriptionError(error.problems, entry.label) from None
+    if job.grid == "auto" or job.batch.micro_sequences == "auto":
+        raise fail(
+            entry.label, "its job leaves the grid or the micro-batch open; choose a predicted run"
+        )
+    return job
+
+
+def refuse_paths(label: str, raw: dict[str, Any]) -> None:
+    """Refuse a job whose machine is a file: a run that a stranger wrote opens no other file."""
+    machine = raw.get("machine")
+    named = machine.get("extends", names()[0]) if isinstance(machine, dict) else machine
+    if named not in names():
+        raise fail(
+            f"{label}: machine", "is not one that comes with Fourfold; only those are opened here"
+        )
+
+
+def job_file(raw: dict[str, Any]) -> str:
+    """Write a job as a file; machine and model by name where they are as they come with Fourfold."""
+    short = {key: value for key, value in raw.items() if value is not None and key != "train"}
+    machine, model = short["machine"], short["model"]
+    if (
+        machine["name"] in names()
+        and load_machine(machine["name"]).model_dump(mode="json", by_alias=True) == machine
+    ):
+        short["machine"] = machine["name"]
+    known = presets().get(model["name"])
+    if known is not None and known.model_dump(mode="json", by_alias=True) == model:
+        short["model"] = model["name"]
+    return "# A job of the what-if page; `fourfold simulate` takes it.\n" + yaml.safe_dump(
+        short, sort_keys=False, allow_unicode=True
+    )

@@ -1,0 +1,97 @@
+"""Controls of the form: empty where nothing is changed, the job's own value shown in grey."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from dashboards.page import Query, state
+from dashboards.parts import aria
+from dashboards.whatif.form import Field, changed, grid_choices, said
+from twin.description.job import Job
+from twin.description.load import load_job
+from twin.description.problems import DescriptionError
+
+MOST_HELP = 130
+OCTAVES = {"scale-ranks": (-6, 6, 1.0)}
+"""Lowest, highest and step of a lever, in powers of 2; others go from an eighth to eight times."""
+TIMES = {-6: "1/64", -5: "1/32", -4: "1/16", -3: "⅛", -2: "¼", -1: "½"}
+
+
+def select_choices(base: Job, query: Query) -> dict[str, tuple[str, ...]]:
+    """Return the choices of those fields whose choices follow from the others: grid axes and library."""
+    job = base
+    try:
+        raw = changed(
+            base,
+            {
+                key: text
+                for key, text in query.items()
+                if not key.startswith(("grid-", "stragglers"))
+            },
+        )
+        job = load_job({**raw, "grid": "auto", "batch": {**raw["batch"], "micro_sequences": "auto"}, "library": None,
+                        "stragglers": [], "degraded": []})  # fmt: skip
+    except DescriptionError:
+        pass  # the answer says what is wrong; the choices stay those of the job as it was
+    found = {f"grid-{axis}": sizes for axis, sizes in grid_choices(job).items()}
+    return found | {"library": tuple(job.machine.libraries)}
+
+
+def control(
+    field: Field, base: Job, query: Query, choices: Mapping[str, tuple[str, ...]]
+) -> Component:
+    """Make the control of one field."""
+    own, text = said(base, field.key), query.get(field.key, "").strip()[:40]
+    shortened = textwrap.shorten(field.help, MOST_HELP, placeholder=" …")
+    words = html.Span(shortened, style={"color": "var(--quiet)"})
+    common: dict[str, Any] = {"id": state(field.key), "label": field.label, "description": words}
+    if field.kind == "lever":
+        return _lever(field, text)
+    if field.kind == "choice" or field.key in choices:
+        data = list(choices.get(field.key, field.choices))
+        if text and text not in data and field.key in choices:
+            data.append(text)  # what an address says is shown, even if it cannot run
+        return dmc.Select(**common, data=data, value=text if text in data else None, clearable=True, placeholder=own,
+                          searchable=len(data) > 8)  # fmt: skip
+    if field.kind == "text":
+        return dmc.TextInput(**common, value=text, placeholder=own, debounce=500)
+    return dmc.NumberInput(**common, value=_number(text), placeholder=own or "none", debounce=500, min=field.least,
+                           max=field.most, allowDecimal=not field.whole, hideControls=False)  # fmt: skip
+
+
+def _lever(field: Field, text: str) -> Component:
+    low, high, step = OCTAVES.get(field.key, (-3, 3, 0.5))
+    value = _number(text)
+    marks = [{"value": n, "label": times(n)} for n in range(low, high + 1, 1 if high < 4 else 2)]
+    slider = dmc.Slider(
+        id=state(field.key), value=min(max(value or 0, low), high), min=low, max=high, step=step, marks=marks,
+        updatemode="mouseup", label=None, thumbLabel=field.label, mb="lg", mt=6,
+    )  # fmt: skip
+    words = [
+        dmc.Text(field.label, size="sm", fw=500),
+        dmc.Text(field.help, size="xs", c="var(--quiet)"),
+    ]
+    return dmc.Box([*words, slider], px=8, **aria(field.label))  # fmt: skip
+
+
+def times(octaves: int) -> str:
+    """Write a power of 2.
+
+    >>> times(-2), times(0), times(3)
+    ('¼', '1', '8')
+    """
+    return TIMES.get(octaves) or f"{2**octaves}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e12 else None

@@ -1,0 +1,240 @@
+"""The job as a form: one field for each plain key of the published job schema, and a few levers.
+
+What a field says comes as text from an address and is checked twice: here for its form, and by
+the twin as it checks every job. Machines and models can only be named, so that no path of a
+visitor's is ever opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Literal
+
+from twin.description.grid import AXES, divisors
+from twin.description.job import Job
+from twin.description.load import load_job, names, with_value
+from twin.description.model import presets
+from twin.description.problems import DescriptionError, Problem, fail
+from twin.description.schema import job_schema
+
+Kind = Literal["number", "choice", "text", "lever"]
+GROUPS = ("what", "levers", "grid", "batch", "overlap", "data_reduction", "options", "straggler")
+LEFT_OUT = {
+    "name",
+    "model",
+    "machine",
+    "grid",
+    "stragglers",
+    "placement",
+    "degraded",
+    "seed",
+    "train",
+    "library",
+}
+"""Keys that have a field of their own kind, or none."""
+MOST_TEXT = 40
+MOST_OCTAVES = 6.0
+LEVERS = {
+    "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times a power of 2."),
+    "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times a power of 2."),
+    "scale-peak": ("device peak", "machine.device.peak", "Peak of every device, times a power of 2."),
+}  # fmt: skip
+"""Sliders: label, the parameter that is multiplied, and what it means."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One control."""
+
+    key: str
+    """As an address has it: the job's key with dashes for dots; `scale-…` multiplies a parameter."""
+    label: str
+    kind: Kind
+    group: str
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    whole: bool = True
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def path(self) -> str:
+        """Key of the job, to be said."""
+        return self.key.replace("-", ".")
+
+
+def fields() -> tuple[Field, ...]:
+    """All fields, in the order of the schema."""
+    schema = job_schema()
+    found = [
+        Field("model", "model", "choice", "what", "A preset.", tuple(presets())),
+        Field("machine", "machine", "choice", "what", "One that comes with Fourfold.", tuple(names())),
+        Field("library", "library", "text", "what", _help(schema["properties"]["library"])),
+        Field("scale-ranks", "ranks, times", "lever", "levers", "Ranks, times a power of 2.", whole=True),
+        *(Field(key, label, "lever", "levers", words, whole=False) for key, (label, _, words) in LEVERS.items()),
+        *(Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
+          for axis in AXES),
+        Field("stragglers-0-rank", "slow rank", "number", "straggler", "Which device is slow.", least=0),
+        Field("stragglers-0-slowdown", "times slower", "number", "straggler", "How many times longer it computes.",
+              whole=False, least=1, most=1000),
+    ]  # fmt: skip
+    for key, said in schema["properties"].items():
+        if key in LEFT_OUT:
+            continue
+        if "$ref" in said:
+            inside = schema["$defs"][said["$ref"].rpartition("/")[2]]["properties"]
+            found += [f for name, one in inside.items() if (f := _field(f"{key}-{name}", one, key))]
+        elif field := _field(key, said, "batch" if key == "ranks" else "options"):
+            found.append(field)
+    return tuple(sorted(found, key=lambda f: GROUPS.index(f.group)))
+
+
+def _field(key: str, said: Mapping[str, Any], group: str) -> Field | None:
+    """Make the field of one plain property of the schema; None for what is not plain."""
+    label = key.rpartition("-")[2].replace("_", " ")
+    if "enum" in said:
+        return Field(key, label, "choice", group, _help(said), tuple(map(str, said["enum"])))
+    if said.get("type") == "boolean":
+        return Field(key, label, "choice", group, _help(said), ("on", "off"))
+    options = [said, *said.get("anyOf", [])]
+    number = next((o for o in options if {"integer", "number"} & set(_types(o))), None)
+    if number is None:
+        return None
+    if any(o.get("const") == "auto" for o in options):
+        return Field(key, label, "text", group, _help(said))
+    return Field(key, label, "number", group, _help(said), whole="integer" in _types(number),
+                 least=number.get("minimum", 1 if "exclusiveMinimum" in number and "integer" in _types(number) else 0),
+                 most=number.get("maximum"))  # fmt: skip
+
+
+def _types(said: Mapping[str, Any]) -> list[str]:
+    found = said.get("type", [])
+    return [found] if isinstance(found, str) else list(found)
+
+
+def _help(said: Mapping[str, Any]) -> str:
+    return " ".join(str(said.get("description", "")).split())
+
+
+FIELDS = fields()
+KEYS = tuple(field.key for field in FIELDS)
+
+
+def parsed(field: Field, text: str) -> Any:
+    """Read what a field says. Raises DescriptionError."""
+    text = text.strip()
+    if len(text) > MOST_TEXT:
+        raise fail(field.path, f"is longer than {MOST_TEXT} characters", text)
+    if field.kind == "choice" and field.choices:
+        if text not in field.choices:
+            raise fail(field.path, f"choose from {', '.join(field.choices)}", text)
+        return text == "on" if field.choices == ("on", "off") else text
+    if field.kind == "text" and not text.replace("-", "").replace("_", "").isalnum():
+        raise fail(field.path, "expected a name or a whole number", text)
+    if field.kind == "text" and not text.isdecimal():
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        raise fail(field.path, "expected a number", text) from None
+    if not math.isfinite(value) or (field.kind == "lever" and abs(value) > MOST_OCTAVES):
+        raise fail(
+            field.path, f"expected a number from −{MOST_OCTAVES:g} to {MOST_OCTAVES:g}", text
+        )
+    whole = field.whole or field.kind == "text"
+    if whole and value != int(value):
+        raise fail(field.path, "expected a whole number", text)
+    return int(value) if whole else value
+
+
+def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the base job with what an address says of it, as a mapping.
+
+    Grid axes that the address leaves open stay, but `data` becomes what the ranks need. Raises
+    DescriptionError with every problem of form.
+    """
+    given: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for field in FIELDS:
+        if not query.get(field.key):
+            continue
+        try:
+            given[field.key] = parsed(field, query[field.key])
+        except DescriptionError as error:
+            problems += error.problems
+    if problems:
+        raise DescriptionError(problems)
+    raw: dict[str, Any] = base.model_dump(mode="json", by_alias=True)
+    if "machine" in given:
+        raw["machine"] = given["machine"]
+        raw["library"] = None
+    if "machine" in given or "model" in given:  # names become what they stand for, to be scaled
+        raw |= {key: given[key] for key in ("machine", "model") if key in given}
+        loose = {**raw, "grid": "auto", "stragglers": [], "degraded": [], "placement": "contiguous", "ranks": 1,
+                 "cache_gathered_layers": 0}  # fmt: skip
+        named = load_job(loose).model_dump(mode="json", by_alias=True)
+        raw |= {key: named[key] for key in ("machine", "model")}
+    _set_ranks_and_grid(raw, base, given)
+    if len(raw["stragglers"]) == 0 and any(key.startswith("stragglers") for key in given):
+        raw["stragglers"] = [{"rank": 0, "slowdown": 1.0}]
+    for key, value in given.items():
+        if key in LEVERS:
+            _scale(raw, LEVERS[key][1], 2.0**value)
+        elif not key.startswith(("scale-", "grid-")) and key not in ("model", "machine", "ranks"):
+            raw = with_value(raw, key.replace("-", "."), value)
+    return raw
+
+
+def _set_ranks_and_grid(raw: dict[str, Any], base: Job, given: Mapping[str, Any]) -> None:
+    ranks = given.get("ranks", base.ranks)
+    scaled = ranks * 2.0 ** given.get("scale-ranks", 0)
+    if scaled < 1 or scaled != int(scaled):
+        raise fail(
+            "ranks", f"{ranks:,} ranks cannot be divided so often; choose a larger factor", scaled
+        )
+    sizes = {axis: given.get(f"grid-{axis}", base.concrete_grid.size(axis)) for axis in AXES}
+    inside = sizes["z"] * sizes["y"] * sizes["x"]
+    if "grid-data" not in given and inside > 0 and int(scaled) % inside == 0:
+        sizes["data"] = int(scaled) // inside
+    raw["ranks"], raw["grid"] = int(scaled), sizes
+
+
+def _scale(raw: dict[str, Any], path: str, factor: float) -> None:
+    """Multiply one parameter of the machine."""
+    *above, last = path.split(".")
+    node: Any = raw
+    for key in above:
+        node = node[key]
+    value = node[last]
+    number = value["value"] if isinstance(value, dict) else value
+    node[last] = {"value": number * factor, "kind": "assumed", "source": "what-if"}
+
+
+def grid_choices(job: Job) -> dict[str, tuple[str, ...]]:
+    """Return the sizes of each axis that the rules of model, batch and ranks allow by themselves."""
+    model, replicas = job.model, gcd(job.ranks, job.batch.sequences)
+    allowed = {
+        "data": replicas, "z": replicas, "x": gcd(job.ranks, model.hidden),
+        "y": gcd(job.ranks, gcd(model.hidden, gcd(model.heads, model.mlp_hidden))),
+    }  # fmt: skip
+    return {axis: tuple(str(size) for size in divisors(allowed[axis])) for axis in AXES}
+
+
+def said(base: Job, key: str) -> str:
+    """Return what the base job has at a field's key, as the form shows it; empty if nothing."""
+    node: Any = base.model_dump(mode="json", by_alias=True)
+    if key in ("model", "machine"):
+        return str(node[key]["name"])
+    if key == "library":
+        return str(base.library or base.machine.library)
+    for part in key.split("-"):
+        if isinstance(node, list):
+            node = node[int(part)] if int(part) < len(node) else None
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    if node is None or isinstance(node, bool):
+        return {None: "", True: "on", False: "off"}[node]
+    return f"{node:.12g}" if isinstance(node, float) else str(node)

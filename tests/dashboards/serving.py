@@ -1,0 +1,101 @@
+"""A real server in a thread, and what a plain client says to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dashboards.app import create_app
+from dashboards.security import COOKIE
+from dashboards.settings import Settings
+from tests.study.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
+
+EVIL = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><a href="javascript:alert(1)">\'&'
+"""What strangers may call their ops."""
+
+
+def write_hostile(folder: Path) -> None:
+    """Write two runs with markup in every name that they may choose, and three that are damaged."""
+    job = {**JOB, "name": EVIL, "model": {**JOB["model"], "name": EVIL}}
+    for kind, ranks in (("predicted", by_hand_predicted()), ("measured", by_hand_measured())):
+        rows = {r: [*part, Row(f"micro0/fwd/{EVIL}", "compute", 140, 150)] for r, part in ranks.items()}
+        clock = {"method": EVIL, "uncertainty_ns": 0}
+        write(folder / kind, kind, table(rows), job=job, clock=clock, code_version=EVIL)
+    for number, text in enumerate(("{", "[" * 100_000, '{"schema_version": 1, "kind": "<b>"}')):
+        damaged = folder / f"damaged{number}"
+        damaged.mkdir()
+        (damaged / "manifest.json").write_text(text)
+        (damaged / "events.parquet").write_bytes(b"PAR1 no table PAR1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens, and its token."""
+
+    port: int
+    token: str
+    prefix: str = "/"
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, path: str, *, method: str = "GET", body: bytes | None = None, cookie: str | None = None,
+            **headers: str) -> Answer:  # fmt: skip
+        """Send one request exactly as given; `Some_Header="x"` sends `Some-Header: x`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if cookie is not None:
+            sent["Cookie"] = f"{COOKIE}={cookie}"
+        try:
+            connection.request(method, path, body, sent)
+            got = connection.getresponse()
+            return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
+        finally:
+            connection.close()
+
+    def sign_in(self) -> str:
+        """Show the token once; return the cookie."""
+        answer = self.ask(f"/?token={self.token}")
+        return answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
+
+    def call(self, cookie: str, body: Any) -> Answer:
+        """Send a callback's request."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.ask("/_dash-update-component", method="POST", body=data, cookie=cookie,
+                        Content_Type="application/json")  # fmt: skip
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[Server]:
+    """Run a server on a free port of this host until the block ends."""
+    from waitress import create_server
+
+    server = create_server(create_app(settings).server, host="127.0.0.1", port=0, threads=4, connection_limit=500)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield Server(server.socket.getsockname()[1], settings.token, settings.prefix)
+    finally:
+        server.close()
+        server.task_dispatcher.shutdown()
+        thread.join(timeout=1)  # connections that a browser keeps open hold it

@@ -1,0 +1,180 @@
+"""The job as a form: fields from the schema, and what an address makes of a job."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+
+from dashboards.whatif.base import EXAMPLE, base_of, job_file, refuse_paths
+from dashboards.whatif.controls import control, select_choices, times
+from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid_choices, said
+from tests.dashboards.serving import EVIL
+from tests.dashboards.test_pages import text_of
+from twin.description.job import Job
+from twin.description.load import load_job, load_machine
+from twin.description.problems import DescriptionError
+from twin.description.schema import job_schema
+
+
+@pytest.fixture(scope="module")
+def base() -> Job:
+    return load_job(EXAMPLE)
+
+
+def test_every_plain_key_of_the_schema_has_a_field():
+    keys = {field.path for field in FIELDS}
+    schema = job_schema()
+    for key, said_of in schema["properties"].items():
+        if key in LEFT_OUT or key == "batch":
+            continue
+        inside = (
+            schema["$defs"][said_of["$ref"].rpartition("/")[2]]["properties"]
+            if "$ref" in said_of
+            else {}
+        )
+        assert {f"{key}.{name}" for name in inside} <= keys if inside else key in keys
+    assert {
+        "batch.sequences",
+        "batch.micro_sequences",
+        "grid.z",
+        "stragglers.0.slowdown",
+        "library",
+    } <= keys
+    assert len(set(KEYS)) == len(KEYS)
+    assert not any("." in key for key in KEYS)  # Dash cannot have them in names of controls
+
+
+def test_an_address_that_says_nothing_leaves_the_job_as_it_is(base):
+    assert load_job(changed(base, {})) == base
+    assert load_job(changed(base, {"run": "a", "unknown": "b", "scale-nic": "0"})) == base
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS if f.kind != "lever"], ids=lambda f: f.key)
+def test_saying_what_the_job_has_changes_nothing(base, field):
+    own = said(base, field.key)
+    if not own:
+        return
+    again = load_job(changed(base, {field.key: own}))
+    assert again.model_copy(update={"library": base.library}) == base
+
+
+@pytest.mark.parametrize(("key", "text", "path", "value"), [
+    ("recompute", "off", ("recompute",), False), ("overlap-all_reduce", "off", ("overlap", "all_reduce"), False),
+    ("batch-micro_sequences", "4", ("batch", "micro_sequences"), 4), ("library", "pccl", ("library",), "pccl"),
+    ("batch-micro_sequences", "auto", ("batch", "micro_sequences"), "auto"), ("dropout", "0.5", ("dropout",), 0.5),
+    ("data_reduction-mode", "sharded", ("data_reduction", "mode"), "sharded"),
+    ("model", "gpt-160b", ("model", "name"), "gpt-160b"),
+])  # fmt: skip
+def test_a_field_changes_its_key_and_no_other(base, key, text, path, value):
+    raw, before = changed(base, {key: text}), changed(base, {})
+    node = raw
+    for part in path:
+        node = node[part]
+    assert node == value
+    assert {k for k in raw if raw[k] != before[k]} <= {path[0]}
+
+
+@pytest.mark.parametrize("octaves", [-3.0, -0.5, 1.0, 2.5])
+@pytest.mark.parametrize("key", sorted(LEVERS))
+def test_a_lever_multiplies_its_parameter(base, key, octaves):
+    job = load_job(changed(base, {key: str(octaves)}))
+
+    def parameter(of: Job) -> float:
+        machine = of.machine
+        return float({"scale-nic": machine.nic.bandwidth_bytes_per_second, "scale-latency": machine.nic.latency_seconds,
+                      "scale-peak": machine.device.peak_flops_per_second}[key])  # fmt: skip
+
+    assert math.isclose(parameter(job) / parameter(base), 2.0**octaves)
+
+
+def test_data_becomes_what_the_ranks_need(base):
+    halved = load_job(changed(base, {"scale-ranks": "-1"}))
+    assert (halved.ranks, halved.concrete_grid.sizes) == (16384, (16, 32, 4, 8))
+    other = load_job(changed(base, {"grid-z": "64", "grid-y": "8"}))
+    assert other.concrete_grid.sizes == (8, 64, 8, 8)
+    with pytest.raises(DescriptionError, match="ranks"):
+        load_job(changed(base, {"grid-data": "64"}))
+    with pytest.raises(DescriptionError, match="cannot be divided"):
+        changed(base, {"ranks": "3", "scale-ranks": "-1"})
+
+
+def test_a_slow_device_is_added(base):
+    job = load_job(changed(base, {"stragglers-0-rank": "5", "stragglers-0-slowdown": "1.5"}))
+    assert [(s.rank, s.slowdown) for s in job.stragglers] == [(5, 1.5)]
+
+
+def test_another_machine_has_its_own_library(base):
+    job = load_job(changed(base, {"machine": "alps", "ranks": "8192", "library": "nccl"}))
+    assert (job.machine, job.library) == (load_machine("alps"), "nccl")
+
+
+@pytest.mark.parametrize(("key", "text"), [
+    ("machine", "/etc/passwd"), ("machine", "./frontier.yaml"), ("model", EVIL), ("library", "../x"),
+    ("ranks", "1e999"), ("ranks", "nan"), ("ranks", "1.5"), ("grid-z", EVIL), ("scale-nic", "99"), ("scale-nic", "x"),
+    ("recompute", "maybe"),
+    ("batch-micro_sequences", "1.5"), ("batch-sequences", "9" * 50), ("stragglers-0-rank", "1;2"), ("dropout", "²"),
+])  # fmt: skip
+def test_nonsense_is_refused_by_name(base, key, text):
+    with pytest.raises(DescriptionError) as refused:
+        changed(base, {key: text})
+    assert [p.path for p in refused.value.problems] == [key.replace("-", ".")]
+
+
+@pytest.mark.parametrize(("key", "text"), [("ranks", "-5"), ("grid-z", "0"), ("dropout", "2"), ("batch-sequences", "0"),
+                                           ("stragglers-0-rank", "99999999"), ("overlap-prefetch_depth", "99"),
+                                           ("grid-x", "3"), ("library", "gloo"), ("ranks", "1000000000")])  # fmt: skip
+def test_what_the_rules_forbid_is_refused_with_a_remedy(base, key, text):
+    with pytest.raises(DescriptionError):
+        load_job(changed(base, {key: text}))
+
+
+def test_choices_of_the_grid_divide_what_they_must(base):
+    choices = grid_choices(base)
+    for axis, total in (
+        ("x", base.model.hidden),
+        ("y", base.model.heads),
+        ("z", base.batch.sequences),
+    ):
+        assert choices[axis]
+        assert all(total % int(size) == 0 and base.ranks % int(size) == 0 for size in choices[axis])
+    fewer = select_choices(base, {"scale-ranks": "-6"})
+    assert max(map(int, fewer["grid-x"])) == base.ranks // 64
+    assert select_choices(base, {"ranks": EVIL})["library"] == tuple(base.machine.libraries)
+
+
+def test_controls_show_what_an_address_says_as_text(base):
+    for text in ("", "7", EVIL, "1e999", "on"):
+        for field in FIELDS:
+            assert "fourfold" not in text_of(
+                control(field, base, {field.key: text}, select_choices(base, {}))
+            )
+
+
+def test_times_are_powers_of_two():
+    assert [times(n) for n in (-3, -1, 0, 1, 6)] == ["⅛", "½", "1", "2", "64"]
+
+
+def test_a_job_file_names_what_comes_with_fourfold(base):
+    raw = yaml.safe_load(job_file(changed(base, {})))
+    assert (raw["machine"], raw["model"]) == ("frontier", "gpt-320b")
+    assert load_job(raw) == base
+    slower = changed(base, {"scale-nic": "-1", "recompute": "off"})
+    assert load_job(yaml.safe_load(job_file(slower))) == load_job(slower)
+
+
+def test_without_a_run_there_is_an_example(context, names):
+    job, label = base_of(context.catalog, None)
+    assert job.ranks == 32_768
+    assert "example" in label
+    with pytest.raises(DescriptionError, match="holds no job"):
+        base_of(context.catalog, names["weak-scaling"])
+
+
+@pytest.mark.parametrize(
+    "machine", ["/etc/passwd", "x.yaml", {"extends": "/etc/passwd"}, 7, None, {"extends": {}}]
+)
+def test_a_run_of_a_stranger_opens_no_file(machine):
+    with pytest.raises(DescriptionError, match="comes with Fourfold"):
+        refuse_paths("run", {"machine": machine})

@@ -1,0 +1,86 @@
+"""The what-if page as a function of its address."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.app import content
+from dashboards.pages.whatif import PAGE, after, drawn, figure_rows, given, part_rows, said
+from dashboards.whatif.answer import Memory, answer
+from dashboards.whatif.form import KEYS
+from dashboards.whatif.pool import Answer
+from tests.dashboards.serving import EVIL
+from tests.dashboards.test_pages import shows_a_problem, text_of
+from tests.dashboards.test_whatif_pool import JOB, SLOWER
+
+
+@pytest.fixture(scope="module")
+def found() -> Answer:
+    head, tables = answer(Memory(), JOB, SLOWER)
+    return Answer(head["old"], head["new"], tuple(head["ranks"]), tuple(tables))
+
+
+def test_without_a_run_the_form_starts_from_an_example(context):
+    shown = content(PAGE, context, {})
+    assert not shows_a_problem(shown)
+    assert "GPT-320B" in text_of(shown)
+
+
+def test_a_visitor_has_a_name_that_nobody_guesses(context):
+    def visitor() -> str:
+        nodes = PAGE.shown(context, {})._traverse()
+        return str(next(n.data for n in nodes if getattr(n, "id", None) == "whatif-visitor"))
+
+    assert len(visitor()) == 32
+    assert visitor() != visitor()
+
+
+@pytest.mark.parametrize("text", [EVIL, "x" * 5000, "nan", "1e999", "-1", "\x00", "²"])
+def test_whatever_an_address_says_the_form_is_shown(context, text):
+    shown = text_of(content(PAGE, context, dict.fromkeys(KEYS, text)))
+    assert "x" * 100 not in shown
+
+
+def test_only_changes_come_from_controls():
+    values = [0 if key.startswith("scale-") else "" for key in KEYS]
+    assert given(values, "?run=a&recompute=on") == {"run": "a"}
+    values[KEYS.index("scale-nic")] = -0.5
+    values[KEYS.index("stragglers-0-rank")] = 0
+    assert given(values, None) == {"scale-nic": "-0.5", "stragglers-0-rank": "0"}
+
+
+def test_the_clock_ticks_once_more():
+    assert [after(ticks) for ticks in (None, 0, 4)] == [1, 1, 5]
+
+
+def test_the_answer_is_said_in_a_sentence_and_tables(found):
+    words = text_of(said(found))
+    assert "%" in words
+    parts = {row["part"]: row["difference (s)"] for row in part_rows(found)}
+    assert sum(v for k, v in parts.items() if k != "step") == pytest.approx(parts["step"])
+    step = figure_rows(found)[0]
+    assert step["change (%)"] == pytest.approx(
+        100 * (step["what if"] / step["as it is"] - 1), abs=0.01
+    )
+
+
+def test_the_timeline_has_the_ranks_of_both(found):
+    figure, words = drawn(found, None)
+    lanes = figure.layout.yaxis.ticktext
+    assert any(name.startswith("rank 3 compute") and "what if" in name for name in lanes)
+    assert words.startswith("As it is above what if.")
+    low, high = 0.0, found.old["step_seconds"] / 2
+    assert tuple(drawn(found, (low, high))[0].layout.xaxis.range) == (low, high)
+
+
+def test_a_step_of_too_many_ops_says_what_to_do(found):
+    assert "simulate" in drawn(Answer(found.old, found.new, (), ()), None)[1]
+
+
+def test_a_job_that_does_not_fit_says_so(found):
+    memory = {**found.new["memory"], "fits": False, "advice": "use more ranks"}
+    words = text_of(
+        said(Answer(found.old, {**found.new, "memory": memory}, found.ranks, found.tables))
+    )
+    assert "cannot run" in words
+    assert "use more ranks" in words

@@ -1,0 +1,147 @@
+"""Goodput of long runs: against closed forms, books that balance, and a published run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.test_cli import Cli
+from twin.description.load import load_job, load_machine
+from twin.study.goodput.closed_form import daly, goodput, young
+from twin.study.goodput.plan import Plan, plan_of, state_bytes_of
+from twin.study.goodput.predict import best_interval, predict
+from twin.study.goodput.run import Policy, run
+
+DAY = 86400.0
+PLAN = Plan(step_seconds=10.0, nodes=2048, host_failures_per_second=1 / 11136.0, job_failures_per_second=0.0,
+            repair_seconds=DAY, restart_seconds=300.0, state_bytes=1e12, write_seconds=60.0, read_seconds=0.0,
+            copy_seconds=1.0, neighbour_seconds=1.0)  # fmt: skip
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    path = tmp_path / "job.yaml"
+    described = {"model": "gpt-20b", "machine": "frontier", "ranks": 2048,
+                 "grid": {"data": 32, "z": 64}, "batch": {"sequences": 8192, "micro_sequences": 4}}  # fmt: skip
+    path.write_text(yaml.safe_dump(described), encoding="utf-8")
+    return Cli(capsys, path)
+
+
+@pytest.mark.parametrize("interval", [200.0, 1098.0, 6000.0])
+def test_synchronous_checkpoints_give_daly_s_expected_time(interval: float) -> None:
+    runs = [run(PLAN, Policy("sync", interval), 200 * DAY, seed).goodput for seed in range(30)]
+    expected = goodput(interval, 60.0, 300.0, PLAN.between_seconds)
+    assert np.mean(runs) == pytest.approx(
+        expected, abs=4 * np.std(runs) / np.sqrt(len(runs)) + 1e-4
+    )
+
+
+@pytest.mark.parametrize(("write", "between"), [(60.0, 11136.0), (10.0, 40000.0), (120.0, 90000.0)])
+def test_the_best_interval_is_young_s_and_daly_s(write: float, between: float) -> None:
+    """Within 5 %, where their assumptions hold: writing is short beside the time between failures."""
+    plan = replace(
+        PLAN, write_seconds=write, host_failures_per_second=1 / between, step_seconds=1.0
+    )
+    _, best = best_interval(plan, Policy("sync", 0.0), 400 * DAY, seeds=40)
+    assert best == pytest.approx(daly(write, between), rel=0.05)
+    assert best == pytest.approx(young(write, between), rel=0.10)
+
+
+def test_daly_s_interval_is_where_the_closed_form_is_highest() -> None:
+    tried = np.geomspace(100.0, 10_000.0, 4000)
+    shares = [goodput(float(i), 60.0, 300.0, 11136.0) for i in tried]
+    assert tried[int(np.argmax(shares))] == pytest.approx(daly(60.0, 11136.0), rel=0.01)
+
+
+@given(
+    mode=st.sampled_from(["sync", "async", "memory"]), interval=st.floats(5.0, 1e5), every=st.floats(1.0, 1e4),
+    spares=st.one_of(st.none(), st.integers(0, 3)), hosts=st.floats(0.0, 1e-3), jobs=st.floats(0.0, 1e-3),
+    write=st.floats(0.1, 2000.0), seed=st.integers(0, 50),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_every_second_is_booked_once(
+    mode, interval, every, spares, hosts, jobs, write, seed
+) -> None:
+    plan = replace(
+        PLAN, host_failures_per_second=hosts, job_failures_per_second=jobs, write_seconds=write
+    )
+    found = run(plan, Policy(mode, interval, every, spares), 3 * DAY, seed)
+    parts = (found.useful, found.lost, found.saving, found.restarting, found.waiting)
+    assert all(part >= -1e-6 for part in parts)
+    assert sum(parts) == pytest.approx(found.total, rel=1e-9)
+
+
+def test_without_failures_only_checkpoints_cost() -> None:
+    plan = replace(PLAN, host_failures_per_second=0.0)
+    found = run(plan, Policy("sync", 940.0), 10 * DAY, 0)
+    assert found.stops == found.lost == found.restarting == 0
+    assert found.goodput == pytest.approx(0.94, abs=1e-3)
+
+
+def test_saving_better_loses_less() -> None:
+    """The same failures: waiting for a copy only, and copies in a neighbour's memory, each help."""
+    plan = replace(PLAN, host_failures_per_second=1 / 4000.0)
+    shares = {
+        mode: np.mean(
+            [run(plan, Policy(mode, 600.0, 100.0), 60 * DAY, s).goodput for s in range(10)]
+        )
+        for mode in ("sync", "async", "memory")
+    }
+    assert shares["sync"] < shares["async"] < shares["memory"]
+
+
+def test_too_few_spares_mean_waiting() -> None:
+    plan = replace(PLAN, host_failures_per_second=1 / 20000.0)
+    few, enough = (run(plan, Policy("sync", 1000.0, 0.0, n), 60 * DAY, 1) for n in (0, 50))
+    assert few.waiting > 0.5 * few.total
+    assert enough.waiting == 0.0
+
+
+def test_llama_3_used_more_than_nine_tenths_of_its_time() -> None:
+    """16,384 H100, 54 days, 419 stops (arXiv 2407.21783), from its rates of failure and its storage alone."""
+    model = {"layers": 126, "hidden": 16384, "heads": 128, "sequence": 8192, "vocabulary": 128256}
+    job = load_job({"model": model, "machine": {"extends": "dgx-h100", "nodes": {
+        "value": 2048, "kind": "measured", "source": "LLAMA3: the cluster"}}, "ranks": 16384,
+        "grid": {"data": 128, "z": 16, "y": 8}, "batch": {"sequences": 2048, "micro_sequences": 1}})  # fmt: skip
+    plan = plan_of(job, 10.0, state_bytes=12 * 405e9)
+    found = predict(plan, Policy("sync", 0.0), 54 * DAY, seeds=40).figures()
+    assert found["stops"]["mean"] == pytest.approx(419, rel=0.03)
+    assert 0.90 < found["goodput"]["p50"] < 0.96
+
+
+def test_a_checkpoint_holds_twelve_bytes_a_parameter() -> None:
+    job = load_job(
+        {"model": "gpt-20b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8}}
+    )
+    assert state_bytes_of(job) == 12 * job.model.parameters
+
+
+def test_the_command_answers_and_refuses(cli: Cli) -> None:
+    got = cli.json("goodput", cli.job, "--days=20", "--seeds=10")
+    assert got["interval_chosen"] is True
+    assert sum(got["parts"].values()) == pytest.approx(1.0)
+    assert got["goodput"]["p10"] <= got["goodput"]["p50"] <= got["goodput"]["p90"]
+    again = cli.json("goodput", cli.job, "--days=20", "--seeds=10")
+    assert json.dumps(got) == json.dumps(again)
+    assert "useful" in cli("goodput", cli.job, "--seeds=5", "--interval=20min")[0]
+    assert "--interval" in cli.refused("goodput", cli.job, "--interval=3 parsecs")
+    assert "--state" in cli.refused("goodput", cli.job, "--state=-1 GB")
+    small = [
+        f"--set={key}"
+        for key in ("machine=laptop", "ranks=1", "grid.data=1", "grid.z=1", "batch.sequences=4")
+    ]
+    assert "machine.reliability" in cli.refused("goodput", cli.job, *small)
+
+
+def test_machines_say_where_their_rates_come_from() -> None:
+    for name in ("frontier", "perlmutter", "alps", "dgx-h100", "dgx-a100"):
+        known = load_machine(name).reliability
+        assert known is not None
+        assert "LLAMA3" in known.device.between_seconds.source

@@ -1,0 +1,67 @@
+"""What failures cost, on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from twin.description.units import format_si
+from twin.show.console import make_console
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
+    from twin.study.goodput.predict import Prediction
+
+BAR_WIDTH = 30
+PARTS = {"useful": "useful work", "lost": "done again after stops", "saving": "steps waiting for checkpoints",
+         "restarting": "restarting and reading", "waiting": "waiting for a node"}  # fmt: skip
+SAVED = {"sync": "steps wait until they are written", "async": "written while steps go on",
+         "memory": "written while steps go on, and copies in a neighbour's memory"}  # fmt: skip
+
+
+def goodput(job: Job, found: Prediction) -> None:
+    """Print a prediction."""
+    console, figures = make_console(), found.figures()
+    share, stops = figures["goodput"], figures["stops"]
+    console.print(
+        f"[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/], "
+        f"{figures['days']:g} days, {found.plan.step_seconds:.3g} s a step\n"
+    )
+    console.print(
+        f"[bold]{100 * share['p50']:.1f} %[/] of the time is useful (p10 {100 * share['p10']:.1f} %, p90 "
+        f"{100 * share['p90']:.1f} % over {len(found.runs)} seeds); {stops['p50']:.0f} stops, one every "
+        f"{_time(figures['mean_seconds_between_stops'])}\n"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, words in PARTS.items():
+        part = figures["parts"][name]
+        table.add_row(f"  {words}", f"{100 * part:6.2f} %", "█" * round(BAR_WIDTH * part))
+    console.print(table)
+    chosen = "the best of those tried" if found.chosen else "as given"
+    every, stall, writing, young, daly = (
+        _time(figures[key]) for key in (
+            "checkpoint_interval_seconds", "checkpoint_stall_seconds", "checkpoint_write_seconds",
+            "young_interval_seconds", "daly_interval_seconds")
+    )  # fmt: skip
+    console.print(
+        f"\nA checkpoint of {format_si(figures['checkpoint_bytes'], 'B', digits=3)} every {every} ({chosen}), "
+        f"{SAVED[found.policy.mode]}: {stall} of waiting each, {writing} of writing"
+    )
+    console.print(
+        f"Young's interval is {young}, Daly's {daly}; in closed form {100 * figures['closed_form_goodput']:.1f} % are "
+        "useful (writing in the background, copies in memory and spare nodes not counted)"
+    )
+
+
+def _time(seconds: float) -> str:
+    """Write a time with the unit that suits it.
+
+    >>> _time(90.0), _time(7200.0), _time(0.25)
+    ('1.5 min', '2 h', '0.25 s')
+    """
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

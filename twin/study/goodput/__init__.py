@@ -1,0 +1,1 @@
+"""What failures cost: useful time of a run of weeks, and how often to write checkpoints."""

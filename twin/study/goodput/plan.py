@@ -1,0 +1,84 @@
+"""From a job and a machine to what a long run needs to know: rates, sizes and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from twin.cost.memory import OPTIMIZER_BYTES
+from twin.description.job import Job
+from twin.description.problems import fail
+
+Mode = Literal["sync", "async", "memory"]
+"""How state is saved: steps wait for the file system; they wait for a copy to the host only, which is
+written meanwhile; and besides that a copy goes to a neighbour's memory after every few steps."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A long run. Rates are of the whole job, per second; times in seconds."""
+
+    step_seconds: float
+    nodes: int
+    host_failures_per_second: float
+    """Stops that take a node out: a device or the rest of a host."""
+    job_failures_per_second: float
+    """Stops after which all nodes are still there."""
+    repair_seconds: float
+    """Mean time that a failed node is out."""
+    restart_seconds: float
+    state_bytes: float
+    """One checkpoint, all ranks together."""
+    write_seconds: float
+    """To the file system."""
+    read_seconds: float
+    copy_seconds: float
+    """From devices to their hosts."""
+    neighbour_seconds: float
+    """From a host to its neighbour's memory."""
+
+    @property
+    def between_seconds(self) -> float:
+        """Mean time between stops."""
+        rate = self.host_failures_per_second + self.job_failures_per_second
+        return 1.0 / rate if rate > 0 else float("inf")
+
+
+def state_bytes_of(job: Job) -> float:
+    """Bytes of one checkpoint: fp32 master weights and both moments, each parameter once."""
+    return float(OPTIMIZER_BYTES * job.model.parameters)
+
+
+def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> Plan:
+    """Work out rates and times. Raises DescriptionError if the machine does not say how it fails."""
+    machine = job.machine
+    known = machine.reliability
+    if known is None:
+        raise fail("machine.reliability", f"{machine.name} does not say how often its parts fail; add it to its file "
+                   "(docs/reliability.md), or start from a machine that does")  # fmt: skip
+    state = state_bytes_of(job) if state_bytes is None else state_bytes
+    nodes = -(-job.ranks // machine.devices_per_node)
+    device, node, rest = (job.ranks / known.device.between_seconds, nodes / known.node.between_seconds,
+                          nodes / known.job.between_seconds)  # fmt: skip
+    storage = known.storage
+    nic = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (
+        device + node
+    )
+    return Plan(
+        step_seconds=step_seconds,
+        nodes=nodes,
+        host_failures_per_second=device + node,
+        job_failures_per_second=rest,
+        repair_seconds=repair,
+        restart_seconds=float(known.restart_seconds),
+        state_bytes=state,
+        write_seconds=max(
+            state / storage.write_bytes_per_second, state / nodes / storage.node_bytes_per_second
+        ),
+        read_seconds=max(
+            state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second
+        ),
+        copy_seconds=state / job.ranks / known.host_copy_bytes_per_second,
+        neighbour_seconds=state / nodes / nic,
+    )

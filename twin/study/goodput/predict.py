@@ -1,0 +1,101 @@
+"""Goodput over many seeds, and the interval that loses least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from twin.study.goodput.closed_form import daly, goodput, young
+from twin.study.goodput.plan import Plan
+from twin.study.goodput.run import Account, Policy, run
+
+SCAN = 25
+"""Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
+SCAN_SEEDS = 24
+PERCENTILES = (10, 50, 90)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a long run is expected to make of its time."""
+
+    plan: Plan
+    policy: Policy
+    seconds: float
+    runs: tuple[Account, ...]
+    chosen: bool
+    """Whether the interval was chosen here."""
+    scanned: tuple[tuple[float, float], ...] = ()
+    """(interval, mean goodput) of all intervals tried."""
+
+    def figures(self) -> dict[str, Any]:
+        """Everything as one JSON object; times in seconds, shares of the whole."""
+
+        def spread(values: Sequence[float]) -> dict[str, float]:
+            return {f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES} | {
+                "mean": float(np.mean(values))
+            }
+
+        parts = ("useful", "lost", "saving", "restarting", "waiting")
+        stall = self.plan.write_seconds if self.policy.mode == "sync" else self.plan.copy_seconds
+        between, restart = (
+            self.plan.between_seconds,
+            self.plan.restart_seconds + self.plan.read_seconds,
+        )
+        return {
+            "days": self.seconds / 86400.0,
+            "mode": self.policy.mode,
+            "checkpoint_interval_seconds": self.policy.interval_seconds,
+            "interval_chosen": self.chosen,
+            "goodput": spread([r.goodput for r in self.runs]),
+            "stops": spread([float(r.stops) for r in self.runs]),
+            "parts": {name: float(np.mean([getattr(r, name) for r in self.runs])) / self.seconds for name in parts},
+            "mean_seconds_between_stops": between,
+            "checkpoint_bytes": self.plan.state_bytes,
+            "checkpoint_write_seconds": self.plan.write_seconds,
+            "checkpoint_stall_seconds": stall,
+            "restart_seconds": restart,
+            "young_interval_seconds": young(stall, between),
+            "daly_interval_seconds": daly(stall, between),
+            "closed_form_goodput": goodput(self.policy.interval_seconds, stall, restart, between),
+            "scanned": [list(pair) for pair in self.scanned],
+        }  # fmt: skip
+
+
+def predict(plan: Plan, policy: Policy, seconds: float, *, seeds: int, seed: int = 0,
+            progress: Callable[[int, int], None] = lambda _d, _a: None) -> Prediction:  # fmt: skip
+    """Simulate a run with every seed; an interval of 0 means the best one."""
+    scanned: tuple[tuple[float, float], ...] = ()
+    chosen = policy.interval_seconds <= 0.0
+    if chosen:
+        scanned, best = best_interval(plan, policy, seconds, seed=seed, progress=progress)
+        policy = replace(policy, interval_seconds=best)
+    runs = tuple(run(plan, policy, seconds, seed + number) for number in range(seeds))
+    return Prediction(plan, policy, seconds, runs, chosen, scanned)
+
+
+def best_interval(plan: Plan, policy: Policy, seconds: float, *, seed: int = 0, seeds: int = SCAN_SEEDS,
+                  progress: Callable[[int, int], None] = lambda _d, _a: None
+                  ) -> tuple[tuple[tuple[float, float], ...], float]:  # fmt: skip
+    """Try intervals, each with the same failures; return them all, and the vertex of the best ones' parabola."""
+    stall = plan.write_seconds if policy.mode == "sync" else plan.copy_seconds
+    middle = max(young(max(stall, 1e-3), min(plan.between_seconds, seconds)), plan.step_seconds)
+    tried: list[tuple[float, float]] = []
+    for number, interval in enumerate(middle * np.geomspace(0.05, 20.0, SCAN)):
+        progress(number, SCAN)
+        trial = replace(policy, interval_seconds=max(float(interval), plan.step_seconds))
+        goodputs = [run(plan, trial, seconds, seed + n).goodput for n in range(seeds)]
+        tried.append((trial.interval_seconds, float(np.mean(goodputs))))
+    at = int(np.argmax([share for _, share in tried]))
+    near = tried[max(0, at - 3) : at + 4]
+    x, y = np.log([i for i, _ in near]), np.array([share for _, share in near])
+    bend, slope, _ = np.polyfit(x - x.mean(), y, 2) if len(set(x)) > 2 else (0.0, 0.0, 0.0)
+    best = (
+        float(np.exp(np.clip(x.mean() - slope / (2 * bend), x.min(), x.max())))
+        if bend < 0
+        else tried[at][0]
+    )
+    return tuple(tried), best
