@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -55,12 +56,14 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
 
 def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that were simulated or ranked."""
-    return [row(c) for c in kept if c.feasible and not c.reason][:MOST_ROWS]
+    return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MOST_ROWS)]
 
 
 def unable(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that cannot run."""
-    return [refused_row(c) for c in kept if not c.feasible or c.reason][:MOST_ROWS]
+    return [
+        refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MOST_ROWS)
+    ]
 
 
 def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ COMMANDS = {
         "--engine=ranks",
     ],
     "gpt-5b-search": ["search", "examples/gpt-5b-auto.yaml"],
-    "weak-scaling": ["study", "examples/studies/weak-scaling.yaml"],
+    "weak-scaling": ["study", "examples/studies/weak-scaling-spread.yaml"],
 }
 
 

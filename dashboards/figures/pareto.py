@@ -22,14 +22,20 @@ BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slow
 
 
 def drawable(shown: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates with a step and memory, fastest first, as many as can be drawn."""
+    """Candidates with a step and memory, fastest first."""
     known = [c for c in shown if c.step_seconds is not None and c.memory_bytes is not None]
-    return sorted(known, key=lambda c: c.step_seconds or 0.0)[:MOST_POINTS]
+    return sorted(known, key=lambda c: c.step_seconds or 0.0)
 
 
 def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
-    """Step time against memory; customdata is a candidate's number."""
+    """Step time against memory; customdata is a candidate's number.
+
+    The fastest are drawn, and of all others those that nothing beats.
+    """
     known = drawable(shown)
+    whole = [(c.step_seconds or 0.0, c.memory_bytes or 0.0) for c in known]
+    kept = {*range(min(MOST_POINTS, len(known))), *front(whole)}
+    known = [c for n, c in enumerate(known) if n in kept or c.number in chosen]
     places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
     best = front(places)
     exposed = [100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0) for c in known]

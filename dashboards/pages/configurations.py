@@ -19,7 +19,15 @@ from dashboards.candidate_rows import (
     unable,
 )
 from dashboards.candidates import Candidate, candidates_of, job_text
-from dashboards.figures.pareto import MOST_LINES, TOP, drawable, orders, parallel, pareto
+from dashboards.figures.pareto import (
+    MOST_LINES,
+    MOST_POINTS,
+    TOP,
+    drawable,
+    orders,
+    parallel,
+    pareto,
+)
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
@@ -73,7 +81,10 @@ def pair_of(text: str, found: Sequence[Candidate]) -> list[Candidate]:
 def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
-    words = f"{len(found):,} candidates, {sum(c.feasible for c in found):,} can run; {len(drawn):,} drawn"
+    seen = f"{min(len(drawn), MOST_POINTS):,}"
+    if len(drawn) > MOST_POINTS:
+        seen += f" of {len(drawn):,}, the fastest and the front,"
+    words = f"{len(found):,} candidates, {sum(c.feasible for c in found):,} can run; {seen} drawn"
     if not drawn:
         return f"{words}."
     best = drawn[0]

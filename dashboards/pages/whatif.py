@@ -29,7 +29,7 @@ from twin.description.problems import DescriptionError
 POLL_MILLISECONDS = 120
 TITLES = {"what": "Model and machine", "levers": "Levers", "grid": "Grid", "batch": "Batch", "overlap": "Overlap",
           "data_reduction": "Data reduction", "options": "Options", "straggler": "A slow device"}  # fmt: skip
-FOLDED = ("data_reduction", "options")
+FOLDED = ("overlap", "data_reduction", "options")
 SELECTS = tuple(
     field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library"
 )
@@ -49,7 +49,7 @@ def shown(context: Context, query: Query) -> Component:
     groups = []
     for group in GROUPS:
         controls = dmc.SimpleGrid([control(f, base, query, choices) for f in FIELDS if f.group == group],
-                                  cols={"base": 1, "sm": 2, "lg": 4}, mb="sm")  # fmt: skip
+                                  cols={"base": 1, "sm": 2}, mb="sm")  # fmt: skip
         head = html.Summary(TITLES[group])
         groups.append(html.Details([head, controls], open=group not in FOLDED or any(
             query.get(f.key) for f in FIELDS if f.group == group), className="fields"))  # fmt: skip
@@ -59,9 +59,9 @@ def shown(context: Context, query: Query) -> Component:
         dmc.Anchor(dmc.Button("All as it was", variant="default", size="xs"), href="?" + (
             f"run={query['run']}" if query.get("run") else "")),
     ], mt="xs")  # fmt: skip
-    return html.Div([
-        card("The job", f"From {label}; what you change is simulated at once. Empty fields are as they were.", *groups,
-             buttons),
+    form = card("The job", f"From {label}; what you change is simulated at once. Empty fields are as they were.",
+                *groups, buttons)  # fmt: skip
+    results = html.Div([
         html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
         card("Step", "From the step as it is to the step as it would be; the parts add up.",
              with_table(graph(CHANGE, _first(context, query), label="Parts of the step, before and after",
@@ -71,6 +71,9 @@ def shown(context: Context, query: Query) -> Component:
              table(FIGURES, [], headed("figure", *NAMES, "change (%)"), height=330)),
         card("Timeline", html.Span("The same ranks before and after.", id="whatif-words"),
              graph(TIMELINE, finished(go.Figure()), label="Timeline of a few ranks, before and after", height=520)),
+    ])  # fmt: skip
+    return html.Div([
+        dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(results, span={"base": 12, "lg": 7})]),
         dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)), dcc.Store(id="whatif-ticket"),
         dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0), dcc.Store(id="whatif-done"),
         dcc.Download(id="whatif-file"),
@@ -140,8 +143,7 @@ def said(answer: Answer) -> Component:
     memory = answer.new["memory"]
     if memory["fits"]:
         return dmc.Alert(words, color="blue", variant="light", mb="md")
-    return dmc.Alert(f"{words} But it cannot run: {memory['per_rank_bytes'] / 1e9:.1f} of "
-                     f"{memory['capacity_bytes'] / 1e9:.1f} GB. {memory['advice']}", color="orange", variant="light",
+    return dmc.Alert(f"{words} But it cannot run: it {memory['advice']}.", color="orange", variant="light",
                      mb="md", title="Does not fit into memory")  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from dashboards.whatif.form import Field, changed, grid_choices, said
 from twin.description.job import Job
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
+from twin.description.units import format_si
 
 MOST_HELP = 130
 OCTAVES = {"scale-ranks": (-6, 6, 1.0)}
@@ -52,7 +53,7 @@ def control(
     words = html.Span(shortened, style={"color": "var(--quiet)"})
     common: dict[str, Any] = {"id": state(field.key), "label": field.label, "description": words}
     if field.kind == "lever":
-        return _lever(field, text)
+        return _lever(field, text, base)
     if field.kind == "choice" or field.key in choices:
         data = list(choices.get(field.key, field.choices))
         if text and text not in data and field.key in choices:
@@ -65,7 +66,7 @@ def control(
                            max=field.most, allowDecimal=not field.whole, hideControls=False)  # fmt: skip
 
 
-def _lever(field: Field, text: str) -> Component:
+def _lever(field: Field, text: str, base: Job) -> Component:
     low, high, step = OCTAVES.get(field.key, (-3, 3, 0.5))
     value = _number(text)
     marks = [{"value": n, "label": times(n)} for n in range(low, high + 1, 1 if high < 4 else 2)]
@@ -75,9 +76,19 @@ def _lever(field: Field, text: str) -> Component:
     )  # fmt: skip
     words = [
         dmc.Text(field.label, size="sm", fw=500),
-        dmc.Text(field.help, size="xs", c="var(--quiet)"),
+        dmc.Text(f"{field.help} At 1: {as_it_is(field.key, base)}.", size="xs", c="var(--quiet)"),
     ]
     return dmc.Box([*words, slider], px=8, **aria(field.label))  # fmt: skip
+
+
+def as_it_is(key: str, base: Job) -> str:
+    """Write what a lever multiplies."""
+    machine = base.machine
+    return {
+        "scale-ranks": f"{base.ranks:,}", "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s"),
+        "scale-latency": format_si(machine.nic.latency_seconds, "s"),
+        "scale-peak": format_si(machine.device.peak_flops_per_second, "FLOP/s"),
+    }[key]  # fmt: skip
 
 
 def times(octaves: int) -> str:

@@ -21,7 +21,7 @@ from twin.description.problems import DescriptionError, Problem, fail
 from twin.description.schema import job_schema
 
 Kind = Literal["number", "choice", "text", "lever"]
-GROUPS = ("what", "levers", "grid", "batch", "overlap", "data_reduction", "options", "straggler")
+GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
 LEFT_OUT = {
     "name",
     "model",

@@ -2,7 +2,8 @@
 
 A visitor's newer request takes the place of an older one that waits, and ends the process that
 works on it. Nothing here grows without bound: visitors that wait, answers that are kept, and the
-time that a simulation may take.
+time that a simulation may take. Each worker has a second process that stands ready for when the
+first is ended.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Pool:
                     return None
                 raise fail("what-if", "is not known any more; change something to simulate again")
             if isinstance(found, str):
-                raise DescriptionError([Problem("", found)])
+                raise DescriptionError([Problem("", line) for line in found.splitlines()])
             return found
 
     def cancel(self, visitor: str) -> None:
@@ -117,16 +118,17 @@ class Pool:
             running[1].kill()
 
     def _work(self) -> None:
-        process = self._started()
+        process, spare = self._started(), self._started()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     _stop(process)
+                    _stop(spare)
                     return
                 if process is None or process.poll() is not None:
                     _stop(process)
-                    process = self._started()
+                    process, spare = spare, self._started()
                 visitor, request = self._waiting.popitem(last=False)
                 if process is None:
                     self._keep(
@@ -144,7 +146,7 @@ class Pool:
                     self._keep(request.ticket, found)
             if not (wanted and healthy):  # ended, or about to be
                 _stop(process)
-                process = self._started()  # so that the next request finds a warm one
+                process, spare = spare, self._started()  # so that the next request finds a warm one
 
     def _keep(self, ticket: int, found: Answer | str) -> None:
         self._answers[ticket] = found

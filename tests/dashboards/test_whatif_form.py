@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dashboards.whatif.base import EXAMPLE, base_of, job_file, refuse_paths
-from dashboards.whatif.controls import control, select_choices, times
+from dashboards.whatif.controls import as_it_is, control, select_choices, times
 from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid_choices, said
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
@@ -150,6 +150,11 @@ def test_controls_show_what_an_address_says_as_text(base):
             assert "fourfold" not in text_of(
                 control(field, base, {field.key: text}, select_choices(base, {}))
             )
+
+
+def test_levers_say_what_they_multiply(base):
+    said_of = {key: as_it_is(key, base) for key in ("scale-ranks", "scale-nic", "scale-latency")}
+    assert said_of == {"scale-ranks": "32,768", "scale-nic": "25 GB/s", "scale-latency": "3.7 us"}
 
 
 def test_times_are_powers_of_two():

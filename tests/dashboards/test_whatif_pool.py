@@ -144,6 +144,20 @@ def test_a_process_that_says_nonsense_is_replaced():
     pool.close()
 
 
+def test_where_no_process_can_be_started_the_page_says_so():
+    pool = Pool(1, ("/nowhere/at/all",))
+    for visitor in ("a", "b"):
+        with pytest.raises(DescriptionError, match="no process"):
+            waited(pool, pool.ask(visitor, JOB, JOB))
+    pool.close()
+
+
+def test_all_that_is_wrong_is_said_one_by_one(pool):
+    with pytest.raises(DescriptionError) as refused:
+        waited(pool, pool.ask("a", JOB, {**JOB, "ranks": 3, "precision": "x", "dropout": 7}))
+    assert len(refused.value.problems) >= 2
+
+
 def test_visitors_that_wait_are_bounded():
     pool = Pool(1, NEVER, seconds=600)
     pool.ask("first", JOB, JOB)

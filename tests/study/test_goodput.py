@@ -49,7 +49,7 @@ def test_the_best_interval_is_young_s_and_daly_s(write: float, between: float) -
     plan = replace(
         PLAN, write_seconds=write, host_failures_per_second=1 / between, step_seconds=1.0
     )
-    _, best = best_interval(plan, Policy("sync", 0.0), 400 * DAY, seeds=40)
+    _, best = best_interval(plan, Policy("sync", 0.0), 300 * DAY, seeds=16)
     assert best == pytest.approx(daly(write, between), rel=0.05)
     assert best == pytest.approx(young(write, between), rel=0.10)
 

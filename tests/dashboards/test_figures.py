@@ -1,0 +1,173 @@
+"""Numbers of the pages against the command line, and against adding up by hand."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dashboards.catalog import Catalog
+from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
+from dashboards.events import columns, events_of, grid_of
+from dashboards.figures.waterfall import waterfall
+from dashboards.page import Context
+from dashboards.pages.memory import variants
+from dashboards.pages.rank_map import axis_means
+from dashboards.pages.runs import choices, differences
+from dashboards.pages.trust import both_ways, spearman
+from dashboards.pages.verdict import compared, shown, term_row
+from dashboards.pairs import pairs_of
+from dashboards.rank_table import RANKS, rank_table_of
+from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from twin.cli import main
+from twin.description.grid import Grid
+from twin.description.load import load_job
+from twin.description.problems import DescriptionError
+
+PAIRS = [("testbed/2x2x2x1-predicted", "testbed/2x2x2x1-measured"), ("by-hand/predicted", "by-hand/measured"),
+         ("testbed/8x1x1x1-measured", "testbed/8x1x1x1-predicted")]  # fmt: skip
+
+
+def opened(context: Context, label: str):
+    return next(entry for entry in context.catalog.entries() if entry.label == label)
+
+
+@pytest.mark.parametrize("labels", PAIRS, ids=lambda p: p[0].partition("/")[2])
+def test_the_waterfall_is_what_compare_says(context: Context, labels, capsys):
+    """The figure's bars, the table's rows and `fourfold compare --json` hold the same numbers."""
+    entries = [opened(context, label) for label in labels]
+    found = compared(context, {"run": entries[0].name, "other": entries[1].name})
+    paths = sorted((e.path for e in entries), key=lambda p: "measured" in p.name)
+    with pytest.raises(SystemExit):
+        main(["compare", *map(str, paths), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert (found.predicted_seconds, found.measured_seconds) == (said["predicted_seconds"], said["measured_seconds"])
+    rows = [term_row(term) for term in found.terms]
+    for key in ("predicted", "measured", "difference"):
+        assert [row[f"{key} (s)"] for row in rows] == [term[f"{key}_seconds"] for term in said["terms"]]
+    (bars,) = waterfall(found.predicted_seconds, found.measured_seconds, found.terms).data
+    assert list(bars.x[1:-1]) == [term["difference_seconds"] for term in said["terms"]]
+    assert bars.x[0] + sum(bars.x[1:-1]) == pytest.approx(bars.x[-1], rel=1e-12)
+    assert list(bars.customdata[1:-1]) == [term["name"] for term in said["terms"]]
+    for at in range(1, len(bars.x) - 1):  # each begins where the one before ended
+        assert bars.base[at] == pytest.approx((bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15)
+
+
+def test_the_drawn_verdict_holds_them_too(context: Context, names):
+    query = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
+    page = shown(context, query)
+    graph = next(n for n in page._traverse() if getattr(n, "id", "") == "waterfall")
+    bars = go.Figure(graph.figure).data[0]
+    assert bars.x[0] == pytest.approx(18e-9)
+    assert bars.x[-1] == pytest.approx(33e-9)
+    assert sum(bars.x[1:-1]) == pytest.approx(15e-9)
+
+
+def test_ops_are_paired_by_name_with_medians():
+    """By hand: the product takes 10 and 10 ns against 12 and 13, the transfer 5 against 6, the norm 3 against 3 and 2."""
+    found = pairs_of(columns(table(by_hand_predicted())), columns(table(by_hand_measured())))
+    rows = {op: (a, b) for op, a, b in zip(found.op, found.first_ns, found.second_ns, strict=True)}
+    assert rows == {"micro0/fwd/qkv/gemm": (10.0, 12.5), "micro0/fwd/qkv/all_reduce_x": (5.0, 6.0),
+                    "micro0/fwd/norm1/normalize": (3.0, 2.5)}  # fmt: skip
+    assert dict(zip(found.op, found.work, strict=True))["micro0/fwd/qkv/all_reduce_x"] == "all_reduce"
+    assert set(found.axis) == {"", "x"}
+
+
+def test_collectives_are_counted_by_hand():
+    """Rank 0 comes 7 ns before rank 1, and the transfer takes 6 ns: 8 bytes over two ranks."""
+    found = collectives_of(columns(table(by_hand_measured())), Grid(x=2))
+    (row,) = found.rows
+    assert (row.kind, row.axis, row.members, row.bytes, row.count) == ("all_reduce", "x", 2, 8.0, 1.0)
+    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.5, 12.0, 7.0)
+    assert row.bus_bytes_per_second == pytest.approx(2.0 * 0.5 * 8.0 / 6e-9)
+    assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
+    assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
+    assert collectives_of(columns(table({0: []})), Grid(x=2)).rows == ()
+
+
+def test_collectives_of_a_real_run_by_a_dictionary(context: Context):
+    entry = opened(context, "testbed/1x2x2x2-measured")
+    events = events_of(context.catalog, entry)
+    by_key: dict[tuple[str, str, float], list[int]] = {}
+    for i in np.flatnonzero(events.kind.are("collective")):
+        key = (events.name[i], events.stream[i], float(events.bytes[i]))
+        by_key.setdefault(key, []).append(int(events.end_ns[i] - events.start_ns[i]))
+    rows = {(r.name, r.stream, r.bytes): r for r in collectives_of(events, grid_of(entry)).rows}
+    assert rows.keys() == by_key.keys()
+    for key, times in by_key.items():
+        assert rows[key].transfer_ns == statistics.median(times)
+        assert rows[key].count == len(times) / (len(events.ranks) * len(events.steps))
+
+
+def test_the_models_curve_rises_to_what_links_carry(context: Context):
+    curves = predicted_curve(opened(context, "gpt-320b-frontier"))
+    assert {curve["kind"] for curve in curves} <= set(BUS_FACTOR)
+    for curve in curves:
+        assert curve["bus"][-1] > curve["bus"][0] > 0
+    loads = link_loads(opened(context, "gpt-320b-frontier"))
+    assert all(0 < row["share of the step (%)"] < 100 for row in loads)
+
+
+def test_ranks_by_adding_up_events(context: Context, names):
+    table_of = rank_table_of(context.catalog, opened(context, "by-hand/measured"))
+    assert table_of.figures["compute_seconds"].tolist() == pytest.approx([15e-9, 15e-9])
+    assert table_of.figures["peers_x_seconds"].tolist() == pytest.approx([7e-9, 0.0])
+    assert table_of.figures["exposed_x_seconds"].tolist() == pytest.approx([13e-9, 5e-9])
+
+
+def test_ranks_as_a_simulation_wrote_them(context: Context):
+    entry = opened(context, "gpt-320b-frontier-every-rank")
+    found = rank_table_of(context.catalog, entry)
+    rows = pq.read_table(entry.path / RANKS)
+    assert found.recorded == rows.num_rows == found.grid.ranks == 32_768
+    assert found.figures["compute_seconds"][rows["rank"][17].as_py()] == rows["compute_seconds"][17].as_py()
+    name = found.names[0]
+    cube = found.figures[name].reshape(found.grid.sizes)
+    for row in axis_means(found, name):
+        number = ("data", "z", "y", "x").index(row["axis"])
+        means = [float(np.take(cube, i, axis=number).mean()) for i in range(cube.shape[number])]
+        assert row["highest at"] == int(np.argmax(means))
+        assert row["mean there"] == pytest.approx(max(means), rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", ["short", "outside", "twice the type", "text"])
+def test_damaged_rank_tables_are_refused(tmp_path: Path, bad: str):
+    write(tmp_path / "a", "predicted", table(by_hand_predicted()))
+    ranks = {"short": [0], "outside": [0, 9], "twice the type": [0.5, 1.5], "text": ["0", "1"]}[bad]
+    pq.write_table(pa.table({"rank": ranks, "compute_seconds": [1.0] * len(ranks)}), tmp_path / "a" / RANKS)
+    catalog = Catalog(tmp_path)
+    with pytest.raises(DescriptionError):
+        rank_table_of(catalog, catalog.entries()[0])
+
+
+def test_jobs_that_were_predicted_and_measured(context: Context):
+    found = {name: (p, m) for name, p, m in both_ways(context.catalog)}
+    assert len([name for name in found if "by-hand" in name]) == 1
+    assert len(found) >= 8
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
+
+
+def test_memory_of_other_options():
+    """By the twin's own count: recomputation and sharding take less, plain attention more."""
+    uses = dict(variants(load_job({
+        "model": "gpt-5b", "machine": "perlmutter", "ranks": 8, "grid": {"data": 2, "x": 4},
+        "batch": {"sequences": 16, "micro_sequences": 4}, "recompute": True})))  # fmt: skip
+    size = {name: use.per_rank_bytes for name, use in uses.items()}
+    assert size["recompute off"] > size["as it is"] > size["optimizer sharded over data"]
+    assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
+
+
+def test_where_one_can_go_from_a_choice(context: Context):
+    first, second = (opened(context, f"by-hand/{kind}") for kind in ("measured", "predicted"))
+    both = {"run": second.name, "other": first.name}
+    assert choices([first, second])[0] == ("Verdict", "/verdict", both)
+    assert differences(first, second) == []
+    assert "model.layers" in differences(first, opened(context, "gpt-320b-frontier")) or "…" in differences(
+        first, opened(context, "gpt-320b-frontier"))  # fmt: skip
+    assert differences(first, opened(context, "gpt-5b-search")) == []

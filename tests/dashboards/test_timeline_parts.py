@@ -1,0 +1,220 @@
+"""Steps, pairs, lanes and pictures against brute force."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboards.events import CATEGORIES, columns
+from dashboards.figures.timeline import MOST_BARS, describe, timeline
+from dashboards.timeline import raster
+from dashboards.timeline.raster import coverage, dominant
+from dashboards.timeline.step import partners, step_of
+from dashboards.timeline.view import (
+    MOST_LANES,
+    View,
+    all_ranks,
+    lanes,
+    paired,
+    parse_ranks,
+    unpaired,
+    worst,
+)
+from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table
+from twin.description.problems import DescriptionError
+
+FEW = {"deadline": None, "derandomize": True}
+
+
+def by_hand():
+    return (columns(table(by_hand_predicted())), columns(table(by_hand_measured())))
+
+
+def pair_of(first, second, **options):
+    return paired(
+        ("predicted", "measured"), (step_of(first, None), step_of(second, None)), **options
+    )
+
+
+def test_columns_are_what_the_table_says():
+    rows = table(by_hand_measured())
+    found = columns(rows)
+    for name in ("rank", "step", "start_ns", "end_ns", "arrival_ns", "bytes", "flops"):
+        assert getattr(found, name).tolist() == rows.column(name).to_pylist()
+    for name in ("kind", "stream", "op", "name", "phase", "axis"):
+        assert [getattr(found, name)[i] for i in range(len(found))] == [w or "" for w in rows.column(name).to_pylist()]
+    expected = [k if k in ("compute", "wait") else a for k, a in zip(rows["kind"].to_pylist(), rows["axis"].to_pylist(),
+                                                                     strict=True)]  # fmt: skip
+    assert [CATEGORIES[c] for c in found.category] == expected
+    assert found.group.tolist() == [-1 if g is None else g for g in rows["group"].to_pylist()]
+    assert (found.ranks.tolist(), found.steps) == ([0, 1], [0])
+
+
+def test_an_empty_run_has_no_step():
+    empty = columns(table({0: []}))
+    assert (len(empty), empty.steps, empty.kind.are("compute").tolist()) == (0, [], [])
+    with pytest.raises(DescriptionError, match="no events"):
+        step_of(empty, None)
+
+
+def test_a_step_begins_at_zero():
+    """Rank 0 is first in, 100 ns after the run's begin; the last op ends 33 ns later."""
+    step = step_of(by_hand()[1], None)
+    assert (step.number, step.start.min(), step.length) == (0, 0.0, pytest.approx(33e-9))
+    assert step.streams == ("compute", "x")
+    assert [step.rows_of(r) for r in (0, 1, 2)] == [slice(0, 4), slice(4, 8), slice(8, 8)]
+    with pytest.raises(DescriptionError, match="step"):
+        step_of(by_hand()[1], 7)
+
+
+@st.composite
+def two_runs(draw):
+    """Two runs of some ranks, whose ops partly agree, in any order."""
+    def run():
+        ranks = draw(st.sets(st.integers(0, 5), min_size=1))
+        return {r: [Row(f"micro0/fwd/op{n}", "compute", 10 * i, 10 * i + 5)
+                    for i, n in enumerate(draw(st.permutations(range(draw(st.integers(1, 8))))))] for r in ranks}  # fmt: skip
+    return run(), run()
+
+
+@given(two_runs())
+@settings(max_examples=50, **FEW)
+def test_partners_are_those_of_the_same_name(runs):
+    steps = [step_of(columns(table(dict(sorted(run.items())))), None) for run in runs]
+    places = {(int(r), steps[1].names[b]): i for i, (r, b) in enumerate(zip(steps[1].rank, steps[1].base, strict=True))}
+    expected = [places.get((int(r), steps[0].names[b]), -1) for r, b in zip(steps[0].rank, steps[0].base, strict=True)]
+    assert partners(*steps).tolist() == expected
+    pair = paired(("a", "b"), tuple(steps))
+    assert unpaired(pair, 0) == sum(p < 0 for p in expected)
+
+
+def test_a_rank_that_stands_for_others_is_their_partner():
+    predicted = columns(table({0: by_hand_predicted()[0]}))
+    measured = columns(table(by_hand_measured()))
+    pair = pair_of(predicted, measured, stands_for=({0: 0, 1: 0}, {}))
+    assert pair.partner[1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    shown = lanes(pair, View(ranks=(1,)))
+    assert sum(name.endswith("predicted") for name in shown.names) == 2
+
+
+def test_runs_can_be_aligned_at_an_op():
+    name = "micro0/fwd/qkv/all_reduce_x"
+    pair = pair_of(*by_hand(), align=name)
+    starts = [s.start[s.base == s.names.index(name)].min() + d for s, d in zip(pair.steps, pair.shift, strict=True)]
+    assert starts[0] == pytest.approx(starts[1])
+    with pytest.raises(DescriptionError, match="align"):
+        pair_of(*by_hand(), align="nothing")
+
+
+@pytest.mark.parametrize("text", ["x", "1-2-3", "-1", "1-", "９９９９９９９９９９９９９９９９９９９９９", "1;2", "0x1"])
+def test_ranks_that_are_no_numbers_are_refused(text):
+    if text in ("1-",):  # a range without an end is one rank
+        assert parse_ranks(text, [0, 1, 2]) == (1,)
+        return
+    with pytest.raises(DescriptionError, match="ranks"):
+        parse_ranks(text, [0, 1, 2])
+
+
+def test_ranges_of_ranks_cost_nothing():
+    assert parse_ranks("0-99999999999999999,5", [2, 3]) == (2, 3)
+    assert parse_ranks("", [1]) == ()
+
+
+def test_the_largest_differences_come_first():
+    """Rank 1's product takes 13 ns for 10, rank 0's 12 ns; a collective counts from its last member."""
+    pair = pair_of(*by_hand())
+    shown = lanes(pair, View())
+    found = worst(pair, shown)
+    assert [round(d * 1e9) for _, d in found] in ([3, 2, 1, -1, 1, 0], [3, 2, 1, 1, -1, 0], [3, 2, -1, 1, 1, 0])
+    first = found[0][0]
+    assert shown.side[first] == 1
+    assert pair.steps[1].rank[shown.event[first]] == 1
+
+
+def test_many_ranks_are_thinned_evenly():
+    run = {r: [Row("micro0/fwd/a", "compute", 0, 5)] for r in range(1000)}
+    step = step_of(columns(table(run)), None)
+    pair = paired(("predicted",), (step,))
+    shown = lanes(pair, View())
+    assert len(shown.names) <= MOST_LANES
+    assert shown.left_out == 1000 - len(shown.names)
+    assert {"rank 0", "rank 999"} <= {n.split(" ·")[0].removesuffix(" compute") for n in shown.names}
+    assert all_ranks(pair) == list(range(1000))
+
+
+def test_bars_carry_times_and_escape_names():
+    evil = "<b>x</b>&amp;"
+    runs = [columns(table({0: [Row(f"micro0/fwd/{evil}", "compute", 0, end)]})) for end in (10, 15)]
+    pair = pair_of(*runs)
+    shown = lanes(pair, View())
+    words = describe(pair, tuple(runs), shown, 0)
+    assert "&lt;b&gt;x&lt;/b&gt;&amp;amp;" in words
+    assert words.replace("<br>", "").count("<") == 0
+    assert "10 ns" in words
+    assert "15 ns" in words
+    assert "+50 %" in words
+    figure, said = timeline(pair, tuple(runs), shown, View(), None)
+    assert "2 ops, one bar each" in said
+    drawn = sorted((float(b), float(b) + float(x)) for t in figure.data for b, x in zip(t.base, t.x, strict=True))
+    assert drawn == [(0.0, pytest.approx(10e-9)), (0.0, pytest.approx(15e-9))]
+
+
+def test_never_more_bars_than_a_browser_draws():
+    run = {r: [Row(f"micro0/fwd/o{n}", "compute", 10 * n, 10 * n + 9) for n in range(400)] for r in range(10)}
+    events = columns(table(run))
+    pair = paired(("predicted",), (step_of(events, None),))
+    shown = lanes(pair, View())
+    whole, words = timeline(pair, (events,), shown, View(), None)
+    assert "4,000 ops, too many" in words
+    assert {t.type for t in whole.data if t.type != "bar" or t.x[0] is not None} == {"heatmap"}
+    part, words = timeline(pair, (events,), shown, View(), (0.0, 1e-6))
+    assert "1,000 ops, one bar each" in words
+    assert sum(len(t.x) for t in part.data) == 1000 <= MOST_BARS
+
+
+Event = st.tuples(st.integers(0, 2), st.integers(0, 2), st.floats(-2, 12), st.floats(0, 6), st.floats(0, 3))
+
+
+@given(st.lists(Event, max_size=30), st.integers(1, 17), st.booleans())
+@settings(max_examples=80, **FEW)
+def test_a_picture_holds_the_exact_time_of_each_kind(events, pixels, weighted):
+    """Each pixel's share by the overlap of every event with it, one by one."""
+    low, high, kinds, rows = 1.0, 9.0, 3, 3
+    lane, kind, start, length, weight = (np.array(v) for v in zip(*events, strict=True)) if events else (
+        np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0), np.zeros(0), np.zeros(0))  # fmt: skip
+    end = start + length
+    found = coverage(lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None)
+    width = (high - low) / pixels
+    expected = np.zeros((kinds, rows, pixels))
+    for row, of, a, n, w in events:
+        for column in range(pixels):
+            left = low + column * width
+            overlap = max(0.0, min(a + n, left + width) - max(a, left))
+            expected[of, row, column] += overlap / width * (w if weighted else 1.0)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    with pytest.MonkeyPatch.context() as patched:  # the same in pieces
+        patched.setattr(raster, "CHUNK", 7)
+        pieces = coverage(lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None)
+    np.testing.assert_allclose(pieces, expected, atol=1e-9)
+    total = sum(max(0.0, min(a + n, high) - max(a, low)) * (w if weighted else 1.0) for _, _, a, n, w in events)
+    assert found.sum() * width == pytest.approx(total, abs=1e-8)
+
+
+def test_a_pixel_shows_what_takes_most_of_it():
+    shares = np.array([[[0.6, 0.2, 0.3, 0.0]], [[0.1, 0.3, 0.4, 0.0]]])
+    assert dominant(shares).tolist()[0][0] == 0.0
+    assert np.isnan(dominant(shares)[0, 1])  # half of it is empty
+    assert dominant(shares)[0, 2] == 1.0
+    assert np.isnan(dominant(shares)[0, 3])
+
+
+def test_what_is_shown_can_be_one_axis():
+    pair = pair_of(*by_hand())
+    shown = lanes(pair, View(show="x"))
+    assert {CATEGORIES[c] for c in shown.category} == {"x", "wait"}
+    assert {CATEGORIES[c] for c in lanes(pair, View(show="compute")).category} == {"compute"}
+    assert dataclasses.is_dataclass(shown)
