@@ -48,7 +48,9 @@ def create_app(settings: Settings) -> Dash:
         requests_pathname_prefix=settings.prefix, assets_folder="assets", enable_mcp=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )  # fmt: skip
-    app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
+    app.enable_dev_tools(
+        debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True
+    )
     context = Context(settings, Catalog(settings.root))
     pages = list(PAGES)
     app.layout = frame(pages, settings)

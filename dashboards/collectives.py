@@ -10,6 +10,7 @@ import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events
+from dashboards.strangers import refuse_paths
 from twin.cost.collective import collective_cost
 from twin.description.grid import Axis, Grid
 from twin.description.job import Job
@@ -130,8 +131,10 @@ def job_of(entry: Entry) -> Job | None:
     described = entry.head.get("job")
     if not isinstance(described, dict):
         return None
+    raw = {key: value for key, value in described.items() if key != "train"}
     try:
-        return load_job({k: v for k, v in described.items() if k != "train"})
+        refuse_paths(entry.label, raw)
+        return load_job(raw)
     except DescriptionError:
         return None
 

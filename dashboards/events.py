@@ -142,7 +142,10 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
     said = figures.get("step_seconds") if isinstance(figures, Mapping) else None
     if isinstance(said, int | float):
         return float(said)
-    if entry.kind not in ("predicted", "measured") or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES:
+    if (
+        entry.kind not in ("predicted", "measured")
+        or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES
+    ):
         return None
 
     def median() -> float | None:

@@ -22,7 +22,9 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 
 
 FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
-NUMBER = {"valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}}
+NUMBER = {
+    "valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}
+}
 """How a column of numbers is shown; a file gets all digits."""
 
 

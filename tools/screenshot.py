@@ -24,11 +24,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# The dashboard and Playwright are extras, which the pictures of a run's page do not need.
+# ruff: noqa: PLC0415
+
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = "1400,460"
 CLICK = "<script>setTimeout(() => document.querySelectorAll('#buttons button')[2].click(), 1500)</script>"
 SIZES = {"laptop": (1400, 900), "4k": (3840, 2160)}
-PICTURES = {"/verdict": "verdict", "/timeline": "timeline", "/configurations": "configurations", "/ranks": "rank-map"}
+PICTURES = {
+    "/verdict": "verdict",
+    "/timeline": "timeline",
+    "/configurations": "configurations",
+    "/ranks": "rank-map",
+}
 SETTLE_MILLISECONDS = 1500
 """For what draws itself after the page is there: answers of the what-if page, fonts, tables."""
 
@@ -64,11 +72,15 @@ def queries(runs: Path) -> dict[str, str]:
     entries = sorted(Catalog(runs).entries(), key=lambda e: e.label)
 
     def first(*kinds: str, having: str = "", word: str = "") -> str:
-        found = [e for e in entries if e.kind in kinds and (not having or (e.path / having).is_file())]
+        found = [
+            e for e in entries if e.kind in kinds and (not having or (e.path / having).is_file())
+        ]
         return next((e.name for e in found if word in e.label), found[0].name if found else "")
 
     measured = first("measured", word="2x2x2x1")
-    label = next((e.label for e in entries if e.name == measured), "").replace("measured", "predicted")
+    label = next((e.label for e in entries if e.name == measured), "").replace(
+        "measured", "predicted"
+    )
     pair = f"run={first('predicted', word=label or 'x')}&other={measured}"
     special = {
         "/": pair, "/configurations": f"run={first('search')}", "/scaling": f"run={first('study')}",
@@ -99,7 +111,9 @@ def shoot_pages(
                     page.locator("#content h1").wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(SETTLE_MILLISECONDS)
-                    picture = folder / (f"{name}-{size}-{theme}.png" if everything else f"dashboard-{name}.png")
+                    picture = folder / (
+                        f"{name}-{size}-{theme}.png" if everything else f"dashboard-{name}.png"
+                    )
                     page.screenshot(path=picture, full_page=everything and size == "laptop")
                     print(picture)
                 context.close()
@@ -122,9 +136,7 @@ def main() -> None:
         names = {page.path: page.path.strip("/") or "runs" for page in PAGES}
         shoot_pages(chromium, runs, folder, names if every else PICTURES, everything=every)
         return
-    static_pages(
-        chromium, Path(given[0] if given else ROOT / "demo-out" / "gpt-320b"), folder
-    )
+    static_pages(chromium, Path(given[0] if given else ROOT / "demo-out" / "gpt-320b"), folder)
 
 
 def static_pages(chromium: str, run: Path, folder: Path) -> None:

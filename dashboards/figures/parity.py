@@ -29,7 +29,8 @@ def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Seq
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero(good & (np.array(sorts) == sort))
         figure.add_trace(go.Scatter(
-            x=measured[at], y=predicted[at], mode="markers", name=escape(sort), text=[escape(names[i]) for i in at.tolist()],
+            x=measured[at], y=predicted[at], mode="markers", name=escape(sort),
+            text=[escape(names[i]) for i in at.tolist()],
             marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
             hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>"))  # fmt: skip
     if good.any():
@@ -59,7 +60,8 @@ def errors_by_size(
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero((np.array(sorts) == sort) & shown)
         figure.add_trace(go.Scatter(
-            x=size[at], y=100 * error[at], mode="markers", name=escape(sort), text=[escape(names[i]) for i in at.tolist()],
+            x=size[at], y=100 * error[at], mode="markers", name=escape(sort),
+            text=[escape(names[i]) for i in at.tolist()],
             marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
             hovertemplate="%{text}<br>%{x:.3s}<br>%{y:+.1f} %<extra></extra>"))  # fmt: skip
     figure.add_hline(y=0, line_color=GREY)

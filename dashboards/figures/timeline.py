@@ -14,7 +14,7 @@ from dashboards.timeline.view import Lanes, Pair, View
 
 MOST_BARS = 3000
 COLUMNS = 1400
-LANE_PIXELS, MOST_PIXELS = 20, 900
+LANE_PIXELS, MOST_PIXELS = 20, 1200
 WORDS = {"compute": "compute", "x": "collective, x", "y": "collective, y", "z": "collective, z",
          "data": "collective, data", "wait": "wait"}  # fmt: skip
 ALONE = "only one run has it"
@@ -57,7 +57,8 @@ def timeline(pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View,
     figure.update_xaxes(title="seconds", range=[low, high])
     figure.update_yaxes(
         tickvals=list(range(len(shown.names))), ticktext=list(shown.names), range=[len(shown.names) - 0.5, -0.5],
-        fixedrange=True, automargin=True, showgrid=False, tickfont={"size": 12 if len(shown.names) <= 40 else 8},
+        fixedrange=True, automargin=True, showgrid=False,
+        tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},
     )  # fmt: skip
     if len(shown.names) > MOST_PIXELS // 8:
         figure.update_yaxes(

@@ -84,7 +84,8 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
     figure = go.Figure()
     for number, category in enumerate(uses[0][1].by_category):
         figure.add_trace(go.Bar(
-            y=[escape(label) for label, _ in uses], x=[use.by_category[category] / 1e9 for _, use in uses], orientation="h",
+            y=[escape(label) for label, _ in uses],
+            x=[use.by_category[category] / 1e9 for _, use in uses], orientation="h",
             name=category, marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
             hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>"))  # fmt: skip
     figure.add_vline(x=uses[0][1].capacity_bytes / 1e9, line_dash="dash", line_color="#8c8c8c",

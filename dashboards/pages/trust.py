@@ -77,7 +77,9 @@ def _runs(context: Context) -> Component:
     if not steps:
         return card("Run by run", "No job here was both predicted and measured.")
     predicted, measured = (np.array([s[i] for s in steps], dtype=np.float64) for i in (1, 2))
-    summary = f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
+    summary = (
+        f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
+    )
     if len(steps) > 1:
         summary += (
             f" Rank correlation {spearman(predicted, measured):.3f}; the best predicted is number "

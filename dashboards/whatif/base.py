@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from dashboards.catalog import Catalog, Entry
+from dashboards.strangers import refuse_paths
 from twin.description.job import Job
 from twin.description.load import load_job, load_machine, names
 from twin.description.model import presets
@@ -44,16 +45,6 @@ def _job(entry: Entry) -> Job:
             entry.label, "its job leaves the grid or the micro-batch open; choose a predicted run"
         )
     return job
-
-
-def refuse_paths(label: str, raw: dict[str, Any]) -> None:
-    """Refuse a job whose machine is a file: a run that a stranger wrote opens no other file."""
-    machine = raw.get("machine")
-    named = machine.get("extends", names()[0]) if isinstance(machine, dict) else machine
-    if named not in names():
-        raise fail(
-            f"{label}: machine", "is not one that comes with Fourfold; only those are opened here"
-        )
 
 
 def job_file(raw: dict[str, Any]) -> str:

@@ -36,8 +36,20 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120_000
 LARGE = {"64 ranks x 5,000 ops": (43, 64), "3 million events": (80, 320)}
 """Layers and ranks."""
+CHANGED = """before => new Promise(done => {
+  const look = () => document.querySelector("#timeline-words").innerText !== before
+    ? requestAnimationFrame(() => done(1)) : setTimeout(look, 5);
+  look();
+})"""
+"""Waits until the timeline's sentence is another one, and drawn."""
 FOLDED = "32,768 ranks, folded"
-LIMITS = {"64 ranks x 5,000 ops": 1.5, "3 million events": 3.0, FOLDED: 1.5, "refined": 0.5, "what-if": 3.0}
+LIMITS = {
+    "64 ranks x 5,000 ops": 1.5,
+    "3 million events": 3.0,
+    FOLDED: 1.5,
+    "refined": 0.5,
+    "what-if": 3.0,
+}
 
 
 def write_traces(folder: Path) -> None:
@@ -103,7 +115,9 @@ class Visitor:
 
         def drawn() -> None:
             self.page.goto(f"{self.base}/timeline?run={name}")
-            self.page.locator("#timeline .hm image, #timeline .barlayer .point").first.wait_for(state="attached")
+            self.page.locator("#timeline .hm image, #timeline .barlayer .point").first.wait_for(
+                state="attached"
+            )
 
         return timed(drawn)
 
@@ -112,9 +126,7 @@ class Visitor:
         words = self.page.locator("#timeline-words")
         before = words.inner_text()
         self.page.locator("#timeline-frame").focus()
-        script = "before => new Promise(done => { const look = () => document.querySelector('#timeline-words')" \
-                 ".innerText !== before ? requestAnimationFrame(() => done(1)) : setTimeout(look, 5); look(); })"  # fmt: skip
-        return timed(lambda: (self.page.keyboard.press("w"), self.page.evaluate(script, before)))
+        return timed(lambda: (self.page.keyboard.press("w"), self.page.evaluate(CHANGED, before)))
 
     def what_if(self, name: str, scale: str) -> float:
         """Seconds from a changed address, the page's load included, to the simulated answer."""
@@ -134,12 +146,17 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
     names = {entry.label: entry.name for entry in Catalog(folder).entries()}
     found: dict[str, Any] = {"machine": machine(), "load": os.getloadavg(), "repeats": repeats}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
         for label in (*LARGE, FOLDED):
             opens, again, refined, memory = [], [], [], []
             for _ in range(repeats):
                 with server(folder) as (address, pid):
-                    visitor = Visitor(browser.new_context(viewport={"width": 1400, "height": 1000}).new_page(), address)
+                    visitor = Visitor(
+                        browser.new_context(viewport={"width": 1400, "height": 1000}).new_page(),
+                        address,
+                    )
                     opens.append(visitor.open_timeline(names[label]))
                     again.append(visitor.open_timeline(names[label]))
                     visitor.page.wait_for_timeout(1500)
@@ -153,7 +170,10 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
         with server(folder) as (address, _):
             visitor = Visitor(browser.new_context().new_page(), address)
             answers = [visitor.what_if(names[FOLDED], f"0.{n + 1}") for n in range(2 * repeats)]
-            found["what-if, GPT-320B on 32,768 ranks"] = {"seconds": answers, "limit_seconds": LIMITS["what-if"]}
+            found["what-if, GPT-320B on 32,768 ranks"] = {
+                "seconds": answers,
+                "limit_seconds": LIMITS["what-if"],
+            }
         browser.close()
     return found | {"load_after": os.getloadavg()}
 
@@ -166,7 +186,9 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
         if isinstance(one, dict) and "limit_seconds" in one:
             for key, times in one.items():
                 if isinstance(times, list):
-                    memory = f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" else ""
+                    memory = (
+                        f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" else ""
+                    )
                     what = f"{label}: {key.removesuffix('_seconds')}" if key != "seconds" else label
                     yield f"| {what} | {min(times):.2f} | {statistics.median(times):.2f} | {memory} |"
 
@@ -181,7 +203,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         found = measured((given.runs or Path(temporary)).resolve(), given.repeats)
     print(json.dumps(found) if given.json else "\n".join(rows(found)))
-    print(f"load average {found['load'][0]:.1f} before, {found['load_after'][0]:.1f} after", file=sys.stderr)
+    print(
+        f"load average {found['load'][0]:.1f} before, {found['load_after'][0]:.1f} after",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-for needed in ("dash", "dash_mantine_components", "dash_ag_grid", "waitress"):
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed (the extra `dashboard`)", allow_module_level=True)
 
 from dashboards.catalog import Catalog
 from dashboards.page import Context

@@ -24,7 +24,9 @@ def write_hostile(folder: Path) -> None:
     """Write two runs with markup in every name that they may choose, and three that are damaged."""
     job = {**JOB, "name": EVIL, "model": {**JOB["model"], "name": EVIL}}
     for kind, ranks in (("predicted", by_hand_predicted()), ("measured", by_hand_measured())):
-        rows = {r: [*part, Row(f"micro0/fwd/{EVIL}", "compute", 140, 150)] for r, part in ranks.items()}
+        rows = {
+            r: [*part, Row(f"micro0/fwd/{EVIL}", "compute", 140, 150)] for r, part in ranks.items()
+        }
         clock = {"method": EVIL, "uncertainty_ns": 0}
         write(folder / kind, kind, table(rows), job=job, clock=clock, code_version=EVIL)
     for number, text in enumerate(("{", "[" * 100_000, '{"schema_version": 1, "kind": "<b>"}')):
@@ -90,7 +92,9 @@ def served(settings: Settings) -> Iterator[Server]:
     """Run a server on a free port of this host until the block ends."""
     from waitress import create_server
 
-    server = create_server(create_app(settings).server, host="127.0.0.1", port=0, threads=4, connection_limit=500)
+    server = create_server(
+        create_app(settings).server, host="127.0.0.1", port=0, threads=4, connection_limit=500
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -65,8 +65,24 @@ def test_the_root_itself_may_be_a_run(root: Path):
     assert len(events_of(Catalog(root / "a"), entry)) == 8
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "%2e%2e%2fsecret", "..%2Fsecret", "a", "deep/b", "", ".", "..",
-                                  "a\x00", "0" * 12, "A" * 100_000, "～"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret",
+        "/etc/passwd",
+        "%2e%2e%2fsecret",
+        "..%2Fsecret",
+        "a",
+        "deep/b",
+        "",
+        ".",
+        "..",
+        "a\x00",
+        "0" * 12,
+        "A" * 100_000,
+        "～",
+    ],
+)
 def test_only_names_open_entries(root: Path, elsewhere: Path, name: str):
     with pytest.raises(DescriptionError) as caught:
         Catalog(root).entry(name)
@@ -126,7 +142,10 @@ def test_links_within_the_root_are_fine(root: Path):
     assert len(events_of(catalog, only(root, "c"))) == 8
 
 
-@pytest.mark.parametrize("name", ["../../../secret/manifest.json", "/etc/passwd", "../../../secret/../secret/events.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    ["../../../secret/manifest.json", "/etc/passwd", "../../../secret/../secret/events.parquet"],
+)
 def test_a_file_of_an_entry_stays_in_the_root(root: Path, elsewhere: Path, name: str):
     assert elsewhere.is_dir()
     with pytest.raises(DescriptionError, match="outside"):
@@ -151,7 +170,8 @@ def test_it_does_not_walk_without_end(root: Path, monkeypatch):
 
 
 DAMAGED = {
-    "empty": b"", "not json": b"{", "nested": b"[" * 200_000, "a list": b"[]", "binary": b"\xff\xfe\x00", "null": b"null",
+    "empty": b"", "not json": b"{", "nested": b"[" * 200_000, "a list": b"[]", "binary": b"\xff\xfe\x00",
+    "null": b"null",
     "version": b'{"schema_version": 99}', "kind": b'{"schema_version": 1, "kind": ["predicted"]}',
     "huge number": b'{"schema_version": ' + b"9" * 5000 + b"}", "no kind": b'{"schema_version": 1}',
 }  # fmt: skip

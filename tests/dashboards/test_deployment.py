@@ -75,9 +75,17 @@ def test_the_command_prints_address_token_and_tunnel(root: Path):
     assert process.returncode in (0, 130)
 
 
-@pytest.mark.parametrize(("arguments", "word"), [(["nowhere"], "nowhere"), ([".", "--port", "70000"], "65535"),
-                                                 ([".", "--port", "x"], "port"), ([".", "--prefix", "x"], "slash"),
-                                                 ([".", "--prefix", "/x"], "slash"), (["setup.py"], "directory")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nowhere"], "nowhere"),
+        ([".", "--port", "70000"], "65535"),
+        ([".", "--port", "x"], "port"),
+        ([".", "--prefix", "x"], "slash"),
+        ([".", "--prefix", "/x"], "slash"),
+        (["setup.py"], "directory"),
+    ],
+)
 def test_what_cannot_be_served_is_said(arguments, word, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
@@ -92,7 +100,10 @@ def test_behind_a_proxy_that_strips_a_prefix(browser, root: Path, queries):
     """A page with figures and tables, its links, and another page, all under the prefix."""
     from playwright.sync_api import expect
 
-    with served(Settings(root, token=TOKEN, prefix=PREFIX)) as behind, stripping(PREFIX, behind.port) as port:
+    with (
+        served(Settings(root, token=TOKEN, prefix=PREFIX)) as behind,
+        stripping(PREFIX, behind.port) as port,
+    ):
         visitor = Visitor(browser, replace(behind, port=port))
         page = visitor.go(PREFIX.rstrip("/") + "/verdict", queries["/verdict"])
         page.locator("#waterfall .point").first.wait_for()
@@ -117,9 +128,23 @@ def test_under_gunicorn(root: Path):
     if importlib.util.find_spec("gunicorn") is None:
         pytest.skip("gunicorn is not installed")
     port = free_port()
-    with started("-m", "gunicorn", "--worker-class", "gthread", "--threads", "4", "--workers", "1", "--bind",
-                 f"127.0.0.1:{port}", "--no-control-socket", "dashboards.wsgi:application()", FOURFOLD_DASHBOARD_RUNS=str(root),
-                 FOURFOLD_DASHBOARD_TOKEN=TOKEN, FOURFOLD_DASHBOARD_HOSTS="hub.example, other.example") as process:  # fmt: skip
+    with started(
+        "-m",
+        "gunicorn",
+        "--worker-class",
+        "gthread",
+        "--threads",
+        "4",
+        "--workers",
+        "1",
+        "--bind",
+        f"127.0.0.1:{port}",
+        "--no-control-socket",
+        "dashboards.wsgi:application()",
+        FOURFOLD_DASHBOARD_RUNS=str(root),
+        FOURFOLD_DASHBOARD_TOKEN=TOKEN,
+        FOURFOLD_DASHBOARD_HOSTS="hub.example, other.example",
+    ) as process:
         server, end = Server(port, TOKEN), time.monotonic() + PATIENCE
         while time.monotonic() < end and process.poll() is None:
             try:

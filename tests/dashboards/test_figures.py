@@ -47,16 +47,23 @@ def test_the_waterfall_is_what_compare_says(context: Context, labels, capsys):
     with pytest.raises(SystemExit):
         main(["compare", *map(str, paths), "--json"])
     said = json.loads(capsys.readouterr().out)
-    assert (found.predicted_seconds, found.measured_seconds) == (said["predicted_seconds"], said["measured_seconds"])
+    assert (found.predicted_seconds, found.measured_seconds) == (
+        said["predicted_seconds"],
+        said["measured_seconds"],
+    )
     rows = [term_row(term) for term in found.terms]
     for key in ("predicted", "measured", "difference"):
-        assert [row[f"{key} (s)"] for row in rows] == [term[f"{key}_seconds"] for term in said["terms"]]
+        assert [row[f"{key} (s)"] for row in rows] == [
+            term[f"{key}_seconds"] for term in said["terms"]
+        ]
     (bars,) = waterfall(found.predicted_seconds, found.measured_seconds, found.terms).data
     assert list(bars.x[1:-1]) == [term["difference_seconds"] for term in said["terms"]]
     assert bars.x[0] + sum(bars.x[1:-1]) == pytest.approx(bars.x[-1], rel=1e-12)
     assert list(bars.customdata[1:-1]) == [term["name"] for term in said["terms"]]
     for at in range(1, len(bars.x) - 1):  # each begins where the one before ended
-        assert bars.base[at] == pytest.approx((bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15)
+        assert bars.base[at] == pytest.approx(
+            (bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15
+        )
 
 
 def test_the_drawn_verdict_holds_them_too(context: Context, names):
@@ -70,12 +77,14 @@ def test_the_drawn_verdict_holds_them_too(context: Context, names):
 
 
 def test_ops_are_paired_by_name_with_medians():
-    """By hand: the product takes 10 and 10 ns against 12 and 13, the transfer 5 against 6, the norm 3 against 3 and 2."""
+    """By hand: product 10 and 10 ns against 12 and 13, transfer 5 against 6, norm 3 against 3 and 2."""
     found = pairs_of(columns(table(by_hand_predicted())), columns(table(by_hand_measured())))
     rows = {op: (a, b) for op, a, b in zip(found.op, found.first_ns, found.second_ns, strict=True)}
     assert rows == {"micro0/fwd/qkv/gemm": (10.0, 12.5), "micro0/fwd/qkv/all_reduce_x": (5.0, 6.0),
                     "micro0/fwd/norm1/normalize": (3.0, 2.5)}  # fmt: skip
-    assert dict(zip(found.op, found.work, strict=True))["micro0/fwd/qkv/all_reduce_x"] == "all_reduce"
+    assert (
+        dict(zip(found.op, found.work, strict=True))["micro0/fwd/qkv/all_reduce_x"] == "all_reduce"
+    )
     assert set(found.axis) == {"", "x"}
 
 
@@ -83,8 +92,19 @@ def test_collectives_are_counted_by_hand():
     """Rank 0 comes 7 ns before rank 1, and the transfer takes 6 ns: 8 bytes over two ranks."""
     found = collectives_of(columns(table(by_hand_measured())), Grid(x=2))
     (row,) = found.rows
-    assert (row.kind, row.axis, row.members, row.bytes, row.count) == ("all_reduce", "x", 2, 8.0, 1.0)
-    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.5, 12.0, 7.0)
+    assert (row.kind, row.axis, row.members, row.bytes, row.count) == (
+        "all_reduce",
+        "x",
+        2,
+        8.0,
+        1.0,
+    )
+    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (
+        6.0,
+        3.5,
+        12.0,
+        7.0,
+    )
     assert row.bus_bytes_per_second == pytest.approx(2.0 * 0.5 * 8.0 / 6e-9)
     assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
     assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
@@ -114,7 +134,7 @@ def test_the_models_curve_rises_to_what_links_carry(context: Context):
     assert all(0 < row["share of the step (%)"] < 100 for row in loads)
 
 
-def test_ranks_by_adding_up_events(context: Context, names):
+def test_ranks_by_adding_up_events(context: Context):
     table_of = rank_table_of(context.catalog, opened(context, "by-hand/measured"))
     assert table_of.figures["compute_seconds"].tolist() == pytest.approx([15e-9, 15e-9])
     assert table_of.figures["peers_x_seconds"].tolist() == pytest.approx([7e-9, 0.0])
@@ -126,7 +146,10 @@ def test_ranks_as_a_simulation_wrote_them(context: Context):
     found = rank_table_of(context.catalog, entry)
     rows = pq.read_table(entry.path / RANKS)
     assert found.recorded == rows.num_rows == found.grid.ranks == 32_768
-    assert found.figures["compute_seconds"][rows["rank"][17].as_py()] == rows["compute_seconds"][17].as_py()
+    assert (
+        found.figures["compute_seconds"][rows["rank"][17].as_py()]
+        == rows["compute_seconds"][17].as_py()
+    )
     name = found.names[0]
     cube = found.figures[name].reshape(found.grid.sizes)
     for row in axis_means(found, name):
@@ -140,7 +163,9 @@ def test_ranks_as_a_simulation_wrote_them(context: Context):
 def test_damaged_rank_tables_are_refused(tmp_path: Path, bad: str):
     write(tmp_path / "a", "predicted", table(by_hand_predicted()))
     ranks = {"short": [0], "outside": [0, 9], "twice the type": [0.5, 1.5], "text": ["0", "1"]}[bad]
-    pq.write_table(pa.table({"rank": ranks, "compute_seconds": [1.0] * len(ranks)}), tmp_path / "a" / RANKS)
+    pq.write_table(
+        pa.table({"rank": ranks, "compute_seconds": [1.0] * len(ranks)}), tmp_path / "a" / RANKS
+    )
     catalog = Catalog(tmp_path)
     with pytest.raises(DescriptionError):
         rank_table_of(catalog, catalog.entries()[0])

@@ -20,7 +20,21 @@ from tests.dashboards.serving import EVIL
 NUL = "\x00"
 BAD = ["", "nothing", "0" * 12, EVIL, "../../etc/passwd", "/etc/passwd", "%2e%2e%2f", "x" * 10_000, NUL, "-1", "1e999",
        "nan", "0..nan", "2..1", "9" * 30, "0-99999999999", ",,,", "\ud800", "１２", "²"]  # fmt: skip
-KEYS = ("run", "other", "ranks", "show", "step", "colour", "align", "window", "figure", "x", "front", "chosen", "sort")
+KEYS = (
+    "run",
+    "other",
+    "ranks",
+    "show",
+    "step",
+    "colour",
+    "align",
+    "window",
+    "figure",
+    "x",
+    "front",
+    "chosen",
+    "sort",
+)
 
 
 def text_of(component: Any) -> str:
@@ -94,7 +108,11 @@ def test_names_of_strangers_stay_text(page: Page, context: Context, names):
         assert not getattr(node, "dangerously_allow_html", False)
         if isinstance(node, dcc.Graph):
             drawn = go.Figure(node.figure).to_json()
-            assert not [mark for mark in ("<script", "<img", "<a ", "\\u003cscript", "\\u003ca ") if mark in drawn]
+            assert not [
+                mark
+                for mark in ("<script", "<img", "<a ", "\\u003cscript", "\\u003ca ")
+                if mark in drawn
+            ]
 
 
 def test_an_unknown_page_is_said(context: Context):

@@ -47,7 +47,9 @@ def show(pathname: str, search: str, pages: int) -> dict:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("key", ["", "?token=", "?token=wrong", "?token=a-token-of-tests-012345678", "?token=%C3%A9"])
+@pytest.mark.parametrize(
+    "key", ["", "?token=", "?token=wrong", "?token=a-token-of-tests-012345678", "?token=%C3%A9"]
+)
 def test_without_the_token_nothing_is_shown(server: Server, path: str, key: str):
     answer = server.ask(path + key)
     assert answer.status == 403
@@ -57,7 +59,14 @@ def test_without_the_token_nothing_is_shown(server: Server, path: str, key: str)
 
 
 def test_a_wrong_cookie_does_not_help(server: Server, cookie: str):
-    for wrong in ("", server.token, cookie[:-1], cookie + "0", "é", "\N{SNOWMAN}".encode().decode("latin-1")):
+    for wrong in (
+        "",
+        server.token,
+        cookie[:-1],
+        cookie + "0",
+        "é",
+        "\N{SNOWMAN}".encode().decode("latin-1"),
+    ):
         assert server.ask("/", cookie=wrong).status == 403
 
 
@@ -65,10 +74,15 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server: Server):
     answer = server.ask(f"/timeline?run=a%26b&token={server.token}&ranks=0-3")
     assert answer.status == 302
     address = urllib.parse.urlsplit(answer.headers["location"])
-    assert (address.netloc, address.path) in (("", "/timeline"), (f"127.0.0.1:{server.port}", "/timeline"))
+    assert (address.netloc, address.path) in (
+        ("", "/timeline"),
+        (f"127.0.0.1:{server.port}", "/timeline"),
+    )
     assert urllib.parse.parse_qs(address.query) == {"run": ["a&b"], "ranks": ["0-3"]}
     set_cookie = answer.headers["set-cookie"]
-    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in set_cookie.split(";")}
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {
+        part.strip() for part in set_cookie.split(";")
+    }
     assert server.token not in set_cookie
     assert server.ask("/", cookie=server.sign_in()).status == 200
 
@@ -96,23 +110,37 @@ def test_its_own_names_are_answered(server: Server, cookie: str):
         assert server.ask("/", cookie=cookie, Host=host).status == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "x", ""])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "x", ""]
+)
 def test_other_sites_cannot_ask_in_a_visitors_name(server: Server, cookie: str, origin: str):
     body = b"{}"
-    answer = server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, Origin=origin)
+    answer = server.ask(
+        "/_dash-update-component", method="POST", body=body, cookie=cookie, Origin=origin
+    )
     assert answer.status == 403
     own = {"Origin": f"http://127.0.0.1:{server.port}", "Content_Type": "application/json"}
-    assert server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, **own).status != 403
+    assert (
+        server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, **own).status
+        != 403
+    )
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/_dash-update-component"])
 def test_every_answer_limits_what_a_page_may_do(server: Server, cookie: str, path: str):
-    for answer in (server.ask(path, cookie=cookie), server.ask(path), server.ask(path, Host="evil.example")):
+    for answer in (
+        server.ask(path, cookie=cookie),
+        server.ask(path),
+        server.ask(path, Host="evil.example"),
+    ):
         policy = answer.headers["content-security-policy"]
         rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
         assert rules["default-src"] == rules["connect-src"] == "'self'"
         assert rules["object-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-        assert all(s == "'self'" or re.fullmatch(r"'sha256-[\w+/=]+'", s) for s in rules["script-src"].split())
+        assert all(
+            s == "'self'" or re.fullmatch(r"'sha256-[\w+/=]+'", s)
+            for s in rules["script-src"].split()
+        )
         assert "unsafe-eval" not in policy
         assert "http:" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -137,11 +165,23 @@ def test_large_requests_are_refused(server: Server, cookie: str):
     assert server.ask("/", cookie=cookie).status == 200
 
 
-OUTSIDE = ["/assets/../app.py", "/assets/%2e%2e/app.py", "/assets/..%2fapp.py", "/assets/....//app.py", "/../etc/passwd",
-           "/assets//etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/assets/%252e%252e/app.py", "/assets/..\\app.py",
-           "/_dash-component-suites/dash/../../../etc/passwd", "/_dash-component-suites/os/path.py",
-           "/_dash-component-suites/dashboards/app.py", "/_dash-component-suites/dash/%2e%2e/dash.py",
-           "/assets/%00", "/_dash-component-suites/dash/__init__.py"]  # fmt: skip
+OUTSIDE = [
+    "/assets/../app.py",
+    "/assets/%2e%2e/app.py",
+    "/assets/..%2fapp.py",
+    "/assets/....//app.py",
+    "/../etc/passwd",
+    "/assets//etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/assets/%252e%252e/app.py",
+    "/assets/..\\app.py",
+    "/_dash-component-suites/dash/../../../etc/passwd",
+    "/_dash-component-suites/os/path.py",
+    "/_dash-component-suites/dashboards/app.py",
+    "/_dash-component-suites/dash/%2e%2e/dash.py",
+    "/assets/%00",
+    "/_dash-component-suites/dash/__init__.py",
+]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -154,7 +194,8 @@ def test_no_path_leads_to_a_file(server: Server, cookie: str, path: str):
 
 
 JUNK = [b"", b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"{}", b"[" * 10_000,
-        callback("nothing.children"), callback("chosen.children", outputs=None), callback("chosen.children", inputs=None),
+        callback("nothing.children"), callback("chosen.children", outputs=None),
+        callback("chosen.children", inputs=None),
         callback("chosen.children", inputs=[]), callback("chosen.children", inputs=[{}]),
         callback("chosen.children", changedPropIds=None), callback("__import__('os').x"), callback("..a.b...c.d.."),
         callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": {"a": [1]}}]),
@@ -165,7 +206,7 @@ JUNK = [b"", b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"{}", b"[" * 10_0
 
 
 @pytest.mark.parametrize("body", JUNK, ids=lambda b: str(b)[:40])
-def test_junk_gets_no_details(server: Server, cookie: str, body, capfd):
+def test_junk_gets_no_details(server: Server, cookie: str, body):
     answer = server.call(cookie, body)
     assert answer.status in (200, 204, 400, 404, 415, 500)
     assert len(answer.text) < 20_000
@@ -179,9 +220,19 @@ def test_other_methods_do_nothing(server: Server, cookie: str, method: str):
     assert server.ask("/_dash-layout", method=method, cookie=cookie).status in (400, 404, 405, 501)
 
 
-def test_neither_debugger_nor_tools_for_machines_answer(server: Server, cookie: str, monkeypatch, root):
+def test_neither_debugger_nor_tools_for_machines_answer(
+    server: Server, cookie: str, monkeypatch, root
+):
     """Also where variables of the environment, or their names in later versions, would turn them on."""
-    for path in ("/_mcp", "/mcp", "/_dash-mcp", "/_alive_x", "/_reload-hash", "/console", "/?__debugger__=yes&cmd=resource"):
+    for path in (
+        "/_mcp",
+        "/mcp",
+        "/_dash-mcp",
+        "/_alive_x",
+        "/_reload-hash",
+        "/console",
+        "/?__debugger__=yes&cmd=resource",
+    ):
         answer = server.ask(path, cookie=cookie)
         assert "EVALEX" not in answer.text
         assert path == "/" or "jsonrpc" not in answer.text
@@ -193,7 +244,9 @@ def test_neither_debugger_nor_tools_for_machines_answer(server: Server, cookie: 
         assert '"hot_reload"' not in page
         assert '"ui":true' not in page.replace(" ", "")
         assert "cdn" not in page
-        rules = [str(rule) for rule in create_app(Settings(root, token="")).server.url_map.iter_rules()]
+        rules = [
+            str(rule) for rule in create_app(Settings(root, token="")).server.url_map.iter_rules()
+        ]
         assert not [rule for rule in rules if "mcp" in rule.lower()]
         for rule in ("/_mcp", "/mcp"):
             answer = other.ask(rule, method="POST", body=b'{"jsonrpc":"2.0","id":1,"method":"initialize"}',
@@ -204,7 +257,9 @@ def test_neither_debugger_nor_tools_for_machines_answer(server: Server, cookie: 
 def test_it_listens_on_this_host_only(server: Server):
     with socket.socket() as probe:
         probe.settimeout(2)
-        own = {a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
+        own = {a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {
+            "127.0.0.1"
+        }
         for address in own or {"127.0.0.3"}:
             assert probe.connect_ex((address, server.port)) != 0
 

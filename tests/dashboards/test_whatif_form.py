@@ -7,7 +7,8 @@ import math
 import pytest
 import yaml
 
-from dashboards.whatif.base import EXAMPLE, base_of, job_file, refuse_paths
+from dashboards.strangers import refuse_paths
+from dashboards.whatif.base import EXAMPLE, base_of, job_file
 from dashboards.whatif.controls import as_it_is, control, select_choices, times
 from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid_choices, said
 from tests.dashboards.serving import EVIL
