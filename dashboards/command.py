@@ -13,6 +13,8 @@ import typer
 # ruff: noqa: PLC0415, T201
 
 THREADS = 8
+MOST_CONNECTIONS, IDLE_SECONDS = 500, 30
+"""A browser keeps six open for a while; who comes when all are taken waits."""
 
 
 def register(app: typer.Typer, *_: Callable[..., Any]) -> None:
@@ -48,16 +50,23 @@ def dashboard(
 
     from dashboards.app import create_app
     from dashboards.examples import default_runs
-    from dashboards.settings import LOCAL_HOSTS, Settings
+    from dashboards.settings import LOCAL_HOSTS, Settings, prepare_process
 
     runs = runs or default_runs(Path())
     settings = Settings(runs, prefix=prefix, hosts=(*LOCAL_HOSTS, *(host_name or ())))
     if no_token:
         settings = replace(settings, token="")
+    prepare_process()
     application = create_app(settings)
     try:
         server = create_server(
-            application.server, host="127.0.0.1", port=port, threads=THREADS, ident="fourfold"
+            application.server,
+            host="127.0.0.1",
+            port=port,
+            threads=THREADS,
+            ident="fourfold",
+            connection_limit=MOST_CONNECTIONS,
+            channel_timeout=IDLE_SECONDS,
         )
     except OSError as error:
         raise fail(
@@ -65,10 +74,16 @@ def dashboard(
         ) from None
     chosen = server.socket.getsockname()[1]
     query = f"?token={settings.token}" if settings.token else ""
-    print(f"Fourfold's dashboard of {runs}:\n\n  http://127.0.0.1:{chosen}{prefix}{query}\n")
-    print(
-        f"From another computer, first: ssh -N -L {chosen}:127.0.0.1:{chosen} {socket.gethostname()}"
-    )
+    print(f"Fourfold's dashboard of {runs}:\n")
+    if prefix == "/":
+        print(f"  http://127.0.0.1:{chosen}/{query}\n")
+        print(
+            f"From another computer, first: ssh -N -L {chosen}:127.0.0.1:{chosen} {socket.gethostname()}"
+        )
+    else:  # it is the proxy that takes the prefix off; without it no page would find its parts
+        print(
+            f"  {prefix}{query}\n\nunder the address of the proxy, which passes it on to port {chosen}."
+        )
     if no_token:
         print("Without a token every user of this host can look.")
     print("Ctrl-C ends it.", flush=True)

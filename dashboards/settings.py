@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from twin.description.problems import fail
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -42,6 +44,15 @@ class Settings:
             )
         if self.token and len(self.token) < LEAST_TOKEN:
             raise fail("FOURFOLD_DASHBOARD_TOKEN", f"is shorter than {LEAST_TOKEN} characters", "…")
+
+
+def prepare_process() -> None:
+    """Let Arrow take memory from the system's allocator, for the whole process that serves.
+
+    Its own takes large pages, which cost seconds to clear when three million events are read (3.8 s
+    against 0.6 s), and holds more of them.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

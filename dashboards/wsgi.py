@@ -13,7 +13,7 @@ import os
 import flask
 
 from dashboards.app import create_app
-from dashboards.settings import from_environment
+from dashboards.settings import from_environment, prepare_process
 
 
 def application() -> flask.Flask:
@@ -22,6 +22,7 @@ def application() -> flask.Flask:
     Raises:
         DescriptionError: if RUNS or TOKEN is missing or wrong.
     """
+    prepare_process()
     server = create_app(from_environment(os.environ)).server
     assert isinstance(server, flask.Flask)  # for the type checker: `create_app` made it
     return server

@@ -17,6 +17,8 @@ from twin.description.job import DataReduction, Job
 from twin.description.problems import fail
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+FAR = 8.0
+"""A device so many times larger than what is used is not drawn, but told."""
 PATTERNS = ("", "/", "\\", "x", "-", ".")
 
 
@@ -88,9 +90,15 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
             x=[use.by_category[category] / 1e9 for _, use in uses], orientation="h",
             name=category, marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
             hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>"))  # fmt: skip
-    figure.add_vline(x=uses[0][1].capacity_bytes / 1e9, line_dash="dash", line_color="#8c8c8c",
-                     annotation_text="device")  # fmt: skip
-    figure.update_xaxes(title="GB")
+    device, most = uses[0][1].capacity_bytes, max(use.per_rank_bytes for _, use in uses)
+    title = "GB"
+    if device < FAR * most:
+        figure.add_vline(
+            x=device / 1e9, line_dash="dash", line_color="#8c8c8c", annotation_text="device"
+        )
+    else:  # bars would be slivers beside it
+        title = f"GB (the device has {device / 1e9:.3g}, far to the right)"
+    figure.update_xaxes(title=title)
     figure.update_yaxes(autorange="reversed", automargin=True)
     return finished(figure, barmode="stack")
 

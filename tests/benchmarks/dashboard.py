@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -42,7 +43,7 @@ CHANGED = """before => new Promise(done => {
   look();
 })"""
 """Waits until the timeline's sentence is another one, and drawn."""
-FOLDED = "32,768 ranks, folded"
+FOLDED, SMALL = "32,768 ranks, folded", "small"
 LIMITS = {
     "64 ranks x 5,000 ops": 1.5,
     "3 million events": 3.0,
@@ -64,6 +65,8 @@ def write_traces(folder: Path) -> None:
         figures = as_json(every, report_all_ranks(every), 0.0)
         write_run(folder / name, every.of_recorded(), figures, list(range(ranks)), overwrite=True,
                   tables={"ranks.parquet": rank_table(every)})  # fmt: skip
+    if not (folder / SMALL).is_dir():
+        shutil.copytree(ROOT / "examples/runs/testbed/2x2x2x1-predicted", folder / SMALL)
     if not (folder / FOLDED).is_dir():
         subprocess.run([sys.executable, "-m", "twin", "simulate", str(ROOT / "examples/gpt-320b-frontier-32768.yaml"),
                         "--out", str(folder / FOLDED), "--json"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
@@ -101,14 +104,13 @@ def timed(action: Callable[[], Any]) -> float:
 class Visitor:
     """A browser window with the scripts in its cache."""
 
-    def __init__(self, page: Any, address: str) -> None:
+    def __init__(self, page: Any, address: str, small: str) -> None:
         self.page, self.base = page, address.partition("/?")[0]
         page.set_default_timeout(PATIENCE)
         page.goto(address)
         page.locator("#content h1").wait_for()
-        page.goto(f"{self.base}/timeline")  # loads the scripts of figures and tables too
-        page.locator("#content .problem").wait_for()
-        page.evaluate("Promise.resolve()")
+        self.open_timeline(small)  # loads the scripts of figures and tables
+        page.wait_for_timeout(1500)
 
     def open_timeline(self, name: str) -> float:
         """Seconds from the address to the picture."""
@@ -156,6 +158,7 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
                     visitor = Visitor(
                         browser.new_context(viewport={"width": 1400, "height": 1000}).new_page(),
                         address,
+                        names[SMALL],
                     )
                     opens.append(visitor.open_timeline(names[label]))
                     again.append(visitor.open_timeline(names[label]))
@@ -168,7 +171,7 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
                 "server_peak_bytes": max(memory), "limit_seconds": LIMITS[label],
             }  # fmt: skip
         with server(folder) as (address, _):
-            visitor = Visitor(browser.new_context().new_page(), address)
+            visitor = Visitor(browser.new_context().new_page(), address, names[SMALL])
             answers = [visitor.what_if(names[FOLDED], f"0.{n + 1}") for n in range(2 * repeats)]
             found["what-if, GPT-320B on 32,768 ranks"] = {
                 "seconds": answers,

@@ -75,6 +75,18 @@ def test_the_command_prints_address_token_and_tunnel(root: Path):
     assert process.returncode in (0, 130)
 
 
+def test_behind_a_proxy_it_prints_what_to_open_there(root: Path):
+    with started(
+        "-m", "twin", "dashboard", str(root), "--prefix", PREFIX, "--host-name", "hub.example"
+    ) as process:
+        text = printed(process, "Ctrl-C")
+        assert re.search(rf"^  {PREFIX}\?token=[\w-]+$", text, re.MULTILINE)
+        assert "http://" not in text
+        server = Server(int(re.search(r"port (\d+)", text)[1]), "")
+        assert server.ask("/", Host="hub.example").status == 403
+        assert server.ask("/", Host="evil.example").status == 400
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
