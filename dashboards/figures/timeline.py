@@ -57,7 +57,7 @@ def timeline(pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View,
     figure.update_xaxes(title="seconds", range=[low, high])
     figure.update_yaxes(
         tickvals=list(range(len(shown.names))), ticktext=list(shown.names), range=[len(shown.names) - 0.5, -0.5],
-        fixedrange=True, automargin=True, showgrid=False,
+        fixedrange=True, automargin=True, showgrid=False, zeroline=False,
         tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},
     )  # fmt: skip
     if len(shown.names) > MOST_PIXELS // 8:
@@ -92,16 +92,20 @@ def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(share > 0.05, sums / share, np.nan)
         return go.Heatmap(
-            z=mean.round(3), x=centres, y=np.arange(lanes), colorscale=DIVERGING, zmin=-CHANGE_LIMIT, zmax=CHANGE_LIMIT,
+            z=mean.astype(np.float32), x=centres, y=np.arange(lanes), colorscale=DIVERGING,
+            zmin=-CHANGE_LIMIT, zmax=CHANGE_LIMIT,
             colorbar=_colour_bar(), hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
         )  # fmt: skip
     kinds = len(CATEGORIES)
     shares = coverage(
         shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS)
     )
+    # single bytes, for a picture of many lanes is large: -1 is nothing, and clear
+    numbers = np.nan_to_num(dominant(shares), nan=-1.0).astype(np.int8)
+    shades = ["rgba(0,0,0,0)", *COLOURS]
     return go.Heatmap(
-        z=dominant(shares), x=centres, y=np.arange(lanes), zmin=-0.5, zmax=kinds - 0.5, showscale=False,
-        colorscale=[[(i + j) / kinds, COLOURS[i]] for i in range(kinds) for j in (0, 1)],
+        z=numbers, x=centres, y=np.arange(lanes), zmin=-1.5, zmax=kinds - 0.5, showscale=False, hoverongaps=False,
+        colorscale=[[(i + j) / len(shades), shade] for i, shade in enumerate(shades) for j in (0, 1)],
         hovertemplate="%{x:.5g} s<extra></extra>",
     )  # fmt: skip
 

@@ -72,7 +72,7 @@ def test_every_second_is_booked_once(
     plan = replace(
         PLAN, host_failures_per_second=hosts, job_failures_per_second=jobs, write_seconds=write
     )
-    found = run(plan, Policy(mode, interval, every, spares), 3 * DAY, seed)
+    found = run(plan, Policy(mode, interval, max(interval, every), spares), 3 * DAY, seed)
     parts = (found.useful, found.lost, found.saving, found.restarting, found.waiting)
     assert all(part >= -1e-6 for part in parts)
     assert sum(parts) == pytest.approx(found.total, rel=1e-9)
@@ -99,7 +99,7 @@ def test_saving_better_loses_less() -> None:
 
 def test_too_few_spares_mean_waiting() -> None:
     plan = replace(PLAN, host_failures_per_second=1 / 20000.0)
-    few, enough = (run(plan, Policy("sync", 1000.0, 0.0, n), 60 * DAY, 1) for n in (0, 50))
+    few, enough = (run(plan, Policy("sync", 1000.0, spares=n), 60 * DAY, 1) for n in (0, 50))
     assert few.waiting > 0.5 * few.total
     assert enough.waiting == 0.0
 
@@ -132,6 +132,19 @@ def test_the_command_answers_and_refuses(cli: Cli) -> None:
     assert json.dumps(got) == json.dumps(again)
     assert "useful" in cli("goodput", cli.job, "--seeds=5", "--interval=20min")[0]
     assert "--interval" in cli.refused("goodput", cli.job, "--interval=3 parsecs")
+    for wrong in ("--interval=30", "--interval=1 ms", "--disk-interval=1h", "--interval=30."):
+        assert wrong.partition("=")[0] in cli.refused("goodput", cli.job, wrong)
+    assert "between" in cli.refused(
+        "goodput", cli.job, "--set=machine.reliability.device.between=0 s"
+    )
+    assert "machine.reliability" in cli.refused(
+        "goodput", cli.job, "--set=machine.reliability.device.between=10 min"
+    )
+    never = cli.json("goodput", cli.job, "--interval=300 d", "--seeds=2")
+    assert never["closed_form_goodput"] < 1e-9
+    assert (
+        "cannot run" in cli("goodput", cli.job, "--seeds=2", "--set=machine.device.memory=9 GB")[0]
+    )
     assert "--state" in cli.refused("goodput", cli.job, "--state=-1 GB")
     small = [
         f"--set={key}"

@@ -61,6 +61,9 @@ def study(
         show.print_json(show.study_object(results, time.perf_counter() - begin))
     else:
         show.study(results, time.perf_counter() - begin)
+    status = [answer["status"] for answer in run.answers.values()]
+    if "crashed" in status or "done" not in status:
+        raise typer.Exit(1)
 
 
 @contextmanager

@@ -35,8 +35,8 @@ class Degraded(Spec):
     """Device of that node whose port to the node's switch is slow."""
     group: Index | None = None
     """Dragonfly group of the job, all of whose global links together are slow."""
-    rate: Annotated[float, Field(gt=0, le=1)]
-    """Share of its capacity that the part still has."""
+    rate: Annotated[float, Field(ge=1e-3, le=1)]
+    """Share of its capacity that the part still has, at least a thousandth."""
 
     @model_validator(mode="after")
     def _names_one_part(self) -> Self:

@@ -75,6 +75,10 @@ class Network(Spec):
     """Added for a hop that leaves the group."""
 
 
+MOST_DEVIATION = 2.0
+"""Of the logarithm of a time; beyond it the mean is made by a few draws."""
+
+
 class Variation(Spec):
     """How equal devices differ, and how running things at once slows them."""
 
@@ -90,6 +94,16 @@ class Variation(Spec):
     network_noise: Parameter
     """Standard deviation of the logarithm of a collective's time, one run to the next. Used by the
     all-ranks engine only."""
+
+    @model_validator(mode="after")
+    def _is_small(self) -> Self:
+        for name in ("compute_jitter", "network_noise"):
+            value = getattr(self, name)
+            if value is not None and value > MOST_DEVIATION:
+                raise ValueError(
+                    f"{name}: {value:g} is a deviation of a logarithm; at most {MOST_DEVIATION:g}"
+                )
+        return self
 
 
 class Cores(Spec):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import model_validator
+
 from twin.description.parameter import Parameter
 from twin.description.spec import Spec
 
@@ -10,9 +14,17 @@ class Failures(Spec):
     """One sort of part, and how it fails: at random, whatever its age."""
 
     between_seconds: Parameter
-    """Mean time between failures of one such part."""
+    """Mean time between failures of one such part, more than 0."""
     repair_seconds: Parameter
     """How long its node is out before it can be used again."""
+
+    @model_validator(mode="after")
+    def _fails_at_times(self) -> Self:
+        if self.between_seconds <= 0.0:
+            raise ValueError(
+                "between: must be more than 0; leave `reliability` out if nothing fails"
+            )
+        return self
 
 
 class Storage(Spec):

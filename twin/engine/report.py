@@ -88,7 +88,7 @@ def report(simulation: Simulation) -> Report:
 def report_all_ranks(every: AllRanks) -> Report:
     """Work out the figures of a step in which every rank was simulated.
 
-    Waiting for peers is idle here, whatever else is under way meanwhile.
+    Waiting for peers or for the host is idle here, whatever else is under way meanwhile.
     """
     outcome = every.outcome
     exposed: dict[Axis, float] = {a: float(outcome.exposed[a].mean()) for a in AXES}

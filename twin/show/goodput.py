@@ -18,11 +18,11 @@ BAR_WIDTH = 30
 PARTS = {"useful": "useful work", "lost": "done again after stops", "saving": "steps waiting for checkpoints",
          "restarting": "restarting and reading", "waiting": "waiting for a node"}  # fmt: skip
 SAVED = {"sync": "steps wait until they are written", "async": "written while steps go on",
-         "memory": "written while steps go on, and copies in a neighbour's memory"}  # fmt: skip
+         "memory": "on the file system every so often, while steps go on"}  # fmt: skip
 
 
-def goodput(job: Job, found: Prediction) -> None:
-    """Print a prediction."""
+def goodput(job: Job, found: Prediction, too_large: str) -> None:
+    """Print a prediction; `too_large` says how a job does not fit into memory."""
     console, figures = make_console(), found.figures()
     share, stops = figures["goodput"], figures["stops"]
     console.print(
@@ -34,19 +34,22 @@ def goodput(job: Job, found: Prediction) -> None:
         f"{100 * share['p90']:.1f} % over {len(found.runs)} seeds); {stops['p50']:.0f} stops, one every "
         f"{_time(figures['mean_seconds_between_stops'])}\n"
     )
+    if too_large:
+        console.print(f"[bold red]This job cannot run: it {escape(too_large)}.[/]\n")
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, words in PARTS.items():
         part = figures["parts"][name]
         table.add_row(f"  {words}", f"{100 * part:6.2f} %", "█" * round(BAR_WIDTH * part))
     console.print(table)
-    chosen = "the best of those tried" if found.chosen else "as given"
+    chosen = "the best found" if found.chosen else "as given"
     every, stall, writing, young, daly = (
         _time(figures[key]) for key in (
             "checkpoint_interval_seconds", "checkpoint_stall_seconds", "checkpoint_write_seconds",
             "young_interval_seconds", "daly_interval_seconds")
     )  # fmt: skip
+    what = "A copy of {} at a neighbour" if found.policy.mode == "memory" else "A checkpoint of {}"
     console.print(
-        f"\nA checkpoint of {format_si(figures['checkpoint_bytes'], 'B', digits=3)} every {every} ({chosen}), "
+        f"\n{what.format(format_si(figures['checkpoint_bytes'], 'B', digits=3))} every {every} ({chosen}), "
         f"{SAVED[found.policy.mode]}: {stall} of waiting each, {writing} of writing"
     )
     console.print(

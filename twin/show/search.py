@@ -83,12 +83,13 @@ def _candidates(console: Console, found: Search, top: int) -> None:
 
 def _by_ranks(console: Console, fleet: Fleet) -> None:
     from twin.study.search.fleet import DAY_SECONDS
+    from twin.study.search.words import tokens_words
 
     if fleet.tokens is not None:
         limit = ""
         if fleet.within_seconds is not None:
             limit = f" within {fleet.within_seconds / DAY_SECONDS:g} days"
-        console.print(f"\n{fleet.tokens:.4g} tokens{limit}; the global batch stays as it is:")
+        console.print(f"\n{tokens_words(fleet.tokens)}{limit}; the global batch stays as it is:")
     else:
         console.print("\nThe best of each number of ranks; the global batch stays as it is:")
     heads = ["ranks", "data × z × y × x", "micro-batch", "step", "tokens/s"]

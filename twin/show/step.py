@@ -63,9 +63,11 @@ def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) ->
     headline(console, every.job, found.figures)
     parts(console, every.job, found.figures, several=True)
     folded = every.nominal.step_seconds
+    off = 100 * (every.step_seconds / folded - 1)
     console.print(
-        f"\nDevice speeds, jitter and noise drawn with seed {every.seed}; the folded engine, which lets all wait for "
-        f"the slowest device expected, gives {folded:.3f} s ({100 * (every.step_seconds / folded - 1):+.1f} %)."
+        f"\nDevice speeds, jitter and noise drawn with seed {every.seed}; this step is {abs(off):.1f} % "
+        f"{'longer' if off >= 0 else 'shorter'} than the {folded:.3f} s of the folded engine, which lets all wait for "
+        "the slowest device expected."
     )
     if (seeds := answer.get("seeds")) is not None:
         console.print(f"\nOver {seeds['count']} seeds (p10, p50, p90):")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import NoReturn, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -38,21 +41,54 @@ def in_parallel(work: Callable[[Item], Answer], items: Sequence[Item], workers: 
     context = multiprocessing.get_context("forkserver")
     if chunk is None:
         chunk = max(1, min(8, len(items) // (workers * 4)))
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts)
+    lifeline, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=leave_with, initargs=(lifeline,)
+    )
     try:
-        for number, answer in enumerate(pool.map(work, items, chunksize=chunk)):
-            progress(number, len(items))
-            answers.append(answer)
+        with ended_like_interrupted():
+            for number, answer in enumerate(pool.map(work, items, chunksize=chunk)):
+                progress(number, len(items))
+                answers.append(answer)
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
+        held.close()  # ends the workers now, whatever they are at
         raise
-    pool.shutdown()
+    finally:
+        pool.shutdown(wait=not held.closed, cancel_futures=True)
+        held.close()
+        lifeline.close()
     return answers
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches all processes of the terminal; the one that started the others handles it."""
+def leave_with(lifeline: Connection) -> None:
+    """End this process when the other end of `lifeline` closes; leave Ctrl-C to the parent.
+
+    The other end is only in the process that started this one: it closes when that one is killed too.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def watch() -> None:
+        try:
+            lifeline.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="lifeline").start()
+
+
+@contextmanager
+def ended_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM, with which batch systems end jobs, end work as Ctrl-C does."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

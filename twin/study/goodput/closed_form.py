@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import math
 
+HOPELESS = 600.0
+"""So many mean times between failures pass without one never."""
+
 
 def young(write_seconds: float, between_seconds: float) -> float:
     """Young's interval: work between two checkpoints that loses least, to first order.
@@ -45,9 +48,9 @@ def goodput(
     0.8737
     """
     mean = between_seconds
-    expected = (
-        mean
-        * math.exp(restart_seconds / mean)
-        * math.expm1((interval_seconds + write_seconds) / mean)
-    )
-    return interval_seconds / expected
+    if not math.isfinite(mean):
+        return interval_seconds / (interval_seconds + write_seconds)
+    if (restart_seconds + interval_seconds + write_seconds) / mean > HOPELESS:
+        return 0.0
+    wanted = (interval_seconds + write_seconds) / mean
+    return interval_seconds / (mean * math.exp(restart_seconds / mean) * math.expm1(wanted))

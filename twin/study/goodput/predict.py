@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from twin.description.problems import fail
 from twin.study.goodput.closed_form import daly, goodput, young
 from twin.study.goodput.plan import Plan
-from twin.study.goodput.run import Account, Policy, run
+from twin.study.goodput.run import Account, Policy, cycle_of, run
 
 SCAN = 25
 """Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
 SCAN_SEEDS = 24
 PERCENTILES = (10, 50, 90)
+MOST_STOPS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Prediction:
             }
 
         parts = ("useful", "lost", "saving", "restarting", "waiting")
-        stall = self.plan.write_seconds if self.policy.mode == "sync" else self.plan.copy_seconds
+        stall = cycle_of(self.plan, self.policy).still
         between, restart = (
             self.plan.between_seconds,
             self.plan.restart_seconds + self.plan.read_seconds,
@@ -67,21 +69,39 @@ class Prediction:
 
 def predict(plan: Plan, policy: Policy, seconds: float, *, seeds: int, seed: int = 0,
             progress: Callable[[int, int], None] = lambda _d, _a: None) -> Prediction:  # fmt: skip
-    """Simulate a run with every seed; an interval of 0 means the best one."""
+    """Simulate a run with every seed; an interval of 0 means the best one.
+
+    Raises DescriptionError where stops are so frequent that nothing would ever be trained.
+    """
+    _refuse_hopeless(plan, seconds, seeds)
     scanned: tuple[tuple[float, float], ...] = ()
     chosen = policy.interval_seconds <= 0.0
     if chosen:
         scanned, best = best_interval(plan, policy, seconds, seed=seed, progress=progress)
         policy = replace(policy, interval_seconds=best)
-    runs = tuple(run(plan, policy, seconds, seed + number) for number in range(seeds))
-    return Prediction(plan, policy, seconds, runs, chosen, scanned)
+    runs = []
+    for number in range(seeds):
+        progress(number, seeds)
+        runs.append(run(plan, policy, seconds, seed + number))
+    return Prediction(plan, policy, seconds, tuple(runs), chosen, scanned)
+
+
+def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
+    restart = plan.restart_seconds + plan.read_seconds
+    if plan.between_seconds < 0.1 * restart:
+        raise fail("machine.reliability", f"a stop every {plan.between_seconds:.3g} s, a restart of {restart:.3g} s: "
+                   "nothing would ever be trained; use fewer ranks, or another machine")  # fmt: skip
+    if seconds / plan.between_seconds * max(seeds, SCAN * SCAN_SEEDS) > MOST_STOPS:
+        raise fail("--days", f"all runs together have more than {MOST_STOPS:,} stops; use fewer days or --seeds",
+                   seconds / 86400.0)  # fmt: skip
 
 
 def best_interval(plan: Plan, policy: Policy, seconds: float, *, seed: int = 0, seeds: int = SCAN_SEEDS,
                   progress: Callable[[int, int], None] = lambda _d, _a: None
                   ) -> tuple[tuple[tuple[float, float], ...], float]:  # fmt: skip
     """Try intervals, each with the same failures; return them all, and the vertex of the best ones' parabola."""
-    stall = plan.write_seconds if policy.mode == "sync" else plan.copy_seconds
+    stall = {"sync": plan.write_seconds, "async": plan.copy_seconds,
+             "memory": plan.copy_seconds + plan.neighbour_seconds}[policy.mode]  # fmt: skip
     middle = max(young(max(stall, 1e-3), min(plan.between_seconds, seconds)), plan.step_seconds)
     tried: list[tuple[float, float]] = []
     for number, interval in enumerate(middle * np.geomspace(0.05, 20.0, SCAN)):

@@ -22,9 +22,9 @@ class Policy:
 
     mode: Mode
     interval_seconds: float
-    """Work between two checkpoints on the file system."""
-    memory_interval_seconds: float = 0.0
-    """Work between two copies in a neighbour's memory (mode `memory`)."""
+    """Work between two checkpoints; in mode `memory` between two copies in a neighbour's memory."""
+    disk_interval_seconds: float = 3600.0
+    """Work between two checkpoints on the file system in mode `memory`."""
     spares: int | None = None
     """Nodes that can take the place of failed ones at once; None: always enough."""
 
@@ -79,12 +79,16 @@ def cycle_of(plan: Plan, policy: Policy) -> Cycle:
     interval = policy.interval_seconds
     if policy.mode == "sync":
         return Cycle(interval, plan.write_seconds, 1, 0.0, in_memory=False)
-    if policy.mode == "async" or policy.memory_interval_seconds <= 0.0:
+    if policy.mode == "async":
         wait = max(0.0, plan.write_seconds - interval)
         return Cycle(interval, wait + plan.copy_seconds, 1, plan.write_seconds, in_memory=False)
-    work, still = policy.memory_interval_seconds, plan.copy_seconds + plan.neighbour_seconds
-    per_disk = max(1, round(interval / work), ceil(plan.write_seconds / (work + still)))
-    return Cycle(work, still, per_disk, plan.write_seconds, in_memory=True)
+    still = plan.copy_seconds + plan.neighbour_seconds
+    per_disk = max(
+        1,
+        round(policy.disk_interval_seconds / interval),
+        ceil(plan.write_seconds / (interval + still)),
+    )
+    return Cycle(interval, still, per_disk, plan.write_seconds, in_memory=True)
 
 
 def run(plan: Plan, policy: Policy, seconds: float, seed: int) -> Account:

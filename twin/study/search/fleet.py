@@ -18,7 +18,7 @@ from twin.description.job import Job, check
 from twin.description.problems import DescriptionError, fail
 from twin.study.search.candidates import unsettled
 from twin.study.search.options import Varied
-from twin.study.search.search import By, Progress, Search, search
+from twin.study.search.search import NO_GRID, By, Progress, Search, search
 from twin.study.search.tables import entry_json, flat_table, search_json
 
 DAY_SECONDS = 86_400.0
@@ -115,6 +115,11 @@ def search_fleet(job: Job, counts: Sequence[int], *, tokens: float | None = None
             )
         except DescriptionError as error:
             plans.append(Plan(ranks, None, "; ".join(p.message for p in error.problems)))
+    if only and all(plan.reason == NO_GRID for plan in plans):
+        asked = " ".join(f"{a}={','.join(map(str, sorted(sizes)))}" for a, sizes in only.items())
+        numbers = ", ".join(f"{plan.ranks:,}" for plan in plans)
+        raise fail("--grid", f"no grid of {numbers} ranks has these sizes; their product must divide the ranks",
+                   asked)  # fmt: skip
     if not any(plan.found for plan in plans):
         raise fail("--ranks", "; ".join(f"{plan.ranks}: {plan.reason}" for plan in plans))
     return Fleet(job, tokens, within_seconds, tuple(plans), time.perf_counter() - begin)

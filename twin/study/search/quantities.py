@@ -11,7 +11,9 @@ from twin.description.units import SUFFIXES, parse_quantity
 
 MOST_COUNTS = 64
 """Numbers of ranks that one search may ask for."""
-_RANGE = re.compile(r"(\d+)-(\d+)(?::(\d+))?")
+MOST_TOKENS = 1e18
+_NUMBER = re.compile(r"\d{1,12}")  # Python refuses to read thousands of digits
+_RANGE = re.compile(r"(\d{1,12})-(\d{1,12})(?::(\d{1,12}))?")
 _COUNT = re.compile(r"([\d_.]+(?:[eE]\d+)?)\s*([kMGBT]?)\s*(?:tokens?)?")
 _POWERS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
@@ -29,13 +31,13 @@ def parse_ranks(text: str) -> list[int]:
     found: set[int] = set()
     for part in text.split(","):
         word = part.strip()
-        if word.isdecimal() and int(word) > 0:
+        if _NUMBER.fullmatch(word) and int(word) > 0:
             found.add(int(word))
         elif match := _RANGE.fullmatch(word):
             found |= set(_range(text, *(int(g) if g else 0 for g in match.groups())))
         else:
             raise fail("--ranks", "expected numbers and ranges such as 4096, 1024-8192 (doubling) or "
-                       "512-2048:512 (in steps), separated by commas", text)  # fmt: skip
+                       "512-2048:512 (in steps), separated by commas, of at most 12 digits", text)  # fmt: skip
     if len(found) > MOST_COUNTS:
         raise fail(
             "--ranks", f"asks for {len(found)} numbers of ranks; use at most {MOST_COUNTS}", text
@@ -66,8 +68,8 @@ def parse_tokens(text: str) -> float:
         number = float(match[1]) * _POWERS[match[2]] if match else math.nan
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and number >= 1):
-        raise fail("--tokens", "expected a number of tokens such as 2T, 300B or 1e12", text)
+    if not 1 <= number <= MOST_TOKENS:  # neither is a number that is none
+        raise fail("--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text)
     return number
 
 
@@ -83,7 +85,7 @@ def parse_deadline(text: str) -> float:
         seconds = parse_quantity(text, SUFFIXES["_seconds"])
     except ValueError as error:
         raise fail("--within", f"{error}, or '30 d'", None) from None
-    if text.strip()[-1:].isdigit() or seconds <= 0:
+    if not text.strip()[-1:].isalpha() or seconds <= 0:
         raise fail("--within", "expected a time with its unit, such as '30 d' or '36 h'", text)
     return seconds
 
@@ -100,8 +102,10 @@ def parse_grid(texts: list[str]) -> dict[Axis, frozenset[int]]:
     for text in texts:
         name, equals, sizes = text.partition("=")
         words = [word.strip() for word in sizes.split(",")]
-        if not equals or not all(word.isdecimal() and int(word) > 0 for word in words):
-            raise fail("--grid", "expected AXIS=SIZE[,SIZE…], such as y=1,2,4", text)
+        if not equals or not all(_NUMBER.fullmatch(word) and int(word) > 0 for word in words):
+            raise fail(
+                "--grid", "expected AXIS=SIZE[,SIZE…], such as y=1,2,4, of at most 12 digits", text
+            )
         axis = next((a for a in AXES if a == name.strip()), None)
         if axis is None:
             raise fail("--grid", did_you_mean(name.strip(), AXES), text)

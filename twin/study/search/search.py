@@ -28,6 +28,7 @@ By = Literal["simulation", "axonn"]
 Progress = Callable[[int, int], None]
 TOP = 10
 """So many of the published model's best are followed into the simulated order."""
+NO_GRID = "no grid of so many ranks has the sizes that are asked for"
 BATCH = 8
 """Candidates that one process takes at once."""
 
@@ -131,7 +132,7 @@ def search(job: Job, *, over: frozenset[Varied] = frozenset(), by: By = "simulat
     found = candidates(base, over, only)
     ready = [candidate for candidate in found if candidate.feasible]
     if not ready:
-        raise fail("ranks", why_nothing(found), job.ranks)
+        raise fail("ranks" if found else "grid", why_nothing(found), job.ranks)
     ranked = [Entry(candidate, number) for number, candidate in enumerate(ready, 1)]
     if by == "simulation":
         entries = _in_order(simulated(base, ranked, workers, progress))
@@ -155,7 +156,7 @@ def why_nothing(found: Sequence[Candidate]) -> str:
         return (
             f"no grid divides the model and the batch; such as {found[0].grid}: {found[0].reason}"
         )
-    return "no grid of so many ranks has the sizes that are asked for"
+    return NO_GRID
 
 
 def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progress) -> list[Entry]:
@@ -165,7 +166,7 @@ def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progr
     work = partial(figures_of, base)
     asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
     answers = in_parallel(
-        work, asked, workers, lambda done, _all: progress(done * BATCH, len(order)), chunk=1
+        work, asked, workers, lambda done, _all: progress(min(done * BATCH, len(order)), len(order)), chunk=1
     )
     found = list(entries)
     for batch, answer in zip(batches, answers, strict=True):

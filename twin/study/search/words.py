@@ -18,6 +18,22 @@ HINDRANCES: dict[Hindrance, str] = {
 }
 
 
+def tokens_words(tokens: float) -> str:
+    """Write a number of tokens as people say it: 300 B are 300 billion.
+
+    >>> tokens_words(3e11), tokens_words(1.5e12), tokens_words(200)
+    ('300 B tokens', '1.5 T tokens', '200 tokens')
+    """
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if tokens >= size:
+            return f"{_four_digits(tokens / size)} {letter} tokens"
+    return f"{_four_digits(tokens)} tokens"
+
+
+def _four_digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
+
+
 def grid_words(grid: Grid) -> str:
     """A grid with its axes named."""
     return str(grid)
@@ -82,5 +98,5 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
         ("simulated", f"{found.simulated:,} in {found.wall_seconds:.1f} s"),
     ]
     if bill is not None and fleet.tokens is not None:
-        facts.append((f"days for {fleet.tokens:.3g} tokens", f"{bill.seconds / DAY_SECONDS:,.1f}"))
+        facts.append((f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}"))
     return facts

@@ -6,6 +6,6 @@
 * `directory`: results on disk, one line for each finished point.
 * `workers`, `cluster`: where points are computed: processes here, or Dask's workers.
 * `run`: all of this together.
-* `derived`: efficiency, measured points beside, time and cost to a target.
-* `figures`, `page`, `files`: pictures, the page, tables and job files.
+* `derived`: efficiency, time and cost to a target, effects; `measured`: points shown beside.
+* `table`, `figures`, `page`: columns, pictures and the page; `results` writes the files.
 """

@@ -15,20 +15,29 @@ from typing import Any
 
 from twin.study.studies.description import Study, Target
 from twin.study.studies.measured import measured_columns
+from twin.study.studies.points import Label
 from twin.study.studies.run import StudyRun
 
 Row = dict[str, Any]
+NAMED = "_label"
+"""Ends the column that keeps how a value is named, where that is not the value itself."""
 
 
 def rows_of(run: StudyRun) -> list[Row]:
     """One flat row for each point: what varies, status, figures, and what follows from them."""
     study = run.loaded.study
+    known = {key for answer in run.answers.values() for key in answer["figures"]}
     rows = []
     for point in run.points:
         answer = run.answers[point.number]
         figures = answer["figures"]
         row: Row = {"point": point.number, **point.labels, "status": answer["status"],
                     "reason": answer["reason"]}  # fmt: skip
+        for key in known & point.labels.keys():
+            # `{small: 64}` names a value; what follows from the point needs the value itself
+            value = figures.get(key, point.values.get(key))
+            if isinstance(value, Label) and value != row[key]:
+                row |= {f"{key}{NAMED}": row[key], key: value}
         row |= {key: value for key, value in figures.items() if key not in row}
         if figures:
             row |= measured_columns(study.measured, point, figures)
@@ -44,11 +53,20 @@ def rows_of(run: StudyRun) -> list[Row]:
     return rows
 
 
+def label_of(row: Row, key: str) -> Any:
+    """Return how the value of a varied key is called; empty if the row has none.
+
+    >>> label_of({"ranks": 64, "ranks_label": "small"}, "ranks"), label_of({"ranks": 64}, "ranks")
+    ('small', 64)
+    """
+    return row.get(f"{key}{NAMED}", row.get(key, ""))
+
+
 def by_series(study: Study, rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by what tells lines of a picture apart, in the order of the file."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(", ".join(str(row.get(key, "")) for key in study.series), []).append(row)
+        found.setdefault(", ".join(str(label_of(row, key)) for key in study.series), []).append(row)
     return found
 
 

@@ -30,6 +30,7 @@ StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "t
 CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
 """Kinds whose points choose their own grid unless the file says otherwise."""
 MOST_POINTS = 10_000
+MOST_TOKENS = 1e18
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -37,9 +38,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Target(Spec):
     """A training run to price: how many tokens, and what an hour of a GPU costs."""
 
-    tokens: Annotated[float, Field(gt=0)]
+    tokens: Annotated[float, Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)]
     """Tokens to train on."""
-    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
+    price_per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Price of one device for an hour; a GCD counts as one device."""
     currency: str = "USD"
     """Unit of the price."""
@@ -55,7 +56,7 @@ class Measured(Spec):
 
     at: dict[str, Any]
     """Values of varied keys that name the point, such as `{model: gpt-80b, ranks: 8192}`."""
-    step_seconds: Annotated[float, Field(gt=0)]
+    step_seconds: Annotated[float, Field(ge=1e-9, allow_inf_nan=False)]
     """Seconds of one step."""
     source: str
     """Where it was published or measured."""
@@ -269,7 +270,8 @@ def machine_files(values: Sequence[Any], folder: Path) -> dict[str, str]:
     waiting = [(name, folder) for value in values for name in _names_in(value)]
     while waiting:
         name, near = waiting.pop()
-        file = near / name if (near / name).is_file() else Path(name)
+        # resolved, so that a study is the same one from whichever directory it is called
+        file = (near / name if (near / name).is_file() else Path(name)).resolve()
         if str(file) in found or not file.is_file():
             continue
         found[str(file)] = _digest(file)

@@ -8,7 +8,7 @@ from typing import Any
 
 from twin.description.grid import AXES
 from twin.description.units import format_si
-from twin.study.studies.derived import Effect, Row, by_series
+from twin.study.studies.derived import Effect, Row, by_series, label_of
 from twin.study.studies.description import Study
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -72,7 +72,7 @@ def _lines(study: Study, rows: Sequence[Row], column: str, title: str, unit: str
             PALETTE[number % len(PALETTE)],
             SYMBOLS[number // len(PALETTE) % len(SYMBOLS)],
         )
-        x = [row[study.horizontal] for row in members]
+        x = [_across(row, study.horizontal) for row in members]
         shown = name or "predicted"
         data.append(_line(shown, x, [row[column] for row in members], colour, symbol,
                           [_hover(study, row) for row in members]))  # fmt: skip
@@ -95,7 +95,7 @@ def _lines(study: Study, rows: Sequence[Row], column: str, title: str, unit: str
         note = f"{note} The first {MOST_LINES} of {len(series)} lines.".strip()
     if ideal:
         note = f"{note} Dotted: ideal.".strip()
-    layout = {"xaxis": _axis(study.horizontal, [row[study.horizontal] for row in rows]),
+    layout = {"xaxis": _axis(study.horizontal, [_across(row, study.horizontal) for row in rows]),
               "yaxis": {"title": {"text": f"{title.lower()} ({unit})"}}}  # fmt: skip
     layout["yaxis"] |= {"type": "log", "dtick": 1} if ideal else {"rangemode": "tozero"}
     return Picture(title, note, data, layout)
@@ -121,7 +121,7 @@ def _spread(rows: Sequence[Row]) -> dict[str, Any]:
 def _measured(study: Study, rows: Sequence[Row], name: str, colour: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "markers", "name": text(f"{name}, measured" if study.series else "measured"),
-        "x": [_place(row[study.horizontal]) for row in rows],
+        "x": [_place(_across(row, study.horizontal)) for row in rows],
         "y": [row["measured_step_seconds"] for row in rows],
         "marker": {"color": colour, "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
         "hovertext": [text(f"measured {row['measured_step_seconds']:.4g} s, predicted {row['error']:+.1%}")
@@ -156,13 +156,12 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
     across = study.horizontal
     down = next(key for key in study.varied if key != across)
     columns, lines = (
-        list(dict.fromkeys(_place(row[key]) for row in rows)) for key in (across, down)
+        list(dict.fromkeys(_place(label_of(row, key)) for row in rows)) for key in (across, down)
     )
     cells: list[list[float | None]] = [[None] * len(columns) for _ in lines]
     for row in rows:
-        cells[lines.index(_place(row[down]))][columns.index(_place(row[across]))] = row[
-            "step_seconds"
-        ]
+        at = columns.index(_place(label_of(row, across)))
+        cells[lines.index(_place(label_of(row, down)))][at] = row["step_seconds"]
     few = len(columns) * len(lines) <= MOST_NUMBERED_CELLS
     numbers = {"texttemplate": "%{z:.4g}"} if few else {}
     return Picture(
@@ -178,7 +177,7 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
 def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
     """Draw what each step is made of."""
     shown = rows[:MOST_BARS]
-    names = [text(", ".join(str(row.get(key, "")) for key in (*study.series, study.horizontal)))
+    names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal)))
              for row in shown]  # fmt: skip
     # points of weak scaling that differ in nothing else still differ in their model
     names = [name if names.count(name) == 1 else f"{name} ({row['point']})"
@@ -222,6 +221,11 @@ def tornado(found: Sequence[Effect]) -> Picture:
         "yaxis": {"automargin": True, "type": "category"}})  # fmt: skip
 
 
+def _across(row: Row, key: str) -> Any:
+    """Where a point lies: at the number itself, or at the name of what is none."""
+    return row[key] if isinstance(row[key], int | float) else label_of(row, key)
+
+
 def _axis(key: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return a category axis for words, a logarithmic one for numbers far apart."""
     title = {"title": {"text": text(key)}}
@@ -244,7 +248,7 @@ def _place(value: Any) -> Any:
 
 def _hover(study: Study, row: Mapping[str, Any]) -> str:
     grid = " × ".join(f"{axis} {row[f'grid_{axis}']}" for axis in AXES)
-    varied = ", ".join(f"{key} {row[key]}" for key in study.varied if key in row)
+    varied = ", ".join(f"{key} {label_of(row, key)}" for key in study.varied if key in row)
     lines = [varied, f"{row['step_seconds']:.4g} s, {row['hardware_percent_of_peak']:.1f} % of peak",
              f"{grid}, {row['micro_sequences']} sequences at a time"]  # fmt: skip
     return "<br>".join(text(line) for line in lines)

@@ -76,7 +76,7 @@ def sensitivity_points(loaded: LoadedStudy, folder: Path) -> list[Point]:
     if not is_concrete(job) and study.grid != "auto":
         base = base | settled(choose(job).best.job)
     points = [Point(1, {"parameter": "", "side": "base", "value": ""}, {}, base)]
-    for lever in levers(job, study.parameters, study.change):
+    for lever in levers(job, study.parameters, study.change, draws=study.engine == "ranks"):
         for side in lever.sides:
             raw = with_values(base, side.settings, folder, "parameters")
             labels: dict[str, Label] = {

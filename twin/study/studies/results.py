@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twin.description.files import write_whole
-from twin.description.load import load_machine, names
+from twin.description.load import load_job
 from twin.description.units import format_si
 from twin.study.studies.derived import Effect, Row, effects, rows_of
+from twin.study.studies.description import canonical
 from twin.study.studies.directory import TABLES
 from twin.study.studies.figures import pictures
 from twin.study.studies.page import page
@@ -42,16 +44,27 @@ def results_of(run: StudyRun) -> Results:
     study = run.loaded.study
     rows = rows_of(run)
     found = effects(rows) if study.study == "sensitivity" else []
-    machines = {answer["job"]["machine"] for answer in run.answers.values()
-                if answer["job"] and answer["job"].get("machine") in names()}  # fmt: skip
-    caveats = {name: load_machine(name).caveat for name in sorted(machines)}
     first = tuple(columns_of(study, rows))
     tables: list[tuple[str, tuple[Column, ...]]] = [("Points", first)]
     if further := target_columns(study):
         named = tuple(column for column in first if column.key in {"point", *study.varied})
         tables.append(("To the target", named + tuple(further)))
     return Results(run, tuple(rows), tuple(found), tuple(tables), tuple(facts_of(run, rows)),
-                   {name: caveat for name, caveat in caveats.items() if caveat})  # fmt: skip
+                   caveats_of(run))  # fmt: skip
+
+
+def caveats_of(run: StudyRun) -> dict[str, str]:
+    """Caveats of all machines of a study, modified ones included; one that several share, once."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for answer in run.answers.values():
+        if answer["job"]:
+            machine = answer["job"]["machine"]
+            if isinstance(machine, dict):  # of what is modified, only this changes the caveat
+                machine = {key: machine.get(key) for key in ("extends", "name", "caveat")}
+            jobs.setdefault(canonical(machine), answer["job"])
+    found = [load_job(raw).machine for raw in jobs.values()]
+    names = {machine.caveat: machine.name for machine in sorted(found, key=lambda m: -len(m.name))}
+    return {name: caveat for caveat, name in sorted(names.items(), key=lambda i: i[1]) if caveat}
 
 
 def write_results(results: Results) -> None:
@@ -75,12 +88,12 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
              ("points", f"{len(done):,} of {len(rows):,} possible")]  # fmt: skip
     if machines := list(dict.fromkeys(str(row["machine"]) for row in done)):
         facts.append(("machine", ", ".join(machines[:6]) + (", …" if len(machines) > 6 else "")))
-    errors = sorted(abs(row["error"]) for row in rows if "error" in row)
+    errors = [abs(row["error"]) for row in rows if "error" in row]
     if errors:
         facts.append(
             (
                 "error against measured",
-                f"median {errors[len(errors) // 2]:.1%} over {len(errors)} point{'s' if len(errors) > 1 else ''}",
+                f"median {statistics.median(errors):.1%} over {len(errors)} point{'s' if len(errors) > 1 else ''}",
             )
         )
     if run.loaded.study.target is not None:

@@ -1,8 +1,8 @@
 """Parameters moved one at a time: which of a machine's numbers decides the step.
 
-By default every parameter of the machine is moved, those of the library that the job uses
-included; the bandwidths of the links inside a node are moved together. Ranking tables, counts and
-numbers that are 0 stay as they are.
+By default every parameter of the machine that can change the step is moved, those of the library
+that the job uses included; the bandwidths of the links inside a node are moved together. Ranking
+tables, counts and numbers that are 0 stay as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ SOURCE = "sensitivity study"
 LINKS = "machine.fabric.links"
 LEFT_OUT = {"machine.ranking", "machine.libraries"}
 """Parts of a machine that are not walked through: the job's library is taken by itself."""
+STILL = ("machine.reliability.", "machine.device.idle", "machine.device.busy")
+"""Keys that decide no step, but long runs and energy: moved only if they are named."""
+DRAWN = ("machine.variation.compute_jitter", "machine.variation.network_noise")
+"""Keys that only the all-ranks engine uses: with another one moved only if they are named."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,12 @@ class Lever:
 
 
 def levers(job: Job, wanted: Sequence[str] | Mapping[str, Sequence[Any]] | None,
-           change: float | Mapping[Kind, float]) -> list[Lever]:  # fmt: skip
+           change: float | Mapping[Kind, float], *, draws: bool = False) -> list[Lever]:  # fmt: skip
     """Return what is moved, and to which values.
 
     `wanted` names keys, or gives two values for each; `change` is relative, or one for each kind
-    of parameter (kinds that it does not name stay as they are).
+    of parameter (kinds that it does not name stay as they are). `draws`: the engine is the one that
+    uses jitter and noise.
     """
     if isinstance(wanted, Mapping):
         return [_given(key, values) for key, values in wanted.items()]
@@ -59,7 +64,8 @@ def levers(job: Job, wanted: Sequence[str] | Mapping[str, Sequence[Any]] | None,
             raise fail("parameters", f"is no parameter of {job.machine.name}; {did_you_mean(key, known)}, "
                        "or give two values: {KEY: [low, high]}", key)  # fmt: skip
     found = []
-    for key in wanted or known:
+    left_out = STILL if draws else STILL + DRAWN
+    for key in wanted or [key for key in known if not key.startswith(left_out)]:
         lever = _links(job, change) if key == LINKS else _relative(key, known[key], change)
         if lever.sides:
             found.append(lever)

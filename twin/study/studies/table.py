@@ -8,7 +8,7 @@ from typing import Any
 
 from twin.description.grid import AXES
 from twin.description.units import format_si
-from twin.study.studies.derived import Effect, Row
+from twin.study.studies.derived import Effect, Row, label_of
 from twin.study.studies.description import Study
 
 DAY = 86400.0
@@ -32,7 +32,7 @@ def _percent(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1%}"
+    return f"{round(value, 3) + 0.0:+.1%}"  # adding 0 takes the sign of -0 away
 
 
 FIGURES = (
@@ -86,8 +86,8 @@ def cell(column: Column, row: Row) -> str:
     """Return what stands in one cell; empty if the row has no such figure."""
     if column.key == "grid_z":
         return " × ".join(str(row[f"grid_{a}"]) for a in AXES) if "grid_z" in row else ""
-    value = row.get(column.key)
-    return "" if value is None else column.show(value)
+    value = label_of(row, column.key)
+    return "" if value is None or value == "" else column.show(value)
 
 
 def _plain(value: Any) -> str:

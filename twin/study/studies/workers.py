@@ -11,15 +11,13 @@ that process closes it, or is killed, the pipe ends and the worker leaves at onc
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from multiprocessing.connection import Connection
 from typing import TypeVar
+
+from twin.study.parallel import leave_with
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -91,16 +89,3 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=not held.closed, cancel_futures=True)
         held.close()
         lifeline.close()
-
-
-def leave_with(lifeline: Connection) -> None:
-    """End this process when the other end of `lifeline` closes; leave Ctrl-C to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        try:
-            lifeline.recv_bytes()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="lifeline").start()
