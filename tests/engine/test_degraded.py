@@ -124,7 +124,7 @@ def test_a_switch_port_slows_what_passes_it():
         ({"node": 0, "link": [0, 7], "rate": 0.5}, "degraded.0.link", "[0, 1]"),
         ({"node": 0, "port": 0, "rate": 0.5}, "degraded.0.port", "no switch"),
         ({"group": 1, "rate": 0.5}, "degraded.0.group", "1 dragonfly group: 0 to 0"),
-        ({"node": 0, "nic": 0, "rate": 0}, "degraded.0.rate", "greater than 0"),
+        ({"node": 0, "nic": 0, "rate": 0}, "degraded.0.rate", "greater than or equal to 0.001"),
         ({"node": 0, "nic": 0, "rate": 1.5}, "degraded.0.rate", "less than or equal to 1"),
         ({"node": 0, "nic": 0, "link": [0, 1], "rate": 0.5}, "degraded.0", "name one part"),
         ({"nic": 0, "rate": 0.5}, "degraded.0", "name one part"),

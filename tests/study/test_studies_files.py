@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import yaml
@@ -77,6 +78,17 @@ def test_the_base_job_may_be_a_file_with_a_machine_beside_it(tmp_path):
     assert load_study(path).digest != before
 
 
+def test_a_study_is_the_same_from_every_directory(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("extends: frontier\nname: mine\n")
+    write_study(tmp_path, vary={"machine": ["frontier", "mine.yaml"]})
+    digests = set()
+    for folder, path in ((tmp_path, "question.yaml"), (tmp_path.parent, f"{tmp_path.name}/question.yaml"),
+                         ("/", tmp_path / "question.yaml")):  # fmt: skip
+        monkeypatch.chdir(folder)
+        digests.add(load_study(Path(path)).digest)
+    assert len(digests) == 1
+
+
 def test_set_and_overrides_reach_every_point(tmp_path):
     path = write_study(tmp_path, vary=BANDWIDTHS, set={"recompute": False, "batch.sequences": 64})
     points = points_of(load_study(path, ["batch.sequences=16"]), tmp_path)
@@ -115,6 +127,11 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         ({"study": "target", "vary": {"seed": [1]}}, "target", "missing"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": "2 T"}}, "target.tokens", "tokens"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": -1}}, "target.tokens", "greater than 0"),
+        ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": 1.1e18}}, "target.tokens", ""),
+        ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": 1, "price_per_gpu_hour": math.inf}},
+         "target.price_per_gpu_hour", "finite"),
+        ({"vary": {"seed": [1]}, "measured": [{"at": {"seed": 1}, "step_seconds": 1e-10, "source": "log"}]},
+         "measured.0.step_seconds", "greater than or equal"),
         ({"study": "sensitivity", "vary": {"seed": [1]}}, "vary", "use parameters"),
         ({"study": "sensitivity", "parameters": []}, "parameters", "is empty"),
         ({"study": "sensitivity", "parameters": ["machine.nic.bandwith"]}, "parameters",
@@ -135,8 +152,6 @@ def test_a_base_job_that_is_not_there_is_refused(tmp_path):
 
 
 def test_every_example_is_a_study():
-    from pathlib import Path
-
     import twin
 
     examples = sorted((Path(twin.__file__).parents[1] / "examples" / "studies").glob("*.yaml"))

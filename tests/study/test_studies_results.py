@@ -82,7 +82,7 @@ def test_a_study_of_which_nothing_is_possible_still_ends(tmp_path, capsys):
     study = write_study(
         tmp_path, study="strong_scaling", job=TINY | {"model": "gpt-640b"}, vary={"ranks": [1, 2]}
     )
-    assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 0
+    assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 1
     assert json.loads(capsys.readouterr().out)["refused"] == 2
     assert "<h2>" in (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
 

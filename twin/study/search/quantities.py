@@ -69,7 +69,9 @@ def parse_tokens(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 1 <= number <= MOST_TOKENS:  # neither is a number that is none
-        raise fail("--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text)
+        raise fail(
+            "--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text
+        )
     return number
 
 

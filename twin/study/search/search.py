@@ -166,7 +166,11 @@ def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progr
     work = partial(figures_of, base)
     asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
     answers = in_parallel(
-        work, asked, workers, lambda done, _all: progress(min(done * BATCH, len(order)), len(order)), chunk=1
+        work,
+        asked,
+        workers,
+        lambda done, _all: progress(min(done * BATCH, len(order)), len(order)),
+        chunk=1,
     )
     found = list(entries)
     for batch, answer in zip(batches, answers, strict=True):

@@ -98,5 +98,7 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
         ("simulated", f"{found.simulated:,} in {found.wall_seconds:.1f} s"),
     ]
     if bill is not None and fleet.tokens is not None:
-        facts.append((f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}"))
+        facts.append(
+            (f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}")
+        )
     return facts

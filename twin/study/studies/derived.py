@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def rows_of(run: StudyRun) -> list[Row]:
     return rows
 
 
-def label_of(row: Row, key: str) -> Any:
+def label_of(row: Mapping[str, Any], key: str) -> Any:
     """Return how the value of a varied key is called; empty if the row has none.
 
     >>> label_of({"ranks": 64, "ranks_label": "small"}, "ranks"), label_of({"ranks": 64}, "ranks")
