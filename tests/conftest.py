@@ -18,6 +18,7 @@ TINY = {"layers": 2, "hidden": 1680, "heads": 840, "sequence": 64, "vocabulary":
 """Two blocks whose widths 1 to 8 divide, so that any small grid is possible."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Share tests out to two processes: those that start ranks to one, and first; a file stays together.
 
