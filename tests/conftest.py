@@ -1,7 +1,6 @@
 """Small jobs and machines that many tests share."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,25 +9,9 @@ from twin.description.job import Job
 from twin.description.load import load_job
 
 MakeJob = Callable[..., Job]
-TESTS = Path(__file__).parent
-OF_RANKS = {"recorder", "runtime", "testbed"}
-"""Directories whose tests start ranks of their own, which keep both cores busy."""
 
 TINY = {"layers": 2, "hidden": 1680, "heads": 840, "sequence": 64, "vocabulary": 1000}
 """Two blocks whose widths 1 to 8 divide, so that any small grid is possible."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share tests out to two processes: those that start ranks to one, and first; a file stays together.
-
-    Two pools of ranks at once would wait for each other's cores, and time out.
-    """
-    for item in items:
-        place = item.path.relative_to(TESTS).parts
-        group = "ranks" if place[0] in OF_RANKS else "/".join(place)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in OF_RANKS)
 
 
 @pytest.fixture(scope="session")
