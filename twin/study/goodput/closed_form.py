@@ -27,7 +27,7 @@ def daly(write_seconds: float, between_seconds: float) -> float:
     """Daly's interval, of higher order; the mean time between failures if writing takes longer than twice that.
 
     >>> round(daly(60.0, 3 * 3600.0))
-    1098
+    1099
     """
     if write_seconds >= 2.0 * between_seconds:
         return between_seconds
