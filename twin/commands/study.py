@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -40,14 +36,14 @@ def study(
     if scheduler is not None and slurm is not None:
         raise fail("--slurm", "starts a scheduler of its own; leave out --scheduler", slurm)
     from twin import show
-    from twin.study.parallel import cores
+    from twin.study.parallel import cores, ended_like_interrupted
     from twin.study.studies.results import results_of, write_results
     from twin.study.studies.run import Where, run_study
 
     directory = out or Path(f"{file.stem}-study")
     where = Where(workers or cores(), scheduler, slurm)
     try:
-        with _ended_like_interrupted(), show.progress("computing points") as advance:
+        with ended_like_interrupted(), show.progress("computing points") as advance:
             run = run_study(
                 file, directory, where, overrides=overrides or [], force=force, progress=advance
             )
@@ -64,20 +60,3 @@ def study(
     status = [answer["status"] for answer in run.answers.values()]
     if "crashed" in status or "done" not in status:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _ended_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM, with which batch systems end jobs, end a study as Ctrl-C does."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
