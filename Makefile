@@ -10,15 +10,6 @@ DEMO := demo-out
 CHECK_VENV = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Fourfold needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 
-# Tests that start ranks of their own, and all others, each in a process. Two pools of ranks at once would
-# wait for each other's cores, and time out.
-OF_RANKS := tests/recorder tests/runtime tests/testbed
-define two_at_once
-$(BIN)/python -m pytest $(OF_RANKS) $(1) > $(VENV)/ranks.log 2>&1 & ranks=$$!; \
-$(BIN)/python -m pytest tests $(OF_RANKS:%=--ignore=%) $(1); others=$$?; \
-wait $$ranks; ranks=$$?; echo "--- $(OF_RANKS)"; cat $(VENV)/ranks.log; exit $$((others + ranks))
-endef
-
 .PHONY: install demo test test-all lint bench validate-testbed clean
 
 install: $(STAMP)
@@ -39,10 +30,10 @@ demo: $(STAMP)
 	@echo "and GPT-320B on 32,768 GCDs of Frontier."
 
 test: $(STAMP)
-	@$(call two_at_once,-m "not slow")
+	$(BIN)/python tools/run_tests.py -m "not slow"
 
 test-all: $(STAMP)
-	@$(call two_at_once)
+	$(BIN)/python tools/run_tests.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
