@@ -14,7 +14,6 @@ from dashboards.strangers import refuse_paths
 from twin.cost.collective import collective_cost
 from twin.description.grid import Axis, Grid
 from twin.description.job import Job
-from twin.description.library import CollectiveKind
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout, groups_of
@@ -22,10 +21,9 @@ from twin.engine.pricing import price
 from twin.engine.program import compile_program
 from twin.schedule.ops import COMMUNICATOR_AXIS
 from twin.schedule.step import generate
+from twin.study.compare.kinds import collective_kind
+from twin.study.single import BUS_FACTOR
 
-KINDS: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
-BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
-"""Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes."""
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
 LINK_NAMES = {
     "nic": "NIC",
@@ -108,22 +106,13 @@ def collectives_of(events: Events, grid: Grid) -> Collectives:
         first = int(at[0])
         axis, name = events.axis[first], events.name[first]
         rows.append(Row(
-            name=name, kind=kind_of(name), axis=axis, stream=events.stream[first],
+            name=name, kind=collective_kind(name), axis=axis, stream=events.stream[first],
             members=grid.size(cast("Axis", axis)) if axis else 1, bytes=float(events.bytes[first]),
             count=len(at) / max(ranks * steps, 1), transfer_ns=float(np.median(transfer)),
             transfer_p90_ns=float(np.percentile(transfer, 90)), skew_ns=float(np.median(skew)),
             total_transfer_ns=float(transfer.sum()), total_skew_ns=float(skew.sum()),
         ))  # fmt: skip
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
-
-
-def kind_of(name: str) -> str:
-    """Say which collective a name means.
-
-    >>> kind_of("mlp_up/all_gather_z"), kind_of("norm")
-    ('all_gather', '')
-    """
-    return next((kind for kind in KINDS if kind in name), "")
 
 
 def job_of(entry: Entry) -> Job | None:

@@ -18,7 +18,6 @@ from werkzeug.wrappers import Response
 
 from dashboards.settings import Settings
 
-COOKIE = "fourfold"
 MOST_REQUEST_BYTES = 1 << 20
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -57,7 +56,7 @@ def guard(server: flask.Flask, settings: Settings, content_policy: str) -> None:
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             return _refuse(403, "Requests from other sites are not answered.")
-        if not settings.token or _knows(request.cookies.get(COOKIE, ""), _cookie_value(settings)):
+        if not settings.token or _knows(request.cookies.get(cookie_name(settings.token), ""), _cookie_value(settings)):
             return None
         if _knows(request.args.get("token", ""), settings.token):
             return _welcome(settings)
@@ -79,10 +78,15 @@ def _welcome(settings: Settings) -> Response:
     query = f"?{urlencode(rest)}" if rest else ""
     response = flask.redirect(f"{settings.prefix.rstrip('/')}{flask.request.path}{query}")
     response.set_cookie(
-        COOKIE, _cookie_value(settings), httponly=True, samesite="Strict", path=settings.prefix,
+        cookie_name(settings.token), _cookie_value(settings), httponly=True, samesite="Strict", path=settings.prefix,
         secure=flask.request.is_secure,
     )  # fmt: skip
     return response
+
+
+def cookie_name(token: str) -> str:
+    """Each server has a cookie of its own: a browser keeps cookies by host, whatever the port."""
+    return f"fourfold-{hmac.new(token.encode(), b'name', sha256).hexdigest()[:8]}"
 
 
 def _cookie_value(settings: Settings) -> str:

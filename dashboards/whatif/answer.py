@@ -17,11 +17,10 @@ from twin.description.load import load_job
 from twin.description.problems import fail
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 
 MOST_BLOCKS = 8_000
 """Micro-steps × layers that a page waits for."""
-MOST_CLASSES = 64
 MOST_RANKS, MOST_EVENTS = 3, 300_000
 KEPT = 4
 """Simulations that a worker remembers: what is compared with stays the same."""
@@ -61,7 +60,7 @@ def _simulated(raw: Mapping[str, Any]) -> Simulated:
         raise fail("batch.micro_sequences", f"gives {blocks:,} micro-steps × layers, and this page waits for "
                    f"{MOST_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
                    job.concrete_micro_sequences)  # fmt: skip
-    simulation = simulate(job, most_classes=MOST_CLASSES)
+    simulation = simulate(job, most_classes=MANY_CLASSES)
     return Simulated(
         as_json(simulation, report(simulation), time.perf_counter() - begin), simulation
     )

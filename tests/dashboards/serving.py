@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.app import create_app
-from dashboards.security import COOKIE
+from dashboards.security import cookie_name
 from dashboards.settings import Settings
 from tests.study.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
 
@@ -67,7 +67,7 @@ class Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if cookie is not None:
-            sent["Cookie"] = f"{COOKIE}={cookie}"
+            sent["Cookie"] = f"{cookie_name(self.token)}={cookie}"
         try:
             connection.request(method, path, body, sent)
             got = connection.getresponse()

@@ -16,13 +16,11 @@ from twin.engine.des import Timeline
 from twin.engine.layout import axis_members
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Variation, run
-from twin.engine.simulate import Differences, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
 from twin.schedule.ops import COMMUNICATOR_AXIS
 
 COMPUTE_SALT, COLLECTIVE_SALT = 1, 2
-MOST_CLASSES = 64
-"""A step that folds into more classes is taken without contention on global links."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | N
         raise fail("engine", "the all-ranks engine does not know ranks that share cores "
                    f"(machine {job.machine.name}); use --engine folded or des")  # fmt: skip
     seed = job.seed if seed is None else seed
-    nominal = nominal or simulate(job, most_classes=MOST_CLASSES)
+    nominal = nominal or simulate(job, most_classes=MANY_CLASSES)
     cube = Cube.of(job.concrete_grid)
     variation = drawn(job, cube, seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
@@ -110,16 +108,22 @@ def undrawn(nominal: Simulation, cube: Cube) -> Variation:
 
 def drawn(job: Job, cube: Cube, seed: int) -> Variation:
     """Draw device speeds and the factors of all ops."""
-    ranks = cube.ranks
-    slowness = drawn_slowness(job.machine, ranks, seed) if job.slowest_device else np.ones(ranks)
-    for straggler in job.stragglers:
-        slowness[straggler.rank] *= straggler.slowdown
-    machine = job.machine.variation
+    machine, ranks = job.machine.variation, cube.ranks
     return Variation(
-        cube.laid_out(slowness),
+        cube.laid_out(slowness_of_devices(job, seed)),
         Factors.draw(float(machine.compute_jitter or 0.0), ranks, seed, COMPUTE_SALT),
         Factors.draw(float(machine.network_noise), ranks, seed, COLLECTIVE_SALT),
     )
+
+
+def slowness_of_devices(job: Job, seed: int) -> Floats:
+    """Draw how many times longer each rank computes than the mean device, stragglers included, (ranks,)."""
+    drawn = (
+        drawn_slowness(job.machine, job.ranks, seed) if job.slowest_device else np.ones(job.ranks)
+    )
+    for straggler in job.stragglers:
+        drawn[straggler.rank] *= straggler.slowdown
+    return drawn
 
 
 def differences(variation: Variation, cube: Cube) -> Differences:

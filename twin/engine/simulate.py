@@ -39,6 +39,8 @@ class Scales:
 EXACT = Scales()
 MOST_EVENTS = 20_000_000
 """Simulated classes × ops; each takes 24 bytes and some 10 µs."""
+MANY_CLASSES = 64
+"""Whoever simulates many jobs passes this as `most_classes`."""
 
 
 @dataclass(frozen=True)

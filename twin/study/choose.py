@@ -14,7 +14,7 @@ from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_m
 from twin.description.grid import Grid, factorizations
 from twin.description.job import Job, check_grid
 from twin.description.problems import DescriptionError, fail
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.study.search.candidates import candidates as all_candidates
 from twin.study.search.candidates import on_grid
 
@@ -23,8 +23,6 @@ LONG = 3
 """Candidates with more micro-steps than this are compared by rehearsals before any is simulated."""
 CLOSE = 1.001
 """Of these, all are simulated that the fastest rehearsal leaves behind by no more than this."""
-MOST_CLASSES = 64
-"""A candidate that folds into more classes is first tried without contention on global links."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def choose(job: Job, *, most: int = CANDIDATES,
     entered = _worth_simulating(ranked[:most])
     for number, candidate in enumerate(entered):
         progress(number, len(entered))
-        simulations.append(simulate(candidate, most_classes=MOST_CLASSES))
+        simulations.append(simulate(candidate, most_classes=MANY_CLASSES))
     simulations.sort(key=lambda s: s.step_seconds)
     # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
     while simulations[0].global_links_left_out:
@@ -100,7 +98,7 @@ def rehearsed_seconds(job: Job) -> float:
     Micro-steps are alike: what a second one adds to one, every further one adds.
     """
     one, two = (
-        simulate(_shortened(job, steps), most_classes=MOST_CLASSES).step_seconds for steps in (1, 2)
+        simulate(_shortened(job, steps), most_classes=MANY_CLASSES).step_seconds for steps in (1, 2)
     )
     return one + (job.micro_steps - 1) * (two - one)
 

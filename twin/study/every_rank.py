@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 
 from twin.description.job import Job
-from twin.engine.all_ranks import AllRanks, simulate_ranks
+from twin.engine.all_ranks import AllRanks, simulate_ranks, slowness_of_devices
 from twin.engine.report import Report, report_all_ranks
 from twin.engine.seeds import spread_of
-from twin.engine.variation import drawn_slowness
 from twin.study.parallel import in_parallel
-
-SHOWN_DEVICES = 4
-"""Ranks whose events are kept unless others are asked for: rank 0, and of all devices the
-slowest, the median and the fastest."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +44,9 @@ def simulate_every_rank(job: Job, *, seeds: int = 1, ranks: Sequence[int] | None
 
 
 def default_ranks(job: Job) -> list[int]:
-    """Return rank 0, and the slowest, the median and the fastest device."""
-    slowness = drawn_slowness(job.machine, job.ranks, job.seed)
-    for straggler in job.stragglers:
-        slowness[straggler.rank] *= straggler.slowdown
-    order = np.argsort(slowness, kind="stable")
-    chosen = [0, int(order[-1]), int(order[len(order) // 2]), int(order[0])]
-    return sorted(set(chosen))[:SHOWN_DEVICES]
+    """Return the ranks whose events are kept if none are named: rank 0, and the slowest, median and fastest device."""
+    order = np.argsort(slowness_of_devices(job, job.seed), kind="stable").tolist()
+    return sorted({0, order[-1], order[len(order) // 2], order[0]})
 
 
 def _report(task: tuple[Job, int]) -> Report:

@@ -38,18 +38,27 @@ def in_parallel(work: Callable[[Item], Answer], items: Sequence[Item], workers: 
             progress(number, len(items))
             answers.append(work(item))
         return answers
-    context = multiprocessing.get_context("forkserver")
     if chunk is None:
         chunk = max(1, min(8, len(items) // (workers * 4)))
+    with ended_like_interrupted(), pool_with_lifeline(workers) as pool:
+        for number, answer in enumerate(pool.map(work, items, chunksize=chunk)):
+            progress(number, len(items))
+            answers.append(answer)
+    return answers
+
+
+@contextmanager
+def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool whose processes end when the block fails, or whoever started them ends.
+
+    Each holds the reading end of a pipe whose writing end only the starting process has. When that
+    process closes it, or is killed, the pipe ends and the worker leaves at once.
+    """
+    context = multiprocessing.get_context("forkserver")
     lifeline, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=leave_with, initargs=(lifeline,)
-    )
+    pool = ProcessPoolExecutor(workers, context, initializer=leave_with, initargs=(lifeline,))
     try:
-        with ended_like_interrupted():
-            for number, answer in enumerate(pool.map(work, items, chunksize=chunk)):
-                progress(number, len(items))
-                answers.append(answer)
+        yield pool
     except BaseException:
         held.close()  # ends the workers now, whatever they are at
         raise
@@ -57,7 +66,6 @@ def in_parallel(work: Callable[[Item], Answer], items: Sequence[Item], workers: 
         pool.shutdown(wait=not held.closed, cancel_futures=True)
         held.close()
         lifeline.close()
-    return answers
 
 
 def leave_with(lifeline: Connection) -> None:

@@ -18,8 +18,7 @@ from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.report import report
-from twin.engine.simulate import Simulation, simulate
-from twin.study.choose import MOST_CLASSES
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.study.parallel import in_parallel
 from twin.study.search.candidates import Candidate, candidates, unsettled
 from twin.study.search.options import Options, Varied
@@ -138,7 +137,7 @@ def search(job: Job, *, over: frozenset[Varied] = frozenset(), by: By = "simulat
         entries = _in_order(simulated(base, ranked, workers, progress))
         entries, best = _fastest_done_properly(base, entries)
     else:
-        best = simulate(ready[0].job(base), most_classes=MOST_CLASSES)
+        best = simulate(ready[0].job(base), most_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
     rest = [Entry(candidate) for candidate in found if not candidate.feasible]
     return Search(base, by, over, (*entries, *rest), best, time.perf_counter() - begin)
@@ -186,7 +185,7 @@ def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
     with _collected_at_the_end():
         for candidate in batch:
             try:
-                found.append(Figures.of(simulate(candidate.job(base), most_classes=MOST_CLASSES)))
+                found.append(Figures.of(simulate(candidate.job(base), most_classes=MANY_CLASSES)))
             except DescriptionError as error:
                 found.append("; ".join(map(str, error.problems)))
     return found
@@ -236,7 +235,7 @@ def _fastest_done_properly(base: Job, entries: list[Entry]) -> tuple[list[Entry]
 def _classes(entry: Entry) -> int | None:
     """The limit on classes with which an entry's figures came about."""
     assert entry.figures is not None
-    return None if entry.figures.global_link_contention else MOST_CLASSES
+    return None if entry.figures.global_link_contention else MANY_CLASSES
 
 
 def options_varied(search: Search) -> list[str]:

@@ -3,21 +3,17 @@
 A pool that hands out a few tasks at a time: what is in hand when a worker dies (for want of
 memory, say) is known, and tried once more by itself, so that one bad task does not take others
 with it.
-
-Each worker holds the reading end of a pipe whose writing end only the starting process has. When
-that process closes it, or is killed, the pipe ends and the worker leaves at once.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TypeVar
 
-from twin.study.parallel import leave_with
+from twin.study.parallel import pool_with_lifeline
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -54,7 +50,7 @@ def _until_broken(work: Callable[[Task], Answer], tasks: Sequence[Task], workers
                   suspects: list[Task]) -> Generator[tuple[Task, Answer], None, None]:  # fmt: skip
     """Yield answers until all are there or a worker dies; `suspects` are then the tasks in hand."""
     left = iter(tasks)
-    with _pool(workers) as pool:
+    with pool_with_lifeline(workers) as pool:
         running: dict[Future[Answer], Task] = {}
 
         def hand_out() -> None:
@@ -73,19 +69,3 @@ def _until_broken(work: Callable[[Task], Answer], tasks: Sequence[Task], workers
             if not running:
                 raise  # the pool cannot even start
             suspects += running.values()
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("forkserver")
-    lifeline, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, context, initializer=leave_with, initargs=(lifeline,))
-    try:
-        yield pool
-    except BaseException:
-        held.close()  # ends the workers now, whatever they are at
-        raise
-    finally:
-        pool.shutdown(wait=not held.closed, cancel_futures=True)
-        held.close()
-        lifeline.close()
