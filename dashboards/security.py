@@ -56,7 +56,9 @@ def guard(server: flask.Flask, settings: Settings, content_policy: str) -> None:
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             return _refuse(403, "Requests from other sites are not answered.")
-        if not settings.token or _knows(request.cookies.get(cookie_name(settings.token), ""), _cookie_value(settings)):
+        if not settings.token or _knows(
+            request.cookies.get(cookie_name(settings.token), ""), _cookie_value(settings)
+        ):
             return None
         if _knows(request.args.get("token", ""), settings.token):
             return _welcome(settings)
