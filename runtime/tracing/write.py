@@ -141,7 +141,8 @@ def write_run_trace(directory: Path, job: Job, tables: Sequence[pa.Table], clock
     }
     drawn = events.filter(pa.array(np.isin(events.column("rank").to_numpy(), list(names))))
     title = f"{job.name} on {job.ranks:,} ranks, measured"
-    page = timeline_html(drawn, names, title, [("grid", str(grid)), *map(_shown, facts.items())])
+    plain = [fact for fact in facts.items() if not isinstance(fact[1], dict)]
+    page = timeline_html(drawn, names, title, [("grid", str(grid)), *map(_shown, plain)])
     write_trace(directory, manifest, events, texts={"timeline.html": page}, overwrite=overwrite)
     return events
 

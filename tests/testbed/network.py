@@ -76,6 +76,12 @@ class Hosts:
         return changed
 
 
+def relimited(made: Hosts, host: int, share: float) -> None:
+    """Let one host's link have this share of its rate, both ways."""
+    rate = share * made.link.rate_bits_per_second
+    _limit(replace(made, link=replace(made.link, rate_bits_per_second=rate)), host, "change")
+
+
 @contextmanager
 def hosts(
     nodes: int = 4, rate_bits_per_second: float = 400e6, *, burst_bytes: int = 16_384,

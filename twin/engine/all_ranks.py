@@ -64,7 +64,8 @@ class AllRanks:
 
 
 def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | None = None,
-                   record: Sequence[int] = (), random: bool = True) -> AllRanks:  # fmt: skip
+                   record: Sequence[int] = (), random: bool = True,
+                   devices_seed: int | None = None) -> AllRanks:  # fmt: skip
     """Simulate one step with every rank on its own; grid and micro-batch must be concrete.
 
     Args:
@@ -73,6 +74,7 @@ def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | N
         nominal: the folded simulation of the same job, if there is one already.
         record: ranks whose events are kept.
         random: whether anything is drawn at all.
+        devices_seed: of the devices' speeds, so that several steps are of the same devices; `seed` if None.
 
     Raises:
         DescriptionError: if ranks share cores, which needs an engine that follows them in time.
@@ -83,7 +85,7 @@ def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | N
     seed = job.seed if seed is None else seed
     nominal = nominal or simulate(job, most_classes=MANY_CLASSES)
     cube = Cube.of(job.concrete_grid)
-    variation = drawn(job, cube, seed) if random else undrawn(nominal, cube)
+    variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
     # with nothing random the shares of the folded simulation are exact as they are
@@ -106,11 +108,12 @@ def undrawn(nominal: Simulation, cube: Cube) -> Variation:
     return Variation(cube.laid_out(nominal.slowness[nominal.partition.rank_class]))
 
 
-def drawn(job: Job, cube: Cube, seed: int) -> Variation:
+def drawn(job: Job, cube: Cube, seed: int, devices_seed: int | None = None) -> Variation:
     """Draw device speeds and the factors of all ops."""
+    devices = seed if devices_seed is None else devices_seed
     machine, ranks = job.machine.variation, cube.ranks
     return Variation(
-        cube.laid_out(slowness_of_devices(job, seed)),
+        cube.laid_out(slowness_of_devices(job, devices)),
         Factors.draw(float(machine.compute_jitter or 0.0), ranks, seed, COMPUTE_SALT),
         Factors.draw(float(machine.network_noise), ranks, seed, COLLECTIVE_SALT),
     )

@@ -86,6 +86,8 @@ class Outcome:
     """Mean over ranks."""
     communication_by_axis: dict[Axis, float]
     """Seconds of collectives, mean over ranks."""
+    transfer: dict[Axis, Floats]
+    """Seconds of collectives from begin to end, one value per group of the axis."""
     recorded: Recorded
 
     @property
@@ -127,7 +129,7 @@ class _Run:
         self._exposed = {axis: cube.zeros() for axis in AXES}
         self._peers = {axis: cube.zeros() for axis in AXES}
         self._host = cube.zeros()
-        self._communication = dict.fromkeys(AXES, 0.0)
+        self._transfer: dict[Axis, Floats] = {}
         self._phases: dict[str, float] = {}
         self._phase, self._since = "", 0.0
         self._latest = 0.0
@@ -203,7 +205,11 @@ class _Run:
         self.now = np.maximum(before, flow.end)
         self._exposed[stream.axis] += self.now - come
         self._peers[stream.axis] += come - before
-        self._communication[stream.axis] += float((flow.end - flow.begin).mean())
+        took = flow.end - flow.begin
+        if (known := self._transfer.get(stream.axis)) is None:
+            self._transfer[stream.axis] = took
+        else:
+            known += took
         self._latest = max(self._latest, float(flow.end.max()))
         self._at_rest(before)
         self._keep(self._record.end, op)
@@ -270,6 +276,10 @@ class _Run:
             peers=self._peers,
             host=self._host,
             compute_by_phase=self._phases,
-            communication_by_axis=self._communication,
+            communication_by_axis={
+                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0
+                for axis in AXES
+            },
+            transfer=self._transfer,
             recorded=Recorded(recorded.start.T, recorded.end.T, recorded.arrival.T),
         )

@@ -1,0 +1,37 @@
+"""Who is slow, on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from twin.show.console import make_console
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
+    from twin.study.diagnose.finding import Diagnosis
+
+
+def diagnosis(found: Diagnosis, job: Job) -> None:
+    """Print what was found, or that nothing was."""
+    console = make_console()
+    steps = f"{found.steps} step{'s' if found.steps != 1 else ''}"
+    console.print(
+        f"[bold]{escape(job.name or '')}[/] on {found.ranks:,} ranks ({job.concrete_grid}): {steps}, median "
+        f"{found.step_seconds:.4g} s; a healthy one takes {found.expected_seconds:.4g} s by the twin\n"
+    )
+    if found.healthy:
+        console.print("[bold green]nothing found[/]: no rank, host, link or axis stands out")
+    else:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name, justify in (("", "left"), ("confidence", "right"), ("mended, a step is shorter by", "right")):
+            table.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich's literals
+        for each in found.findings:
+            saved = "" if each.saved_share is None else f"{100 * each.saved_share:.1f} %"
+            table.add_row(f"[bold red]{escape(each.text)}[/]\n  [dim]{escape(each.evidence)}[/]",
+                          f"{100 * each.confidence:.1f} %", saved)  # fmt: skip
+        console.print(table)
+    for note in found.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")

@@ -1,0 +1,135 @@
+"""Name the culprit: what one finding explains is no evidence for another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from twin.description.job import Job
+from twin.description.load import load_job
+from twin.description.problems import fail
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.study.compare.side import Side, read_side
+from twin.study.diagnose.axes import slow_axes
+from twin.study.diagnose.devices import LEAST_RANKS, slow_devices
+from twin.study.diagnose.expected import Expected, expected, from_reference
+from twin.study.diagnose.finding import CERTAIN, Diagnosis
+from twin.study.diagnose.links import slow_links
+from twin.study.diagnose.loading import slow_loading
+from twin.study.diagnose.observed import Ints, Observed, from_side, groups_of_ranks
+from twin.study.diagnose.probe import Probe, read_probe
+from twin.study.diagnose.worth import worth
+
+FEW_HOSTS = 8
+FEW_STEPS = 3
+
+
+def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None = None,
+             reference: Observed | None = None) -> Diagnosis:  # fmt: skip
+    """Look for every kind of culprit in turn.
+
+    A rank without its share of the processor is slow in compute, and its messages are late too: so
+    devices come first, and links are judged without them. What a slow link explains is not told again as a
+    slow axis.
+
+    Args:
+        observed: what the run took.
+        job: what it ran, on the machine as it should be.
+        should: what the twin says that a healthy step takes.
+        probe: how fast messages between its hosts were.
+        reference: an earlier, healthy run on the same ranks.
+    """
+    loading = [each for each in slow_loading(observed) if each.confidence >= CERTAIN]
+    devices = slow_devices(observed, reference)
+    slow = {rank for each in devices for rank in each.ranks}
+    usual = should if reference is None else from_reference(reference)
+    links = slow_links(observed, usual, nic_of_rank(job), probe, slow)
+    axes = [] if links else slow_axes(observed, should, _beside(observed, slow))
+    found = [
+        worth(each, observed, job, should.step_seconds)
+        for each in (*devices, *loading, *links, *axes)
+    ]
+    found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
+    return Diagnosis(
+        tuple(found), tuple(_notes(observed, probe)), len(observed.step_seconds), observed.grid.ranks,
+        float(np.median(observed.step_seconds)), should.step_seconds,
+    )  # fmt: skip
+
+
+def diagnose_trace(
+    path: Path, machine: str | None = None, reference: Path | None = None
+) -> tuple[Diagnosis, Job]:
+    """Read a trace and diagnose it.
+
+    `machine` (a name or a file) is taken in place of the trace's own; `reference` is the trace of an
+    earlier run on the same ranks. Raises DescriptionError if a trace is damaged or lacks ranks.
+    """
+    side = read_side(path, "trace")
+    job = _job(side, machine)
+    observed = from_side(side, job)
+    before = None
+    if reference is not None:
+        earlier = read_side(reference, "reference")
+        before = from_side(earlier, _job(earlier, machine))
+        if before.grid != observed.grid or not np.array_equal(
+            before.host_of_rank, observed.host_of_rank
+        ):
+            raise fail(
+                "--reference", "is of another grid, or of ranks on other hosts", str(reference)
+            )
+    return diagnose(observed, job, expectation(job), _probe(side, observed), before), job
+
+
+def _probe(side: Side, observed: Observed) -> Probe | None:
+    return read_probe(side.manifest, int(observed.host_of_rank.max()) + 1, side.origin)
+
+
+def _job(side: Side, machine: str | None) -> Job:
+    raw = dict(side.manifest["job"])
+    if machine is not None:
+        raw["machine"] = machine
+    return load_job(raw)
+
+
+def expectation(job: Job) -> Expected:
+    """Return what the twin says that a healthy step of the job takes."""
+    return expected(simulate(job, most_classes=MANY_CLASSES))
+
+
+def nic_of_rank(job: Job) -> Ints:
+    """Number the NIC that serves each rank, (ranks,); NICs of all nodes are numbered alike."""
+    devices = job.machine.devices_per_node
+    of_device = np.zeros(devices, dtype=np.int64)
+    for number, served in enumerate(job.machine.nic.devices):
+        of_device[list(served)] = number
+    return of_device[np.arange(job.ranks) % devices]
+
+
+def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
+    """Ranks that share a group with a slow one: inside collectives they wait for it."""
+    found = set(slow)
+    if slow:
+        for axis in observed.axes:
+            group = groups_of_ranks(observed.grid, axis)
+            found |= set(np.flatnonzero(np.isin(group, group[list(slow)])).tolist())
+    return found
+
+
+def _notes(observed: Observed, probe: Probe | None) -> list[str]:
+    """What could not be looked at, or only badly."""
+    notes, hosts = [], len(np.unique(observed.host_of_rank))
+    if observed.grid.ranks < LEAST_RANKS:
+        notes.append(f"{observed.grid.ranks} ranks are too few to tell which of them is slow")
+    if observed.loading is None:
+        notes.append("the trace does not say how long data took to load")
+    if probe is None and 1 < hosts <= FEW_HOSTS:
+        notes.append(
+            f"{hosts} hosts that did not probe their links: collectives alone may not tell whose is slow"
+        )
+    if (steps := len(observed.step_seconds)) < FEW_STEPS:
+        notes.append(
+            f"only {steps} step{'s' if steps > 1 else ''}; with more, chance is told better from cause"
+        )
+    return notes
