@@ -20,15 +20,16 @@ from typing import Any, Literal, TypeVar
 from twin.description.problems import DescriptionError, fail
 from twin.trace.store import CLASSES, EVENTS, MANIFEST, Trace, read_manifest, read_trace
 
-Kind = Literal["predicted", "measured", "search", "study"]
-RANKING, STUDY = "ranking.json", "study.json"
+Kind = Literal["predicted", "measured", "search", "study", "watch"]
+Head = Literal["search", "study", "watch"]
+RANKING, STUDY, WATCH = "ranking.json", "study.json", "watch.json"
 MOST_DEPTH, MOST_DIRECTORIES, MOST_ENTRIES = 5, 20_000, 2_000
 MOST_JSON_BYTES = 64 << 20
 NAME_LENGTH = 12
 MOST_CACHED = 8
 Value = TypeVar("Value")
-HEADS: tuple[tuple[str, Literal["search", "study"] | None], ...] = (
-    (MANIFEST, None), (RANKING, "search"), (STUDY, "study"),
+HEADS: tuple[tuple[str, Head | None], ...] = (
+    (MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"),
 )  # fmt: skip
 """The file that tells what a directory is, and what that is; a run's manifest says it itself."""
 
@@ -142,9 +143,7 @@ class Catalog:
             return known[1]
         return None
 
-    def _read(
-        self, path: Path, file: Path, kind: Literal["search", "study"] | None, changed: float
-    ) -> Entry:
+    def _read(self, path: Path, file: Path, kind: Head | None, changed: float) -> Entry:
         label = str(path.relative_to(self._root)) or path.name
         name = hashlib.sha256(label.encode()).hexdigest()[:NAME_LENGTH]
         try:

@@ -18,8 +18,10 @@ MOST_RANKS = 1 << 20
 LABELS = {
     "compute_seconds": "compute", "slowness": "slowness of the device",
     "end_seconds": "end of the last op", "host_seconds": "waiting for the host",
+    "loading_seconds": "loading data",
     **{f"exposed_{axis}_seconds": f"exposed communication, {axis}" for axis in AXES},
     **{f"peers_{axis}_seconds": f"waiting for the last member, {axis}" for axis in AXES},
+    **{f"transfer_{axis}_seconds": f"collectives from the last arrival on, {axis}" for axis in AXES},
 }  # fmt: skip
 
 
@@ -45,6 +47,8 @@ def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
 
     def made() -> RankTable:
         grid = grid_of(entry)
+        if entry.kind == "watch":
+            return _from_watch(entry, grid)
         path = catalog.file(entry, RANKS)
         if path.is_file():
             return _read(entry, grid, path.as_posix())
@@ -75,6 +79,22 @@ def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
     return RankTable(grid, figures, grid.ranks)
 
 
+def _from_watch(entry: Entry, grid: Grid) -> RankTable:
+    """Read what a watched run wrote last."""
+    said, figures = entry.head.get("figures"), {}
+    for name in LABELS:
+        values = said.get(name) if isinstance(said, dict) else None
+        if values is None:
+            continue
+        numbers = isinstance(values, list) and all(isinstance(v, int | float) for v in values)
+        if not numbers or len(values) != grid.ranks:
+            raise fail(f"{entry.label}: figures.{name}", f"expected {grid.ranks} numbers")
+        figures[name] = np.array(values, dtype=np.float64)
+    if not figures:
+        raise fail(f"{entry.label}: figures", "has none that is known")
+    return RankTable(grid, figures, grid.ranks)
+
+
 def _from_events(events: Events, grid: Grid) -> RankTable:
     """Add up events rank by rank; the mean over steps."""
     steps = max(len(events.steps), 1)
@@ -96,6 +116,8 @@ def _from_events(events: Events, grid: Grid) -> RankTable:
         chosen = events.kind.are("collective") & events.axis.are(axis)
         waits = events.kind.are("wait") & events.axis.are(axis)
         if chosen.any():
+            took = (events.end_ns - events.start_ns)[chosen] / 1e9
+            add(f"transfer_{axis}_seconds", chosen, took)
             add(f"exposed_{axis}_seconds", waits, (events.end_ns - events.start_ns)[waits] / 1e9)
             late = np.maximum(events.start_ns - events.arrival_ns, 0)[chosen] / 1e9
             add(f"peers_{axis}_seconds", chosen, late)

@@ -14,6 +14,7 @@ from hashlib import sha256
 from urllib.parse import urlencode, urlsplit
 
 import flask
+from dash.exceptions import DependencyException
 from werkzeug.wrappers import Response
 
 from dashboards.settings import Settings
@@ -63,6 +64,11 @@ def guard(server: flask.Flask, settings: Settings, content_policy: str) -> None:
         if _knows(request.args.get("token", ""), settings.token):
             return _welcome(settings)
         return _refuse(403, "Open the address that `fourfold dashboard` printed, with its token.")
+
+    @server.errorhandler(DependencyException)
+    def missing(_error: DependencyException) -> Response:
+        """Answer for a script that there is not; Dash raises, which would be an error of the server."""
+        return _refuse(404, "There is no such file.")
 
     @server.after_request
     def mark(response: Response) -> Response:

@@ -1,8 +1,8 @@
 """The runtime's commands: `fourfold train`, `data`, `export`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
-and hands it what only the twin can do: resolving `auto` in a job, and making a machine of
-measurements. Nothing here imports torch before it is needed.
+and hands it what only the twin can do: resolving `auto` in a job, making a machine of
+measurements, and saying who is slow in a running job. Nothing here imports torch before it is needed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from runtime.environment import Process
     from runtime.options import TrainOptions
     from runtime.tracing.wanted import TraceWanted
+    from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
 
 # Commands import what they need when they run, so that --help is instant.
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 Resolve = Callable[["Job"], "Job"]
 
 
-def register(app: typer.Typer, resolve: Resolve, fit: Fit) -> None:
+def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> None:
     """Add the runtime's commands to the command line."""
     from runtime.calibration.command import calibrate
     from runtime.checkpoint.command import export
     from runtime.data.command import data
     from runtime.recorder.command import record
 
-    app.command()(_train(resolve))
+    app.command()(_train(resolve, ask_of))
     app.command()(data)
     app.command()(export)
     app.command()(calibrate(fit))
     app.command()(record(resolve))
 
 
-def _train(resolve: Resolve) -> Callable[..., None]:
+def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     def train(
         job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")],
         overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the "
@@ -54,20 +55,30 @@ def _train(resolve: Resolve) -> Callable[..., None]:
         trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this "
                                                    "directory.")] = None,
         trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")] = "3-5",
+        watch: Annotated[int | None, typer.Option(metavar="N", min=10, help="Every N steps, look for a slow rank, host, "
+                                                  "link or axis; warn, and write alerts.jsonl.")] = None,
+        restarts: Annotated[int, typer.Option("--restarts", metavar="K", min=0, help="With --ranks: start all ranks "
+                                              "again after a failure, so many times.")] = 0,
         slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's "
                                                 "machine, and stop.")] = False,
     ) -> None:  # fmt: skip
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.environment import from_environment
         from runtime.options import read_options
+        from runtime.survive.signals import hold
+        from runtime.watch.wanted import WatchWanted
         from twin.description.load import load_job
 
         described = load_job(job, overrides or [])
         options = read_options(described.train, job.parent)
         process = from_environment(os.environ)
         if not slurm:
-            _check_ranks(described, ranks, process)
-        described = resolve(described)
+            _check_ranks(described, ranks, restarts, process, options, force=force)
+        if process.launcher != "alone":
+            hold()  # before any thread is started
+        here = process.ranks if process.launcher != "alone" else ranks or described.ranks
+        if here == described.ranks or not options.elastic:
+            described = resolve(described)  # else the ranks choose together
         if slurm:
             from runtime.slurm import script
 
@@ -76,22 +87,28 @@ def _train(resolve: Resolve) -> Callable[..., None]:
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, force=force)
         need_torch("train")
-        if process.launcher == "alone" and described.ranks > 1:
+        if process.launcher == "alone" and (here > 1 or restarts):
             from runtime.local import run_ranks
             from runtime.options import settled
 
             arguments = ["train", str(job), "--out", str(out)]
-            for override in (*(overrides or []), *settled(described)):
+            for override in (
+                *(overrides or []),
+                *(settled(described) if here == described.ranks else ()),
+            ):
                 arguments += ["--set", override]
             arguments += ["--force"] if force else []
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
-            raise typer.Exit(run_ranks(arguments, described.ranks))
-        _train_here(described, options, out, wanted, process, force=force)
+            arguments += ["--watch", str(watch)] if watch else []
+            raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))
+        looking = WatchWanted(watch, ask_of) if watch else None
+        _train_here(described, options, out, wanted, looking, process, resolve, force=force)
 
     return train
 
 
-def _check_ranks(job: Job, ranks: int | None, process: Process) -> None:
+def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, options: TrainOptions, *,
+                 force: bool) -> None:  # fmt: skip
     from twin.description.problems import fail
 
     if process.launcher != "alone":
@@ -101,13 +118,19 @@ def _check_ranks(job: Job, ranks: int | None, process: Process) -> None:
                 f"the ranks are started by {process.launcher} already; leave it out",
                 ranks,
             )
+        if restarts:
+            raise fail("--restarts", f"the ranks are started by {process.launcher}, which starts them again "
+                       "if told to (torchrun --max-restarts, sbatch --requeue); leave it out", restarts)  # fmt: skip
+        if force and options.elastic and process.launcher == "torchrun":
+            raise fail("--force", "torchrun does not say whether it starts an elastic run for the first time: it "
+                       "would be deleted whenever nodes come or go; delete it yourself")  # fmt: skip
         return
-    if ranks is None and job.ranks > 1:
+    if ranks is None and (job.ranks > 1 or restarts):
         raise fail("ranks", f"start the job's {job.ranks} ranks with torchrun or srun, or here with "
                    f"--ranks {job.ranks}", job.ranks)  # fmt: skip
-    if ranks not in (None, job.ranks):
-        raise fail("--ranks", f"the job has {job.ranks} ranks (grid {job.grid}); start as many, or --set ranks and "
-                   "grid too", ranks)  # fmt: skip
+    if ranks not in (None, job.ranks) and not options.elastic:
+        raise fail("--ranks", f"the job has {job.ranks} ranks (grid {job.grid}); start as many, --set ranks and "
+                   "grid too, or let the run choose a grid (train.elastic: true)", ranks)  # fmt: skip
 
 
 def _trace_wanted(
@@ -142,11 +165,16 @@ def need_torch(command: str) -> None:
 
 
 def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,
-                process: Process, *, force: bool) -> None:  # fmt: skip
+                watch: WatchWanted | None, process: Process, resolve: Resolve, *,
+                force: bool) -> None:  # fmt: skip
     """Be one rank of the run."""
+    from runtime.survive.signals import Notice
+
+    notice = Notice()
+    notice.listen()
     from runtime.plan import Plan
     from runtime.rank import run_as_rank
     from runtime.trainer import train
 
-    plan = Plan(job, options, out, trace, force=force and process.attempt == 0)
-    run_as_rank(process, lambda: train(plan, process))
+    plan = Plan(job, options, out, trace, force=force and process.attempt == 0, watch=watch)
+    run_as_rank(process, lambda: train(plan, process, notice, resolve))

@@ -20,6 +20,10 @@ class NonFiniteError(RuntimeError):
     """The loss or the gradient is not a number any more."""
 
 
+class DivergedError(NonFiniteError):
+    """The loss leaps again and again, however often the run goes back."""
+
+
 @dataclass
 class FiniteCheck:
     """A listener that notes the first op with a result that is not finite."""

@@ -12,6 +12,8 @@ from twin.description.problems import fail
 Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
 STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
 """Environment: file descriptor of the socket that rank 0's store listens on."""
+ATTEMPT = "FOURFOLD_ATTEMPT"
+"""Environment: how often `fourfold train --ranks` has started its ranks before."""
 SLURM_PORTS = 20_000, 32_768
 """Ports to choose from by job number where none is given; Linux gives those above to connections."""
 
@@ -48,7 +50,9 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
             port=_number(environment, "MASTER_PORT"),
-            attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", "0"),
+            attempt=_number(
+                environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"
+            ),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             socket=None if socket is None else int(socket),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Processes meet: the store, torch.distributed's world, devices and threads.
 
-The store's keys carry the attempt's number, so that a restart by torchrun does not read the
-addresses of dead processes. With `--ranks` the launcher opens the port and hands the open socket
+The store's keys carry the attempt's number, or where torchrun keeps the store the round's name, so that
+a restart does not read the addresses of dead processes. With `--ranks` the launcher opens the port and hands the open socket
 to rank 0: no other process can take it in between.
 """
 
@@ -18,7 +18,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from runtime.collectives import CollectiveError
 from runtime.environment import Process
+from runtime.survive.session import own_part
 from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ def open_store(process: Process, timeout_seconds: float) -> Store:
             process.address, process.port, world_size=process.ranks, is_master=keeps, timeout=wait,
             wait_for_workers=False, master_listen_fd=process.socket if keeps else None,
         )  # fmt: skip
+        if process.agent_store:
+            return own_part(store, process.rank, process.ranks, timeout_seconds)
     except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as error:
         text = str(error)
         if "EADDRINUSE" in text or "address already in use" in text.lower():
@@ -44,7 +48,9 @@ def open_store(process: Process, timeout_seconds: float) -> Store:
             "MASTER_ADDR", f"rank {process.rank} cannot reach the meeting point "
             f"{process.address}:{process.port} within {timeout_seconds:g} s ({text.splitlines()[0]})",
         ) from None  # fmt: skip
-    return PrefixStore(f"attempt{process.attempt}", store)
+    # agents of torchrun do not agree on the attempt; the store is of this attempt alone where rank 0 keeps it
+    attempt = 0 if process.launcher == "torchrun" else process.attempt
+    return PrefixStore(f"attempt{attempt}", store)
 
 
 def agree(store: Store | None, process: Process, what: str, check: Callable[[], T]) -> T:
@@ -63,7 +69,14 @@ def agree(store: Store | None, process: Process, what: str, check: Callable[[], 
         problem = str(error)
     except Exception as error:  # told to the others like any problem, so that none waits in vain
         problem, defect = f"{type(error).__name__}: {error}", error
-    verdict = _verdict(store, process, what, problem)
+    verdict: list[str] = []
+    try:
+        verdict = _verdict(store, process, what, problem)
+    except RuntimeError as lost:  # of torch's store
+        if defect is None:
+            reason = str(lost).strip().split("\n")[0]
+            raise CollectiveError(f"rank {process.rank}: not all ranks came ({what}): one has probably died, or "
+                                  f"hangs ({reason})") from None  # fmt: skip
     if defect is not None:
         raise defect
     if verdict:

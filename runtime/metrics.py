@@ -6,9 +6,12 @@ import re
 import resource
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from runtime.context import Context
+from runtime.step import StepFigures
 from twin.description.job import Job
 from twin.trace.metrics import model_flops
 
@@ -60,3 +63,17 @@ def peak_memory_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def step_line(context: Context, step: int, figures: StepFigures, rate: float, seconds: float) -> dict[str, Any]:  # fmt: skip
+    """Everything that is written down of a step (counted from 0) that took so long, at this learning rate."""
+    job, device = context.job, context.device
+    known = device.type == "cuda" and is_described(job, torch.cuda.get_device_name(device))
+    fast = speed(job, seconds, peak_known=known)
+    return {
+        "step": step, "loss": float(figures.loss), "gradient_norm": float(figures.gradient_norm),
+        "learning_rate": rate, "tokens": (step + 1) * job.tokens_per_step, "seconds": seconds,
+        "tokens_per_second": fast.tokens_per_second,
+        "model_flops_per_second": fast.model_flops_per_second,
+        "model_flops_utilisation": fast.utilisation, "memory_bytes": peak_memory_bytes(device),
+    }  # fmt: skip

@@ -1,13 +1,15 @@
 """Figures of every step on disk: a line of JSON each, and TensorBoard if wanted.
 
 Lines of steps have `step`, counted from 0; lines of evaluations have `after_steps`, how many steps
-came before them.
+came before them; where a run went back there is a line with `from_step` and `to_step`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,28 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 
 
-class MetricsFile:
-    """`metrics.jsonl`; a run that goes on after `done` steps first cuts what it will write again."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-    def __init__(self, folder: Path, done: int, steps: int) -> None:
+
+class MetricsFile:
+    """`metrics.jsonl`; a run that goes on after `done` steps first cuts what it will write again.
+
+    Lines that find no space on the disk are kept and written when there is some.
+    """
+
+    def __init__(self, folder: Path, done: int, steps: int, *, again: bool = True) -> None:
         self.path = folder / METRICS
         self._done = done
-        self._again = done in (0, steps)
+        self._again = again and done in (0, steps)
         """Whether the evaluation at this very point is made again: the first one, or the last."""
+        self._pending = b""
+        self._warned = False
         try:
             kept = [line for line in self._lines() if self._stays(line)]
             temporary = self.path.with_suffix(".tmp")
             temporary.write_text("".join(kept), encoding="utf-8")
             temporary.replace(self.path)
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = self.path.open("ab", buffering=0)
         except OSError as error:
             raise self._problem(error) from None
 
@@ -48,24 +58,40 @@ class MetricsFile:
     def _stays(self, line: str) -> bool:
         try:
             figures = json.loads(line)
+            if "to_step" in figures:
+                return bool(figures["to_step"] <= self._done)
             if "after_steps" in figures:
                 return bool(figures["after_steps"] + self._again <= self._done)
             return bool(figures["step"] < self._done)
         except (ValueError, TypeError, KeyError):
             return False  # no line of ours
 
+    def losses(self, most: int) -> list[tuple[int, float]]:
+        """Return (step, loss in nats) of the last steps written."""
+        lines = [json.loads(line) for line in self._lines()]
+        return [(line["step"], line["loss"]) for line in lines if "step" in line][-most:]
+
     def write(self, figures: Mapping[str, Any]) -> None:
         """Append one line."""
+        self._pending += json.dumps(figures, allow_nan=False).encode() + b"\n"
         try:
-            self._file.write(json.dumps(figures, allow_nan=False) + "\n")
-            self._file.flush()
+            self._flush()
         except OSError as error:
-            raise self._problem(error) from None
+            if error.errno not in NO_SPACE:
+                raise self._problem(error) from None
+            if not self._warned:
+                print(f"fourfold: {self.path}: {error.strerror}; lines are kept until there is space", file=sys.stderr)  # noqa: T201  # fmt: skip
+            self._warned = True
+
+    def _flush(self) -> None:
+        while self._pending:
+            self._pending = self._pending[self._file.write(self._pending) :]
+        self._warned = False
 
     def close(self) -> None:
         """Write everything to disk."""
         try:
-            self._file.flush()
+            self._flush()
             os.fsync(self._file.fileno())
             self._file.close()
         except OSError as error:

@@ -150,6 +150,7 @@ class Optimizer:
         """Put both moments of this rank's part back, as they were after so many steps."""
         for name, flat in moments.items():
             self._moments[name].copy_(flat)
+        self.stopped.zero_()
         self._attach(steps)
 
     def _attach(self, steps: int) -> None:

@@ -56,6 +56,23 @@ class Checkpointing(Spec):
     """Steps between checkpoints; 0: only at the end."""
     keep: Positive = 3
     """So many of the newest are kept."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
+    """How long ranks wait for the slowest disk among them."""
+    memory_every: Count = 0
+    """Steps between copies in the memory of two hosts; 0: none."""
+    memory_directory: str = "/dev/shm"
+    """A file system in memory, on every host."""
+
+
+class Rollback(Spec):
+    """When training goes back to a checkpoint, and on without the batches that did it."""
+
+    spike: Annotated[float, Field(gt=0, le=1000)] = 3.0
+    """A loss is a spike if it exceeds the median of those before by more than so many deviations."""
+    window: Annotated[int, Field(ge=4, le=10_000, strict=True)] = 50
+    """So many losses are looked back at."""
+    most: Annotated[int, Field(ge=1, le=1000, strict=True)] = 3
+    """Times that a run goes back to one checkpoint; after that it is an error."""
 
 
 class GoldfishLoss(Spec):
@@ -85,6 +102,10 @@ class TrainOptions(Spec):
     optimizer: Adam = Adam()
     evaluation: Evaluation = Evaluation()
     checkpoints: Checkpointing = Checkpointing()
+    elastic: StrictBool = False
+    """Train on another grid if another number of ranks is there than the job has."""
+    rollback: Rollback | None = None
+    """Go back if the loss is no number any more, or leaps; otherwise the former is an error."""
     goldfish: GoldfishLoss | None = None
     """Goldfish loss instead of counting every target."""
     sample: Sample = Sample()
@@ -142,6 +163,9 @@ def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
         problems.append(
             Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least)
         )
+    if options.rollback is not None and options.checkpoints.keep < 2:
+        problems.append(Problem("train.checkpoints.keep", "must be at least 2 with train.rollback: the newest "
+                                "checkpoint may be one to go back from", options.checkpoints.keep))  # fmt: skip
     if problems:
         raise DescriptionError(problems)
     changes = {

@@ -17,6 +17,7 @@ from runtime.launch import choose_device
 from runtime.options import STANDARD_LIBRARY, TrainOptions
 from runtime.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
+from runtime.watch.wanted import WatchWanted
 from twin.description.job import Job
 from twin.description.problems import fail
 
@@ -31,6 +32,7 @@ class Plan:
     trace: TraceWanted | None = None
     force: bool = False
     """Begin anew where there is a run already."""
+    watch: WatchWanted | None = None
 
     def identity(self, data: DataSet) -> dict[str, Any]:
         """What must stay the same when a run is continued; grid, steps and overlap may change."""
@@ -50,9 +52,10 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     Raises DescriptionError.
     """
     job, options = plan.job, plan.options
-    if process.ranks != job.ranks:
+    if process.ranks != job.ranks and not (options.elastic and job.ranks < process.ranks):
         raise fail("ranks", f"the job wants {job.ranks} ranks ({job.concrete_grid}), but {process.ranks} "
-                   "were started; start as many, or --set ranks and grid", process.ranks)  # fmt: skip
+                   "were started; start as many, --set ranks and grid, or let the run choose a grid for "
+                   "what is there (train.elastic: true)", process.ranks)  # fmt: skip
     if job.precision == "fp16":
         raise fail("precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which "
                    "it does not have", "fp16")  # fmt: skip

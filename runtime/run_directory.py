@@ -1,11 +1,13 @@
 """The directory of a run: what makes it one, whether it may be continued, beginning anew.
 
-`run.json` says what must stay the same. Only what a run itself wrote is ever deleted.
+`run.json` says what must stay the same, and what happened that a resumed run must know. Only what a run
+itself wrote is ever deleted.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,11 @@ from twin.description.problems import fail
 RUN = "run.json"
 TEMPORARY = "run.json.tmp"
 CHECKPOINTS = "checkpoints"
-OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD)
+STOPPED = "stopped.json"
+"""There if the run was ended by a signal before its last step: which, and after how many steps."""
+ID = "id"
+"""Key of `run.json`: tells this run from one that had the directory before."""
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED)
 """What a run writes."""
 
 
@@ -59,14 +65,40 @@ def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) ->
         if force and (out / RUN).exists():
             for name in OWN:
                 _delete(out / name)
+        (out / STOPPED).unlink(missing_ok=True)
         if (out / RUN).exists():
             (out / TEMPORARY).touch()
             (out / TEMPORARY).unlink()
             return
-        (out / TEMPORARY).write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
-        (out / TEMPORARY).replace(out / RUN)
+        _write(out, {**identity, ID: secrets.token_hex(8)})
     except OSError as error:
         raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """Read `run.json` of a directory that is prepared."""
+    described: dict[str, Any] = json.loads((out / RUN).read_text(encoding="utf-8"))
+    return described
+
+
+def add_to_run(out: Path, facts: Mapping[str, Any]) -> None:
+    """Write down what a resumed run must know; raises DescriptionError if it cannot be written."""
+    try:
+        _write(out, {**read_run(out), **facts})
+    except OSError as error:
+        raise fail(str(out / RUN), f"cannot be written: {error.strerror}; make room, and run the same "
+                   "command again to go on from the last checkpoint") from None  # fmt: skip
+
+
+def mark_stopped(out: Path, signal: str, step: int) -> None:
+    """Leave word that a signal ended the run after so many steps."""
+    text = json.dumps({"signal": signal, "after_steps": step})
+    (out / STOPPED).write_text(text + "\n", encoding="utf-8")
+
+
+def _write(out: Path, described: Mapping[str, Any]) -> None:
+    (out / TEMPORARY).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (out / TEMPORARY).replace(out / RUN)
 
 
 def _delete(path: Path) -> None:

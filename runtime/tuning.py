@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -72,3 +73,22 @@ def use(context: Context, modes: dict[str, Mode], known: list[Signature]) -> Non
         mode = modes.get(str(signature))
         if mode in MODES and mode != NATURAL[signature.pass_]:
             context.gemms.modes[signature] = mode
+
+
+def settle(context: Context, model: GPT, wanted: str, before: dict[str, str], *, deterministic: bool,
+           say: Callable[[str], None]) -> dict[str, str]:  # fmt: skip
+    """Tune the products' operand modes, or use what the run used before; return what is used.
+
+    `wanted` is `train.gemm_modes`; `say` gets a line for each choice. Every rank must call it.
+    """
+    on_gpu = context.device.type == "cuda" and context.job.kernel_tuning and not deterministic
+    if wanted != "tuned" and not (wanted == "auto" and on_gpu):
+        return before
+    known = signatures(context, model)
+    if all(str(signature) in before for signature in known):  # on another grid they are not
+        use(context, before, known)  # type: ignore[arg-type]  # modes unknown to it are left out
+        return before
+    choices = tune(context, model)
+    for each in choices:
+        say(f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode")
+    return {str(choice.signature): choice.mode for choice in choices}

@@ -24,6 +24,7 @@ from twin.description.problems import DescriptionError
 
 if TYPE_CHECKING:
     from twin.description.job import Job
+    from twin.study.diagnose.watch import Watcher
 
 app = typer.Typer(
     name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
@@ -222,6 +223,13 @@ def fitted_machine(measurements: dict[str, Any]) -> str:
     return machine_from(measurements)
 
 
+def watcher(job: Job) -> Watcher:
+    """Say who is slow in a running job; the runtime's part of the command line is handed this."""
+    from twin.study.diagnose.watch import Watcher
+
+    return Watcher(job)
+
+
 @cache
 def application() -> typer.Typer:
     """All commands: the twin's own, and those that other packages of Fourfold bring by entry point."""
@@ -229,7 +237,7 @@ def application() -> typer.Typer:
 
     register(app)
     for point in entry_points(group="fourfold.commands"):
-        point.load()(app, resolve, fitted_machine)
+        point.load()(app, resolve, fitted_machine, watcher)
     return app
 
 

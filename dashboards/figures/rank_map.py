@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -9,14 +11,15 @@ from dashboards.events import Floats
 from dashboards.parts import finished
 from twin.description.grid import Grid
 
+FEW = 16
 MOST_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 
 
-def rank_map(values: Floats, grid: Grid, label: str) -> go.Figure:
+def rank_map(values: Floats, grid: Grid, label: str, culprits: Sequence[int] = ()) -> go.Figure:
     """Draw (data, z) downwards and (y, x) across; customdata is the rank.
 
-    `values` are (ranks,), NaN where nothing is known.
+    `values` are (ranks,), NaN where nothing is known; `culprits` are marked.
     """
     rows, columns = grid.data * grid.z, grid.y * grid.x
     ranks = np.arange(grid.ranks).reshape(rows, columns)
@@ -30,9 +33,25 @@ def rank_map(values: Floats, grid: Grid, label: str) -> go.Figure:
             "rank %{customdata}<br>%{z:.5g}<extra></extra>",
         )
     )  # fmt: skip
-    figure.update_xaxes(title=f"y × x ({grid.y} × {grid.x}), x fastest")
-    figure.update_yaxes(title=f"data × z ({grid.data} × {grid.z}), z fastest", autorange="reversed")
+    if culprits:
+        row, column = np.divmod(np.array(culprits), columns)
+        figure.add_scatter(
+            x=column, y=row, mode="markers", name="named by the diagnosis", customdata=list(culprits),
+            marker={"symbol": "x-thin", "size": 16, "line": {"width": 3, "color": "#D55E00"}},
+            hovertemplate="rank %{customdata} is named by the diagnosis<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title=f"y × x ({grid.y} × {grid.x}), x fastest", dtick=_tick(columns))
+    figure.update_yaxes(
+        title=f"data × z ({grid.data} × {grid.z}), z fastest",
+        autorange="reversed",
+        dtick=_tick(rows),
+    )
     return finished(figure)
+
+
+def _tick(count: int) -> int | None:
+    """Whole numbers only, where few would also be halved."""
+    return 1 if count <= FEW else None
 
 
 def _place(grid: Grid, rank: int) -> str:

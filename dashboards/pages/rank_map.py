@@ -10,15 +10,18 @@ import numpy as np
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
+from dashboards.diagnosis import Shown, diagnosis_of
 from dashboards.figures.rank_map import rank_map, spread
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import aria, card, graph, table, with_table
 from dashboards.query import query_of
 from dashboards.rank_table import LABELS, RankTable, rank_table_of
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
 
 MAP = "rank-map"
 WORST = 12
+LOOK_MILLISECONDS = 5000
+"""How often a running job's alerts are looked for."""
 
 
 def shown(context: Context, query: Query) -> Component:
@@ -36,11 +39,13 @@ def shown(context: Context, query: Query) -> Component:
         f"{entry.label}: {label} of {len(known):,} of {found.grid.ranks:,} ranks; median {np.median(known):.5g}, "
         f"largest {known.max():.5g} on rank {int(np.nanargmax(values)):,}."
     )
+    who = diagnosis_of(context.catalog, entry)
     return html.Div([
+        diagnosis_card(who),
         card("Every rank", summary,
              dmc.Select(id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs",
                         **aria("figure")),
-             with_table(graph(MAP, rank_map(values, found.grid, label), label=summary, height=520),
+             with_table(graph(MAP, rank_map(values, found.grid, label, who.ranks), label=summary, height=520),
                         table("rank-table", rows(found, list(np.argsort(-np.nan_to_num(values, nan=-1.0)))[:2000]))),
              dmc.Text("Choose a rank to see its timeline.", size="sm")),
         dmc.SimpleGrid([
@@ -50,7 +55,29 @@ def shown(context: Context, query: Query) -> Component:
                  table("axis-means", axis_means(found, name), height=300)),
         ], cols={"base": 1, "lg": 2}),
         dcc.Location(id="rank-leads", refresh="callback-nav"),
+        dcc.Location(id="rank-again", refresh=True),
+        dcc.Store(id="rank-changed", data=entry.changed),
+        dcc.Interval(id="rank-look", interval=LOOK_MILLISECONDS, disabled=entry.kind != "watch"),
     ])  # fmt: skip
+
+
+def diagnosis_card(who: Shown) -> Component:
+    """Say who is slow, if anybody."""
+    notes = [dmc.Text(note, size="sm", c="dimmed") for note in who.notes]
+    if who.why_not:
+        return html.Div(
+            dmc.Text(who.why_not, size="sm", c="dimmed"), style={"marginBottom": "12px"}
+        )
+    if not who.findings:
+        return card("Diagnosis", "Nothing found: no rank, host, link or axis stands out.", *notes)
+    alerts = [
+        dmc.Alert([dmc.Text(each.evidence, size="sm")], title=f"{each.text} ({100 * each.confidence:.1f} % sure)",
+                  color="red", variant="light", mb="xs")
+        for each in who.findings
+    ]  # fmt: skip
+    count = len(who.findings)
+    return card("Diagnosis", f"{count} finding{'s' if count > 1 else ''}; ranks that are named are crossed.", *alerts,
+                *notes)  # fmt: skip
 
 
 def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
@@ -104,6 +131,17 @@ def register(app: Dash, context: Context) -> None:
         if figure and figure != query.get("figure"):
             return f"{prefix}/ranks?{urlencode({**query, 'figure': figure})}"
         return no_update
+
+    @app.callback(
+        Output("rank-again", "href"), Input("rank-look", "n_intervals"), State("rank-changed", "data"),
+        State("address", "search"), State("address", "pathname"), prevent_initial_call=True,
+    )  # fmt: skip
+    def look(_times: int, known: float, search: str | None, path: str) -> Any:
+        try:
+            changed = context.catalog.entry(query_of(search).get("run", "")).changed
+        except DescriptionError:
+            return no_update
+        return no_update if changed == known else f"{path}{search or ''}"
 
 
 PAGE = Page("/ranks", "Rank map", shown, register, needs="run,other")

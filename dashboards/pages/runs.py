@@ -118,6 +118,7 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
         found += [("Verdict", "/verdict", both), ("Timeline of both", "/timeline", both)]
     elif runs:
         found += [("Timeline", "/timeline", {"run": runs[0].name}),
+                  ("Rank map", "/ranks", {"run": runs[0].name}),
                   ("Communication", "/communication", {"run": runs[0].name}),
                   ("Memory", "/memory", {"run": runs[0].name}),
                   ("What if", "/whatif", {"run": runs[0].name})]  # fmt: skip
@@ -126,6 +127,7 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
         for e in entries
         if e.kind == "search"
     ]
+    found += [("Rank map", "/ranks", {"run": e.name}) for e in entries if e.kind == "watch"]
     found += [("Scaling", "/scaling", {"run": e.name}) for e in entries if e.kind == "study"]
     return found
 

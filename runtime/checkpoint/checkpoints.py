@@ -13,10 +13,11 @@ import json
 import shutil
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
@@ -38,12 +39,17 @@ from runtime.optimizer import Optimizer
 from twin.description.grid import Grid
 from twin.description.problems import DescriptionError, Problem, fail
 
+T = TypeVar("T")
 TIMEOUT_SECONDS = 1800.0
 """How long ranks wait for the slowest disk among them."""
 REMEDIES = {
     errno.ENOSPC: "free space there", errno.EDQUOT: "raise the quota there",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
 }  # fmt: skip
+
+
+class NoSpaceError(DescriptionError):
+    """A checkpoint found no space on the disk, or no quota: a later one may."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class Checkpoints:
         """Wait for the checkpoint being written, if there is one.
 
         Raises on every rank, if it could not be written: DescriptionError with the reason and the
-        remedy, CollectiveError if a peer died. Earlier checkpoints stay as they are.
+        remedy (NoSpaceError for want of space), CollectiveError if a peer died. Earlier checkpoints stay as they are.
         """
         job, self._job = self._job, None
         if job is None or job.thread is None:
@@ -173,6 +179,21 @@ class Checkpoints:
             if isinstance(cause, OSError):
                 return _not_written(self.root, cause, f"rank {rank}: ")
         return RuntimeError(str(error))
+
+    def newest_step(self, at_most: int) -> int | None:
+        """Return the step of the newest checkpoint that is not of after `at_most` steps, on every rank."""
+        steps = self._team.from_first(
+            lambda: [directory.step_of(p) for p in directory.newest_first(self.root)]
+        )
+        return next((step for step in steps if step <= at_most), None)
+
+    def discard_after(self, step: int) -> None:
+        """Delete the checkpoints of later steps; none may be being written."""
+        self._team.from_first(lambda: directory.discard_after(self.root, step))
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return on every rank what rank 0 made; its errors are raised on every rank."""
+        return self._team.from_first(make)
 
     def load_latest(self, context: Context, optimizer: Optimizer | None = None) -> Loaded | None:
         """Load the newest checkpoint that is whole, on whatever grid it was saved.
@@ -226,5 +247,6 @@ class Checkpoints:
 def _not_written(root: Path, error: OSError, where: str = "") -> DescriptionError:
     remedy = REMEDIES.get(error.errno or 0)
     remedy = f"{remedy}, or choose another directory" if remedy else "choose another directory"
-    return fail(str(root), f"checkpoint cannot be written: {where}{error.strerror}; {remedy}; "
-                           "earlier checkpoints are as they were")  # fmt: skip
+    problem = Problem(str(root), f"checkpoint cannot be written: {where}{error.strerror}; {remedy}; "
+                                 "earlier checkpoints are as they were")  # fmt: skip
+    return (NoSpaceError if error.errno in REMEDIES else DescriptionError)([problem])

@@ -83,9 +83,20 @@ def retain(newest: Path, keep: int, useless: Collection[Path]) -> None:
     complete = [p for p in newest_first(newest.parent) if step_of(p) <= step_of(newest)]
     kept = [path for path in complete if path not in useless][:keep]
     for path in complete[complete.index(kept[-1]) + 1 :]:
-        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        path.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        _delete(path)
+
+
+def discard_after(root: Path, step: int) -> None:
+    """Delete the complete checkpoints of later steps."""
+    for path in newest_first(root):
+        if step_of(path) > step:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def sync_directory(path: Path) -> None:

@@ -22,7 +22,7 @@ from runtime.checkpoint import directory
 from runtime.checkpoint.fit import check_full_model
 from runtime.checkpoint.manifest import MANIFEST, Manifest, SavedTensor, read_manifest
 from runtime.checkpoint.pieces import MOST_CHUNK, Range, rectangles
-from runtime.checkpoint.storage import read_chunk
+from runtime.checkpoint.storage import check_chunk, read_chunk
 from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError, write_tensors
 from runtime.context import Context
 from twin.description.problems import fail
@@ -116,6 +116,8 @@ class _Files:
 
     def full(self, saved: SavedTensor) -> torch.Tensor:
         """Put a full tensor together."""
+        for chunk in saved.chunks:  # no size that a manifest claims makes us allocate it
+            check_chunk(self._file(chunk.file), chunk, saved.dtype)
         values = torch.empty(saved.shape, dtype=DTYPES[saved.dtype])
         for chunk in saved.chunks:
             place = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes, strict=True))

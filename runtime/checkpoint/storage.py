@@ -175,13 +175,18 @@ class Reader(StorageReader):
         return future
 
 
-def read_chunk(file: TensorFile, chunk: Chunk, dtype: str) -> torch.Tensor:
-    """Read a chunk; raises UnusableFileError if it is not what the manifest says."""
+def check_chunk(file: TensorFile, chunk: Chunk, dtype: str) -> None:
+    """Raise UnusableFileError if a file does not hold a chunk as the manifest says."""
     entry = file.entries.get(chunk.key)
     if entry is None or (entry.dtype, entry.shape) != (dtype, chunk.sizes):
         raise UnusableFileError(
             file.path, f"does not hold {chunk.key} as {dtype} {list(chunk.sizes)}"
         )
+
+
+def read_chunk(file: TensorFile, chunk: Chunk, dtype: str) -> torch.Tensor:
+    """Read a chunk; raises UnusableFileError if it is not what the manifest says."""
+    check_chunk(file, chunk, dtype)
     values, crc32 = file.read(chunk.key)
     if crc32 != chunk.crc32:
         raise UnusableFileError(file.path, f"is corrupted: checksum of {chunk.key} does not fit")

@@ -79,8 +79,8 @@ class Pool:
     would keep both cores of a small machine busy.
     """
 
-    def __init__(self, size: int = SIZE) -> None:
-        self._size = size
+    def __init__(self, size: int = SIZE, most_seconds: float = 90.0) -> None:
+        self._size, self._most_seconds = size, most_seconds
         self._fork = multiprocessing.get_context("forkserver")
         # children are forked from a process that has imported what all of them need
         self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.trainer"])
@@ -118,7 +118,7 @@ class Pool:
             pipe.send((task, arguments))
         answers = []
         for rank, pipe in enumerate(self.pipes[:ranks]):
-            if not pipe.poll(90):
+            if not pipe.poll(self._most_seconds):
                 raise TimeoutError(f"rank {rank} does not answer: {task} {arguments}")
             answers.append(pipe.recv())
         failed = [f"rank {r}:\n{text}" for r, (fine, text) in enumerate(answers) if not fine]

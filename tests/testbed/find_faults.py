@@ -24,6 +24,7 @@ from tests.testbed.faults import KINDS, Fault, drawn, injected, limited, no_limi
 from tests.testbed.launch import run_ranks
 from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.scenarios import RATE, SCENARIOS, grids
+from twin.study.diagnose.diagnose import diagnose_trace
 
 HOSTS, PER_HOST = 4, 2
 FIRST_STEP, LAST_STEP = 2, 9
@@ -98,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--machine", type=Path, required=True, help="the calibrated machine file")
     parser.add_argument("--out", type=Path, default=Path("testbed-faults"))
     parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--judge-only", action="store_true", help="of runs that are there")
     parser.add_argument("--kinds", default=",".join(KINDS), help="only faults of these kinds")
     parser.add_argument("--seed", type=int, default=0, help="number of the first run")
     chosen = parser.parse_args(arguments)
@@ -111,12 +113,42 @@ def main(arguments: list[str] | None = None) -> int:
         number for number in range(chosen.seed, chosen.seed + chosen.runs)
         if drawn(number, HOSTS, PER_HOST).kind in kinds
     ]  # fmt: skip
-    faults = run_all(numbers, chosen.machine.resolve(), out)
-    (out / "faults.json").write_text(
-        json.dumps({f"run{n:03d}": fault.as_json() for n, fault in faults.items()}, indent=1),
-        encoding="utf-8",
-    )
+    if not chosen.judge_only:
+        run_all(numbers, chosen.machine.resolve(), out)
+    found = [judged(number, out) for number in numbers]
+    (out / "found.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    sys.stdout.write(summary(found))
     return 0
+
+
+def judged(number: int, out: Path) -> dict[str, Any]:
+    """Diagnose one trace, and say whether the fault was named, and nothing else."""
+    fault = drawn(number, HOSTS, PER_HOST)
+    diagnosis, job = diagnose_trace(out / f"run{number:03d}-trace")
+    named = [(each.kind, each.ranks[0] if len(each.ranks) == 1 else each.hosts[0] if each.hosts else -1)
+             for each in diagnosis.findings]  # fmt: skip
+    words = {"rank": "device", "host": "host", "link": "link", "data": "loading"}
+    right = named == ([] if fault.kind == "none" else [(words[fault.kind], fault.where)])
+    return {
+        "run": number, "grid": str(job.concrete_grid), "fault": fault.as_json(), "right": right,
+        "step_seconds": diagnosis.step_seconds, "findings": [each.as_json() for each in diagnosis.findings],
+    }  # fmt: skip
+
+
+def summary(found: list[dict[str, Any]]) -> str:
+    """Count, by kind of fault."""
+    lines = [
+        "| fault | runs | named, and nothing else | named other things | nothing named |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        runs = [each for each in found if each["fault"]["kind"] == kind]
+        right = sum(each["right"] for each in runs)
+        silent = sum(not each["findings"] for each in runs)
+        wrong = sum(bool(each["findings"]) and not each["right"] for each in runs)
+        lines.append(f"| {kind} | {len(runs)} | {right} | {wrong} | {silent} |")
+    right = sum(each["right"] for each in found)
+    return "\n".join([*lines, f"\n{right} of {len(found)} right\n"])
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = 
     figures = trainee.step(batch, LEARNING_RATE)
     end = time.monotonic_ns()
     if tracer is not None:
-        tracer.after()
+        tracer.after(traced_as)
     loss = float(figures.loss)
     if loss != loss:
         raise ValueError(f"the loss of step {number} is not a number")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from twin.commands.options import Json, Overrides
 from twin.description.problems import fail
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
@@ -40,6 +45,10 @@ def goodput(
                                        "parameter if absent.")] = "",
     spares: Annotated[int | None, typer.Option(min=0, help="Nodes that can replace failed ones at once; always "
                                                "enough if absent.")] = None,
+    no_slow: Annotated[bool, typer.Option("--no-slow", help="Leave out devices and links that become slow without "
+                                          "failing.")] = False,
+    detect: Annotated[str, typer.Option(metavar="TIME", help="Time until a slow device is found, such as 10min, in "
+                                        "place of the machine's; also says what that is worth.")] = "",
     seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Runs to simulate.")] = 100,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -49,9 +58,10 @@ def goodput(
     from twin.description.load import load_job
     from twin.engine.simulate import simulate
     from twin.study.choose import choose, is_concrete
+    from twin.study.goodput.cycle import Policy
     from twin.study.goodput.plan import plan_of
-    from twin.study.goodput.predict import predict
-    from twin.study.goodput.run import Policy
+    from twin.study.goodput.predict import predict, worth
+    from twin.study.goodput.slow import found_after, slowdowns_of
 
     described = load_job(job, overrides or [])
     every, on_disk = _quantity("--interval", interval), _quantity("--disk-interval", disk_interval)
@@ -59,7 +69,9 @@ def goodput(
         raise fail(
             "--disk-interval", "is for --mode memory; the others have --interval", disk_interval
         )
-    size = _quantity("--state", state, "_bytes")
+    size, noticed = _quantity("--state", state, "_bytes"), _quantity("--detect", detect)
+    if noticed is not None:
+        _check_detect(described, detect, no_slow=no_slow)
     if is_concrete(described):
         simulation = simulate(described)
     else:
@@ -73,17 +85,34 @@ def goodput(
         raise fail(
             "--disk-interval", "is shorter than that between copies in memory", disk_interval
         )
+    slowdowns = () if no_slow else slowdowns_of(simulation)
+    earlier = slowdowns if noticed is None else found_after(slowdowns, noticed)
     policy = Policy(mode.value, every or 0.0, on_disk or DISK_INTERVAL_SECONDS, spares)
     with show.progress("trying intervals") as advance:
-        found = predict(
-            plan, policy, days * 86400.0, seeds=seeds, seed=described.seed, progress=advance
+        ask = partial(
+            predict, seconds=days * 86400.0, seeds=seeds, seed=described.seed, progress=advance
         )
+        found = ask(replace(plan, slowdowns=earlier), policy)
+        gained = None
+        if noticed is not None:
+            gained = worth(found, ask(replace(plan, slowdowns=slowdowns), found.policy))
     use = memory_use(simulation.job)
     if as_json:
         show.print_json({"job": described.name, "machine": described.machine.name, "ranks": described.ranks,
-                         "memory_fits": use.fits, "step_seconds": plan.step_seconds, **found.figures()})  # fmt: skip
+                         "memory_fits": use.fits, "step_seconds": plan.step_seconds, **found.figures(),
+                         **({} if gained is None else {"detect": gained})})  # fmt: skip
         return
-    show.goodput(simulation.job, found, "" if use.fits else advice(simulation.job, use))
+    show.goodput(simulation.job, found, "" if use.fits else advice(simulation.job, use), gained)
+
+
+def _check_detect(job: Job, text: str, *, no_slow: bool) -> None:
+    """Refuse a time to detection where nothing is there to be detected."""
+    known = job.machine.reliability
+    if no_slow:
+        raise fail("--detect", "is about slow devices; leave out --no-slow", text)
+    if known is None or known.slow_device is None:
+        raise fail("--detect", f"{job.machine.name} does not say how often its devices become slow; set "
+                   "machine.reliability.slow_device (docs/reliability.md)", text)  # fmt: skip
 
 
 def _quantity(option: str, text: str, suffix: str = "_seconds") -> float | None:

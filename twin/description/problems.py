@@ -71,6 +71,8 @@ def from_pydantic(
     literals: dict[str, tuple[str, Any]] = {}
     for item in error.errors(include_url=False):
         loc = [part for part in item["loc"] if not _is_union_tag(part)]
+        if item["type"] == "extra_forbidden" and loc[-1:] != [item["loc"][-1]]:
+            loc.append(item["loc"][-1])  # what the user wrote, whatever it looks like
         path = ".".join([prefix, *map(str, loc)] if prefix else map(str, loc))
         message = item["msg"].removeprefix("Value error, ")
         value = item["input"]

@@ -1,4 +1,4 @@
-"""How often parts of a machine fail, how long it takes to go on, and where state is kept."""
+"""How often parts of a machine fail or become slow, how long it takes to go on, and where state is kept."""
 
 from __future__ import annotations
 
@@ -27,6 +27,51 @@ class Failures(Spec):
         return self
 
 
+MOST_SLOWDOWN = 1000.0
+LEAST_RATE = 1e-3
+
+
+class SlowDevices(Spec):
+    """Devices that become slow without failing: heat, power, memory that corrects itself all the time."""
+
+    between_seconds: Parameter
+    """Mean time between such beginnings of one device, more than 0."""
+    slowdown: Parameter
+    """How many times longer its compute takes meanwhile; 1 to 1000."""
+    unnoticed_seconds: Parameter
+    """From its beginning until it is found, and the job goes on without it."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        _happens_at_times(self.between_seconds, "slow_device")
+        if not 1.0 <= self.slowdown <= MOST_SLOWDOWN:
+            raise ValueError(f"slowdown: must be from 1 to {MOST_SLOWDOWN:g}")
+        return self
+
+
+class SlowLinks(Spec):
+    """Links that flap, or run at part of their rate for a while, and get well by themselves."""
+
+    between_seconds: Parameter
+    """Mean time between such beginnings on one node, more than 0."""
+    duration_seconds: Parameter
+    """How long one lasts on average."""
+    rate: Parameter
+    """Share of its rate that a network card has left meanwhile; 0.001 to 1."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        _happens_at_times(self.between_seconds, "slow_link")
+        if not LEAST_RATE <= self.rate <= 1.0:
+            raise ValueError(f"rate: must be from {LEAST_RATE:g} to 1")
+        return self
+
+
+def _happens_at_times(between_seconds: float, key: str) -> None:
+    if between_seconds <= 0.0:
+        raise ValueError(f"between: must be more than 0; leave `{key}` out if that never happens")
+
+
 class Storage(Spec):
     """The file system that checkpoints go to."""
 
@@ -50,5 +95,9 @@ class Reliability(Spec):
     restart_seconds: Parameter
     """From a stop to the first step: noticing it, starting processes, joining; reading is apart."""
     storage: Storage
+    slow_device: SlowDevices | None = None
+    """Devices that become slow without failing; they stop nothing, but all wait for them."""
+    slow_link: SlowLinks | None = None
+    """Links that are slow for a while."""
     host_copy_bytes_per_second: Parameter
     """One device to its host's memory."""

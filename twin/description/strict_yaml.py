@@ -1,6 +1,6 @@
 """YAML without surprises.
 
-* No duplicate keys, no anchors and aliases, keys are words, files of moderate size and depth.
+* No duplicate keys, no anchors, aliases and tags, keys are words, files of moderate size and depth.
 * Plain scalars as in YAML 1.2: `1e9` is a number; `010`, `1:30`, `on` and `no` are words.
 """
 
@@ -16,6 +16,8 @@ from twin.description.problems import DescriptionError, Problem, fail, shorten
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 40
+HALF = re.compile("[\ud800-\udfff]")
+"""Escapes can make what no file can hold."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -29,6 +31,16 @@ class _StrictLoader(yaml.SafeLoader):
                 None,
                 "anchors and aliases are not used here; write the value out",
                 event.start_mark,
+            )
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if tag := getattr(event, "tag", None):
+            said = shorten(tag.replace("tag:yaml.org,2002:", "!!"))
+            raise yaml.constructor.ConstructorError(
+                None, None, f"tags such as {said} are not used here", event.start_mark
+            )
+        if isinstance(text := getattr(event, "value", None), str) and HALF.search(text):
+            raise yaml.constructor.ConstructorError(
+                None, None, "half a character (a surrogate); write the character", event.start_mark
             )
         return super().compose_node(parent, index)
 

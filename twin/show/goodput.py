@@ -11,18 +11,26 @@ from twin.description.units import format_si
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from twin.description.job import Job
     from twin.study.goodput.predict import Prediction
 
 BAR_WIDTH = 30
-PARTS = {"useful": "useful work", "lost": "done again after stops", "saving": "steps waiting for checkpoints",
+PARTS = {"useful": "useful work", "slow": "steps slowed by a device or a link",
+         "lost": "done again after stops", "saving": "steps waiting for checkpoints",
          "restarting": "restarting and reading", "waiting": "waiting for a node"}  # fmt: skip
 SAVED = {"sync": "steps wait until they are written", "async": "written while steps go on",
          "memory": "on the file system every so often, while steps go on"}  # fmt: skip
 
 
-def goodput(job: Job, found: Prediction, too_large: str) -> None:
-    """Print a prediction; `too_large` says how a job does not fit into memory."""
+def goodput(
+    job: Job, found: Prediction, too_large: str, gained: dict[str, float] | None = None
+) -> None:
+    """Print a prediction.
+
+    `too_large` says how a job does not fit into memory, `gained` what finding slow devices sooner is worth.
+    """
     console, figures = make_console(), found.figures()
     share, stops = figures["goodput"], figures["stops"]
     console.print(
@@ -41,6 +49,7 @@ def goodput(job: Job, found: Prediction, too_large: str) -> None:
         part = figures["parts"][name]
         table.add_row(f"  {words}", f"{100 * part:6.2f} %", "█" * round(BAR_WIDTH * part))
     console.print(table)
+    _slow(console, job, found, gained)
     chosen = "the best found" if found.chosen else "as given"
     every, stall, writing, young, daly = (
         _time(figures[key]) for key in (
@@ -56,6 +65,28 @@ def goodput(job: Job, found: Prediction, too_large: str) -> None:
         f"Young's interval is {young}, Daly's {daly}; in closed form {100 * figures['closed_form_goodput']:.1f} % are "
         "useful (writing in the background, copies in memory and spare nodes not counted)"
     )
+
+
+def _slow(console: Console, job: Job, found: Prediction, gained: dict[str, float] | None) -> None:
+    """Say which parts become slow, what that does to a step, and what finding them sooner is worth."""
+    known = found.figures()["slowdowns"]
+    if (device := known.get("device")) is not None:
+        console.print(
+            f"\nA device becomes slow every {_time(device['mean_seconds_between'])}: steps take "
+            f"{_time(device['step_seconds'])} until it is found, after {_time(device['seconds'])}"
+        )
+    if (link := known.get("link")) is not None:
+        console.print(
+            f"A link becomes slow every {_time(link['mean_seconds_between'])}: steps take "
+            f"{_time(link['step_seconds'])} for {_time(link['seconds'])} on average"
+        )
+    if gained is not None:
+        hours = gained["run_seconds_gained"] * job.ranks / 3600.0
+        console.print(
+            f"Found after {_time(gained['seconds'])} in place of {_time(gained['instead_of_seconds'])}: "
+            f"[bold]{100 * gained['goodput_gained']:+.2f}[/] points of useful time, "
+            f"{hours:+,.0f} device hours of this run"
+        )
 
 
 def _time(seconds: float) -> str:

@@ -13,6 +13,7 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
+#SBATCH --signal=USR1@120
 # Alps (CSCS: Clariden, Daint), nodes of four GH200. Set the account, the uenv's version (uenv image find
 # pytorch) and the time, check the environment, then sbatch this file. Submitted or requeued again it
 # continues the run from its last checkpoint.

@@ -12,6 +12,7 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
+#SBATCH --signal=USR1@120
 # Frontier (OLCF), nodes of eight MI250X dies. Set the account and the time (at most 2 h on up to 91 nodes,
 # 6 h on up to 183, 12 h on more), check the environment, then sbatch this file. Submitted or requeued
 # again it continues the run from its last checkpoint.

@@ -9,6 +9,7 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
+#SBATCH --signal=USR1@120
 # A machine that Fourfold has no template for. Set the account (or delete that line) and the time, add the
 # partition, load your PyTorch below, then sbatch this file. Submitted or requeued again it continues
 # the run from its last checkpoint.

@@ -12,6 +12,7 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
+#SBATCH --signal=USR1@120
 # Perlmutter (NERSC), GPU nodes of four A100. Set the account and the time, check the environment, then
 # sbatch this file. Submitted or requeued again it continues the run from its last checkpoint.
 # Written from NERSC's documentation, looked up on 2026-11-20 (addresses: docs/cluster.md). Not run there by us.

@@ -13,3 +13,9 @@ srun --export=ALL --nodes=@NODES@ --ntasks=@RANKS@ --ntasks-per-node=@TASKS@ --d
     fourfold train "$job" \
 @SETTINGS@
     --out "$out"
+
+# Two minutes before the time limit SLURM warns the ranks, and the run ends in a checkpoint. Let it go on
+# in another job; delete these lines if you would rather submit it yourself.
+if grep -qs '"SIGUSR1"' "$out/stopped.json"; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi

@@ -12,7 +12,7 @@ from twin.description.load import load_job
 from twin.description.problems import fail
 from twin.engine.simulate import MANY_CLASSES, simulate
 from twin.study.compare.side import Side, read_side
-from twin.study.diagnose.axes import slow_axes
+from twin.study.diagnose.axes import is_calibrated, slow_axes
 from twin.study.diagnose.devices import LEAST_RANKS, slow_devices
 from twin.study.diagnose.expected import Expected, expected, from_reference
 from twin.study.diagnose.finding import CERTAIN, Diagnosis
@@ -46,14 +46,20 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
     slow = {rank for each in devices for rank in each.ranks}
     usual = should if reference is None else from_reference(reference)
     links = slow_links(observed, usual, nic_of_rank(job), probe, slow)
-    axes = [] if links else slow_axes(observed, should, _beside(observed, slow))
+    axes = []
+    if not links:
+        beside = _beside(observed, slow)
+        if reference is not None:
+            axes = slow_axes(observed, usual, beside, by="the reference")
+        elif is_calibrated(job.machine):
+            axes = slow_axes(observed, should, beside)
     found = [
         worth(each, observed, job, should.step_seconds)
         for each in (*devices, *loading, *links, *axes)
     ]
     found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
     return Diagnosis(
-        tuple(found), tuple(_notes(observed, probe)), len(observed.step_seconds), observed.grid.ranks,
+        tuple(found), tuple(_notes(observed, job, probe, reference)), len(observed.step_seconds), observed.grid.ranks,
         float(np.median(observed.step_seconds)), should.step_seconds,
     )  # fmt: skip
 
@@ -68,18 +74,22 @@ def diagnose_trace(
     """
     side = read_side(path, "trace")
     job = _job(side, machine)
-    observed = from_side(side, job)
     before = None
     if reference is not None:
         earlier = read_side(reference, "reference")
         before = from_side(earlier, _job(earlier, machine))
-        if before.grid != observed.grid or not np.array_equal(
-            before.host_of_rank, observed.host_of_rank
-        ):
+        there = from_side(side, job)
+        if before.grid != there.grid or not np.array_equal(before.host_of_rank, there.host_of_rank):
             raise fail(
                 "--reference", "is of another grid, or of ranks on other hosts", str(reference)
             )
-    return diagnose(observed, job, expectation(job), _probe(side, observed), before), job
+    return diagnose_side(side, job, before), job
+
+
+def diagnose_side(side: Side, job: Job, reference: Observed | None = None) -> Diagnosis:
+    """Diagnose a trace that was read; raises DescriptionError if it lacks ranks."""
+    observed = from_side(side, job)
+    return diagnose(observed, job, expectation(job), _probe(side, observed), reference)
 
 
 def _probe(side: Side, observed: Observed) -> Probe | None:
@@ -117,11 +127,16 @@ def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
     return found
 
 
-def _notes(observed: Observed, probe: Probe | None) -> list[str]:
+def _notes(
+    observed: Observed, job: Job, probe: Probe | None, reference: Observed | None
+) -> list[str]:
     """What could not be looked at, or only badly."""
     notes, hosts = [], len(np.unique(observed.host_of_rank))
     if observed.grid.ranks < LEAST_RANKS:
         notes.append(f"{observed.grid.ranks} ranks are too few to tell which of them is slow")
+    if reference is None and not is_calibrated(job.machine):
+        notes.append(f"constants of {job.machine.name} are assumed, so what all ranks share is not judged; calibrate "
+                     "the machine, or give a reference")  # fmt: skip
     if observed.loading is None:
         notes.append("the trace does not say how long data took to load")
     if probe is None and 1 < hosts <= FEW_HOSTS:

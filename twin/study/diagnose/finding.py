@@ -8,6 +8,7 @@ from typing import Any, Literal
 from twin.description.grid import Axis
 
 Kind = Literal["device", "host", "link", "loading", "axis", "compute"]
+Yardstick = Literal["the model", "the reference"]
 CERTAIN = 0.99
 """Confidence from which something is a finding."""
 
@@ -29,6 +30,8 @@ class Finding:
     host_names: tuple[str, ...] = ()
     """Of `hosts`."""
     evidence: str = ""
+    yardstick: Yardstick = "the model"
+    """Of `axis` and `compute`."""
     saved_share: float | None = None
     """Of a step with this fault alone, what it would be shorter by without, by the twin."""
 
@@ -59,15 +62,15 @@ class Finding:
             "host": f"{self.where} is slow: all its ranks compute {percent} longer than the others, {longer}",
             "link": f"the network of {self.where} is slow: what crosses it takes {percent} longer, {longer}",
             "loading": f"{self.where} wait{'s' if len(self.ranks) == 1 else ''} for data: {longer}",
-            "axis": f"{self.where} is slower than the model everywhere: {percent} longer, {longer}",
-            "compute": f"all ranks compute slower than the model: {percent} longer, {longer}",
+            "axis": f"{self.where} is slower than {self.yardstick} everywhere: {percent} longer, {longer}",
+            "compute": f"all ranks compute slower than {self.yardstick}: {percent} longer, {longer}",
         }
         return said[self.kind]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "kind": self.kind, "text": self.text, "confidence": round(self.confidence, 4),
+            "kind": self.kind, "where": self.where, "text": self.text, "confidence": round(self.confidence, 4),
             "slowdown": float(f"{self.slowdown:.4g}"), "seconds_per_step": float(f"{self.seconds:.4g}"),
             "ranks": list(self.ranks), "hosts": list(self.hosts), "host_names": list(self.host_names),
             "axis": self.axis, "evidence": self.evidence,

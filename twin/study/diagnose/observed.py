@@ -82,7 +82,7 @@ def from_side(side: Side, job: Job) -> Observed:
         for axis in AXES
     }  # fmt: skip
     times = list(steps.times.values())
-    hosts, names = _hosts(side.manifest, job, side.origin)
+    hosts, names = hosts_of(side.manifest, job, side.origin)
     return Observed(
         grid, hosts, names,
         np.array([t.length_ns for t in times]) / 1e9,
@@ -117,7 +117,8 @@ def nodes_of(job: Job) -> Ints:
     return np.arange(job.ranks, dtype=np.int64) // job.machine.devices_per_node
 
 
-def _hosts(manifest: Mapping[str, Any], job: Job, origin: str) -> tuple[Ints, tuple[str, ...]]:
+def hosts_of(manifest: Mapping[str, Any], job: Job, origin: str) -> tuple[Ints, tuple[str, ...]]:
+    """Read which host each rank was on, and their names; as the twin places them if it is not said."""
     said = manifest.get("hosts")
     if said is None:
         return nodes_of(job), ()

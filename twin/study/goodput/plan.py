@@ -9,9 +9,26 @@ from twin.cost.memory import OPTIMIZER_BYTES
 from twin.description.job import Job
 from twin.description.problems import fail
 
+Cause = Literal["device", "link"]
+"""What makes steps slow for a while."""
 Mode = Literal["sync", "async", "memory"]
 """How state is saved: steps wait for the file system; they wait for a copy to the host only, which is
 written meanwhile; and besides that a copy goes to a neighbour's memory after every few steps."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Steps that take longer for a while, for one cause, seen from the whole job."""
+
+    cause: Cause
+    per_second: float
+    """How many begin in a second, on all parts of the job together."""
+    seconds: float
+    """How long each lasts: a slow device exactly, a link on average (exponentially)."""
+    factors: tuple[float, ...]
+    """How many times longer a step takes meanwhile, 1 or more: by where the part is, each as likely."""
+    replaced: bool
+    """Whether it ends by a restart without the part."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,7 @@ class Plan:
     """From devices to their hosts."""
     neighbour_seconds: float
     """From a host to its neighbour's memory."""
+    slowdowns: tuple[Slowdown, ...] = ()
 
     @property
     def between_seconds(self) -> float:

@@ -10,8 +10,9 @@ import numpy as np
 
 from twin.description.problems import fail
 from twin.study.goodput.closed_form import daly, goodput, young
-from twin.study.goodput.plan import Plan
-from twin.study.goodput.run import Account, Policy, cycle_of, run
+from twin.study.goodput.cycle import Policy, cycle_of
+from twin.study.goodput.plan import Plan, Slowdown
+from twin.study.goodput.run import Account, run
 
 SCAN = 25
 """Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
@@ -33,6 +34,12 @@ class Prediction:
     scanned: tuple[tuple[float, float], ...] = ()
     """(interval, mean goodput) of all intervals tried."""
 
+    def _slowdown(self, slow: Slowdown) -> dict[str, float]:
+        step = self.plan.step_seconds
+        return {"mean_seconds_between": 1.0 / slow.per_second, "seconds": slow.seconds,
+                "step_seconds": float(np.mean(slow.factors)) * step,
+                "worst_step_seconds": max(slow.factors) * step}  # fmt: skip
+
     def figures(self) -> dict[str, Any]:
         """Everything as one JSON object; times in seconds, shares of the whole."""
 
@@ -41,7 +48,7 @@ class Prediction:
                 "mean": float(np.mean(values))
             }
 
-        parts = ("useful", "lost", "saving", "restarting", "waiting")
+        parts = ("useful", "slow", "lost", "saving", "restarting", "waiting")
         stall = cycle_of(self.plan, self.policy).still
         between, restart = (
             self.plan.between_seconds,
@@ -54,6 +61,8 @@ class Prediction:
             "interval_chosen": self.chosen,
             "goodput": spread([r.goodput for r in self.runs]),
             "stops": spread([float(r.stops) for r in self.runs]),
+            "slow_devices_replaced": spread([float(r.replaced) for r in self.runs]),
+            "slowdowns": {s.cause: self._slowdown(s) for s in self.plan.slowdowns},
             "parts": {name: float(np.mean([getattr(r, name) for r in self.runs])) / self.seconds for name in parts},
             "mean_seconds_between_stops": between,
             "checkpoint_bytes": self.plan.state_bytes,
@@ -65,6 +74,18 @@ class Prediction:
             "closed_form_goodput": goodput(self.policy.interval_seconds, stall, restart, between),
             "scanned": [list(pair) for pair in self.scanned],
         }  # fmt: skip
+
+
+def worth(found: Prediction, otherwise: Prediction) -> dict[str, float]:
+    """Say what finding slow devices at another time is worth: the same failures and slowdowns, both ways."""
+    after, instead_of = (
+        next(s.seconds for s in one.plan.slowdowns if s.replaced) for one in (found, otherwise)
+    )
+    gained = float(
+        np.mean([r.goodput for r in found.runs]) - np.mean([r.goodput for r in otherwise.runs])
+    )
+    return {"seconds": after, "instead_of_seconds": instead_of, "goodput_gained": gained,
+            "run_seconds_gained": gained * found.seconds}  # fmt: skip
 
 
 def predict(plan: Plan, policy: Policy, seconds: float, *, seeds: int, seed: int = 0,
@@ -88,12 +109,18 @@ def predict(plan: Plan, policy: Policy, seconds: float, *, seeds: int, seed: int
 
 def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
     restart = plan.restart_seconds + plan.read_seconds
+    wanted = sum(s.per_second for s in plan.slowdowns if s.replaced)
+    if wanted * 0.1 * restart > 1.0:
+        raise fail("machine.reliability.slow_device.between", f"a device becomes slow every {1.0 / wanted:.3g} s, a "
+                   f"restart without it takes {restart:.3g} s: nothing would ever be trained; use fewer ranks, or "
+                   "--no-slow")  # fmt: skip
     if plan.between_seconds < 0.1 * restart:
         raise fail("machine.reliability", f"a stop every {plan.between_seconds:.3g} s, a restart of {restart:.3g} s: "
                    "nothing would ever be trained; use fewer ranks, or another machine")  # fmt: skip
-    if seconds / plan.between_seconds * max(seeds, SCAN * SCAN_SEEDS) > MOST_STOPS:
-        raise fail("--days", f"all runs together have more than {MOST_STOPS:,} stops; use fewer days or --seeds",
-                   seconds / 86400.0)  # fmt: skip
+    rate = 1.0 / plan.between_seconds + sum(s.per_second for s in plan.slowdowns)
+    if seconds * rate * max(seeds, SCAN * SCAN_SEEDS) > MOST_STOPS:
+        raise fail("--days", f"all runs together have more than {MOST_STOPS:,} stops and slowdowns; use fewer days "
+                   "or --seeds", seconds / 86400.0)  # fmt: skip
 
 
 def best_interval(plan: Plan, policy: Policy, seconds: float, *, seed: int = 0, seeds: int = SCAN_SEEDS,

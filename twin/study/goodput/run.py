@@ -2,51 +2,22 @@
 
 Between two stops a run repeats one cycle: work, then stand still to save. A stop loses what was done
 since the last state that survives it, and costs a restart and reading that state; it may come while
-saving or restarting too. Everything is drawn from one seed.
+saving or restarting too. A slow device stops nothing until it is found: then state is saved, and the
+run starts anew without it. Everything is drawn from one seed.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from math import ceil, floor
 
 import numpy as np
 
-from twin.study.goodput.plan import Mode, Plan
+from twin.study.goodput.cycle import Cycle, Policy, Span, cycle_of, saving_at_once, slowed, steady
+from twin.study.goodput.plan import Plan
+from twin.study.goodput.slow import Slowness, drawn
 
-
-@dataclass(frozen=True)
-class Policy:
-    """How state is saved."""
-
-    mode: Mode
-    interval_seconds: float
-    """Work between two checkpoints; in mode `memory` between two copies in a neighbour's memory."""
-    disk_interval_seconds: float = 3600.0
-    """Work between two checkpoints on the file system in mode `memory`."""
-    spares: int | None = None
-    """Nodes that can take the place of failed ones at once; None: always enough."""
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """What a run repeats: so much work, then so long standing still.
-
-    Every `per_disk` cycles state goes to the file system, where it is `lag` seconds after the cycle's end.
-    """
-
-    work: float
-    still: float
-    per_disk: int
-    lag: float
-    in_memory: bool
-    """Whether each cycle leaves a copy in a neighbour's memory."""
-
-    @property
-    def seconds(self) -> float:
-        """Length of one cycle."""
-        return self.work + self.still
+__all__ = ["Account", "Policy", "run"]
 
 
 @dataclass
@@ -55,6 +26,9 @@ class Account:
 
     total: float
     useful: float = 0.0
+    """Work that counts, at the speed of healthy steps."""
+    slow: float = 0.0
+    """What steps took longer than healthy ones, whether their work counted or was lost."""
     lost: float = 0.0
     """Work that was done and had to be done again."""
     saving: float = 0.0
@@ -64,6 +38,9 @@ class Account:
     waiting: float = 0.0
     """For a node, when there was no spare."""
     stops: int = 0
+    """That nobody wanted."""
+    replaced: int = 0
+    """Slow devices that were found: stops that were wanted."""
 
     @property
     def goodput(self) -> float:
@@ -71,64 +48,67 @@ class Account:
         return self.useful / self.total
 
 
-def cycle_of(plan: Plan, policy: Policy) -> Cycle:
-    """Work out what a run with this policy repeats.
-
-    A checkpoint that is written in the background must be whole before the next one begins.
-    """
-    interval = policy.interval_seconds
-    if policy.mode == "sync":
-        return Cycle(interval, plan.write_seconds, 1, 0.0, in_memory=False)
-    if policy.mode == "async":
-        wait = max(0.0, plan.write_seconds - interval)
-        return Cycle(interval, wait + plan.copy_seconds, 1, plan.write_seconds, in_memory=False)
-    still = plan.copy_seconds + plan.neighbour_seconds
-    per_disk = max(
-        1,
-        round(policy.disk_interval_seconds / interval),
-        ceil(plan.write_seconds / (interval + still)),
-    )
-    return Cycle(interval, still, per_disk, plan.write_seconds, in_memory=True)
-
-
 def run(plan: Plan, policy: Policy, seconds: float, seed: int) -> Account:
     """Simulate so many seconds of a run."""
     rng = np.random.default_rng([seed, 77])
     rate = plan.host_failures_per_second + plan.job_failures_per_second
     cycle, account = cycle_of(plan, policy), Account(seconds)
+    slowness = drawn(plan.slowdowns, seconds, seed)
     out: list[float] = []  # when nodes that failed are back
     on_disk = in_memory = 0.0  # work that the saved states hold
     now, next_stop = 0.0, _drawn(rng, rate)
     while now < seconds:
         begun = max(on_disk, in_memory)
-        until = min(next_stop, seconds)
-        span = until - now
-        cycles = floor(span / cycle.seconds)
-        rest = span - cycles * cycle.seconds
-        worked = cycles * cycle.work + min(rest, cycle.work)
-        account.useful += worked
-        account.saving += span - worked
+        found = slowness.next_found(now)
+        until = min(next_stop, found, seconds)
+        span = _gone_on(cycle, slowness, now, until)
+        account.useful += span.worked
+        account.saving += span.saving
+        account.slow += span.slow
         now = until  # not now + span, which may be rounded to before it
-        if now < next_stop:
+        if now < min(next_stop, found):
             break
-        written = floor((span - cycle.lag) / (cycle.per_disk * cycle.seconds))
-        if written > 0:
-            on_disk = begun + written * cycle.per_disk * cycle.work
-        if cycle.in_memory and cycles > 0:
-            in_memory = begun + cycles * cycle.work
+        wanted = now < next_stop
+        if wanted:
+            end = min(now + saving_at_once(plan, policy), next_stop, seconds)
+            account.saving += end - now
+            now, wanted = end, end < min(next_stop, seconds)
+            if now >= seconds:
+                break
+        if span.on_disk > 0:
+            on_disk = begun + span.on_disk * cycle.work
+        if cycle.in_memory and span.cycles > 0:
+            in_memory = begun + span.cycles * cycle.work
+        if wanted and cycle.in_memory:
+            in_memory = begun + span.worked
+        elif wanted:
+            on_disk = begun + span.worked
         survives = max(on_disk, in_memory)
-        account.useful -= begun + worked - survives
-        account.lost += begun + worked - survives
-        while now >= next_stop and now < seconds:  # also if it fails again before it goes on
-            account.stops += 1
-            if rng.random() * rate < plan.host_failures_per_second:
+        account.useful -= begun + span.worked - survives
+        account.lost += begun + span.worked - survives
+        while wanted or (
+            now >= next_stop and now < seconds
+        ):  # also if it fails again before it goes on
+            account.stops += not wanted
+            account.replaced += wanted
+            if wanted or rng.random() * rate < plan.host_failures_per_second:
                 heapq.heappush(out, now + float(rng.exponential(plan.repair_seconds)))
+            wanted = False
             now = _wait_for_nodes(policy, account, now, seconds, out)
             next_stop = now + _drawn(rng, rate)
             now = _restart(
                 plan, account, now, min(next_stop, seconds), from_memory=in_memory > on_disk
             )
     return account
+
+
+def _gone_on(cycle: Cycle, slowness: Slowness, now: float, until: float) -> Span:
+    if len(slowness.begins) == 1:
+        return steady(cycle, until - now)
+    pieces = slowness.pieces(now, until)
+    if all(factor == 1.0 for _, factor in pieces):
+        return steady(cycle, until - now)
+    return slowed(cycle, pieces)
 
 
 def _drawn(rng: np.random.Generator, rate: float) -> float:

@@ -1,0 +1,331 @@
+"""A run on one rank, from its last checkpoint to its last step: train, evaluate, save, show.
+
+What keeps it alive is in `runtime.survive`.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runtime.checkpoint.checkpoints import Checkpoints, NoSpaceError
+from runtime.console import Display, Stopwatch
+from runtime.context import Context
+from runtime.data.batches import Batches
+from runtime.data.tokenizer import load_tokenizer
+from runtime.data.tokens import DataSet
+from runtime.diagnosis import DivergedError, NonFiniteError, find_non_finite
+from runtime.environment import Process
+from runtime.evaluate import generate, validation_loss
+from runtime.feed import Feed
+from runtime.goldfish import Goldfish
+from runtime.mesh import Mesh
+from runtime.metrics import step_line
+from runtime.metrics_file import MetricsFile, TensorBoard
+from runtime.model import GPT
+from runtime.optimizer import Optimizer
+from runtime.plan import Plan, prompt_tokens
+from runtime.run_directory import CHECKPOINTS, mark_stopped
+from runtime.step import MicroBatch, StepFigures, Trainee
+from runtime.survive.history import KEY, History, longer
+from runtime.survive.memory.copies import MemoryCopies
+from runtime.survive.rollback import Culprit, Watch, go_back
+from runtime.survive.spikes import Spikes
+from runtime.survive.stop import Stop
+from runtime.tracing.tracer import Tracer
+from runtime.watch.lookout import Lookout
+from runtime.tuning import settle
+from twin.description.problems import fail
+
+
+class Run:
+    """The state of a run on one rank."""
+
+    def __init__(
+        self, plan: Plan, process: Process, mesh: Mesh, device: torch.device, data: DataSet,
+        stop: Stop, history: History,
+    ) -> None:  # fmt: skip
+        self.plan, self.process, self.data, self.stop, self.history = (
+            plan,
+            process,
+            data,
+            stop,
+            history,
+        )
+        job, options = plan.job, plan.options
+        self.first = process.rank == 0
+        self.context = Context.of_job(
+            job, mesh, device, compile_=options.compile or job.fused_elementwise
+        )
+        self.model = GPT(self.context)
+        self.trainee = Trainee(self.context, self.model, Optimizer(self.context, options.adam))
+        vocabulary = job.model.vocabulary
+        goldfish = (
+            None if options.goldfish is None else Goldfish(options.goldfish.k, options.goldfish.h)
+        )
+        self.feed = Feed(
+            self.context, Batches(data.train, job.model.sequence, job.seed, vocabulary), goldfish
+        )
+        self.held_out = Batches(
+            data.validation, job.model.sequence, job.seed, vocabulary, shuffle=False
+        )
+        self.checkpoints = Checkpoints(
+            plan.out / CHECKPOINTS, mesh, keep=options.checkpoints.keep,
+            timeout_seconds=options.checkpoints.timeout_seconds,
+        )  # fmt: skip
+        self.copies: MemoryCopies | None = None
+        self.step = self.began = 0
+        self.ended = False
+        """Whether a signal ends the run before its last step."""
+        self.saved_at = -1
+        self.modes: dict[str, str] = {}
+        self.display = Display(shown=False, steps=options.steps, start=0)
+        self.metrics: MetricsFile | None = None
+        self.writers: list[MetricsFile | TensorBoard] = []
+        self.watch: Watch | None = None
+        self.tracer = Tracer(plan.trace, self.context) if plan.trace else None
+        self.lookout: Lookout | None = None
+
+    def resume(self, *news: str) -> None:
+        """Continue from the last complete checkpoint, if there is one; say so, after other news."""
+        options, job = self.plan.options, self.plan.job
+        loaded = self.checkpoints.load_latest(self.context, self.trainee.optimizer)
+        if loaded is not None:
+            self.step = self.began = self.saved_at = self.context.step = loaded.step
+            self.modes = dict(loaded.extra.get("gemm_modes", {}))
+            self.history = longer(
+                self.history, History.read(loaded.extra.get(KEY), str(loaded.path))
+            )
+        elif options.initial_weights is not None:
+            from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
+
+            import_model(Path(options.initial_weights), self.context)
+        self.display = Display(shown=self.first, steps=options.steps, start=self.step)
+        for text in filter(None, news):
+            self.display.say(text)
+        parameters = f"{job.model.parameters / 1e6:,.1f} M parameters"
+        if self.step == 0:
+            self.display.say(f"training {job.name}: {parameters} on {job.concrete_grid}, {job.precision}, "
+                             f"{self.data.manifest.train.tokens:,} tokens")  # fmt: skip
+        if loaded is not None:
+            for text in loaded.rejected:
+                self.display.warn(text)
+            self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}")
+        self.modes = settle(
+            self.context, self.model, options.gemm_modes, self.modes,
+            deterministic=options.deterministic, say=self.display.say,
+        )  # fmt: skip
+        if self.plan.trace is not None and self.plan.trace.last_step < self.step:
+            raise fail("--trace-steps", f"the run goes on at step {self.step}; choose later ones",
+                       f"{self.plan.trace.first_step}-{self.plan.trace.last_step}")  # fmt: skip
+
+    def open_files(self) -> None:
+        """Open what is written to while training, and see what losses were before."""
+        options, losses = self.plan.options, []
+        if self.first:
+            self.metrics = MetricsFile(self.plan.out, self.step, options.steps)
+            self._open_writers()
+            if options.rollback is not None:
+                losses = self.metrics.losses(options.rollback.window)
+        if options.rollback is not None:
+            wanted = options.rollback
+            self.watch = Watch(self.stop.board, Spikes(wanted.spike, wanted.window, losses))
+
+    def _open_writers(self) -> None:
+        assert self.metrics is not None
+        self.writers = [self.metrics]
+        if self.plan.options.tensorboard:
+            self.writers.append(TensorBoard(self.plan.out, self.step))
+
+    def loop(self) -> None:
+        """Train until the last step, or until a signal ends the run."""
+        options, watch, since = self.plan.options, Stopwatch(), self.step
+        if self.plan.watch is not None:
+            self.lookout = Lookout(self.context, self.process, self.plan.out, self.plan.watch, self.display)
+        listeners = [each for each in (self.tracer, self.lookout) if each is not None]
+        if self.step == 0:
+            with watch.paused():
+                self._evaluate()  # where it starts from
+                if self.watch is not None:
+                    self._save()  # to go back to
+        while self.step < options.steps and not self.ended:
+            next_look = self._next_look(self.step)
+            self.stop.announce(next_look)
+            for each in listeners:
+                each.before(self.step)
+            batch = self.feed.step(self.history.batch(self.step))
+            for each in listeners:
+                each.loaded(self.step)
+            rate = options.schedule.at(self.step)
+            figures = self.trainee.step(batch, rate)
+            for each in listeners:
+                each.after(self.step)
+            done = self.step + 1
+            if done == next_look:
+                self.ended = done < options.steps and self.stop.due(done)
+                if self._went_back(batch, done):
+                    since = self.step
+                    watch.lap()
+                    continue
+            if _due(options.log_every, done) or done == options.steps:
+                self._write(figures, rate, watch.lap() / (done - since))
+                since = done
+            self.step = done
+            with watch.paused():
+                if _due(options.evaluation.every, done) and done < options.steps:
+                    self._evaluate()
+                if _due(options.checkpoints.every, done) or done == options.steps:
+                    self._save()
+                if self.copies is not None and _due(options.checkpoints.memory_every, done):
+                    self._copy(self.copies)
+
+    def _next_look(self, done: int) -> int:
+        """After how many steps hosts wait for a step's figures next: a GPU only where they are wanted."""
+        options = self.plan.options
+        if self.context.device.type == "cpu":
+            return done + 1
+        every = [n for n in (options.log_every, options.checkpoints.every) if n]
+        return min(options.steps, *(done - done % n + n for n in every))
+
+    def _went_back(self, batch: list[MicroBatch], done: int) -> bool:
+        """Go back to a checkpoint if a number is none, or the loss has leapt; whether it was so."""
+        stopped = bool(self.trainee.optimizer.stopped)
+        if self.watch is None:
+            if stopped:
+                raise find_non_finite(self.trainee, batch, done - 1)
+            return False
+        culprit = self.watch.culprit(done, stopped=stopped)
+        if culprit is None:
+            return False
+        rollback = self.plan.options.rollback
+        assert rollback is not None
+        self._settle_checkpoint()
+        gone = go_back(
+            culprit, self.history, self.checkpoints, self.context, self.trainee.optimizer,
+            self.plan.out, rollback.most,
+        )  # fmt: skip
+        if gone is None:
+            raise self._diverged(culprit, batch)
+        self.history, entry = gone
+        self.step = self.saved_at = entry.to_step
+        self.watch.went_back(self.step)
+        if self.copies is not None:
+            self.copies.forget()
+        if self.first:
+            for writer in self.writers:
+                writer.close()
+            self.metrics = MetricsFile(
+                self.plan.out, self.step, self.plan.options.steps, again=False
+            )
+            self.metrics.write(entry.model_dump(mode="json"))
+            self._open_writers()
+        self.display.warn(f"step {culprit.step}: {culprit.why}; going back to step {entry.to_step} and on "
+                          f"without batches {', '.join(map(str, entry.left_out))}")  # fmt: skip
+        return True
+
+    def _diverged(self, culprit: Culprit, batch: list[MicroBatch]) -> NonFiniteError:
+        if not culprit.finite:
+            return find_non_finite(self.trainee, batch, culprit.step)
+        return DivergedError(f"step {culprit.step}: {culprit.why}, and the run has gone back often enough "
+                             "(train.rollback.most); try a lower learning rate")  # fmt: skip
+
+    def _write(self, step: StepFigures, rate: float, seconds: float) -> None:
+        if not self.first:
+            return
+        figures = step_line(self.context, self.step, step, rate, seconds)
+        for writer in self.writers:
+            writer.write(figures)
+        self.display.step(figures)
+        if self.watch is not None:
+            last = self.step + 1 == self.plan.options.steps
+            self.watch.see(
+                self.step, figures["loss"], None if last else self._next_look(self.step + 1)
+            )
+
+    def _evaluate(self) -> None:
+        sequences = self.plan.options.evaluation.sequences
+        if not sequences:
+            return
+        loss = validation_loss(self.context, self.model, self.held_out, sequences)
+        if not math.isfinite(loss):
+            raise find_non_finite(self.trainee, self.feed.step(self.step), self.step)
+        for writer in self.writers:
+            writer.write({"after_steps": self.step, "validation_loss": loss})
+        self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
+
+    def _extra(self) -> dict[str, Any]:
+        return {"gemm_modes": self.modes, KEY: self.history.as_json()}
+
+    def _save(self) -> None:
+        if self.saved_at == self.step:
+            return
+        self._settle_checkpoint()
+        self.checkpoints.save(
+            self.context, self.trainee.optimizer, step=self.step,
+            samples=self.step * self.plan.job.batch.sequences, extra=self._extra(),
+        )  # fmt: skip
+        self.saved_at = self.step
+
+    def _settle_checkpoint(self) -> None:
+        """Wait for the checkpoint being written; one that finds no space is tried again at the next."""
+        try:
+            self.checkpoints.wait()
+        except NoSpaceError as error:
+            self.display.warn(f"{error.problems[0]}; training goes on, and the next checkpoint is tried in its turn")  # fmt: skip
+
+    def _copy(self, copies: MemoryCopies) -> None:
+        samples = self.step * self.plan.job.batch.sequences
+        if (problem := copies.save(self.step, samples, self._extra())) is not None:
+            self.display.warn(problem)
+
+    def finish(self) -> None:
+        """Save, evaluate, and show what was learnt; after a signal, save and say so."""
+        self._save()
+        self.checkpoints.close()  # before anything else can go wrong
+        if self.copies is not None:
+            self.copies.close()
+        if self.lookout is not None:
+            self.lookout.close()
+        if self.ended:
+            self._say_stopped()
+        else:
+            self._evaluate()
+        for writer in self.writers:
+            writer.close()
+        self.display.close()
+        if not self.ended:
+            self._sample()
+
+    def _say_stopped(self) -> None:
+        name, steps = self.stop.signal or "", self.plan.options.steps
+        self.display.say(f"{name}: stopped after step {self.step} of {steps}, saved; the same command continues "
+                         "from there")  # fmt: skip
+        if self.first and self.step > self.began:  # a start that gets nowhere is not to be repeated
+            with suppress(OSError):
+                mark_stopped(self.plan.out, name, self.step)
+
+    def write_trace(self) -> None:
+        """Write what was recorded, if anything was to be."""
+        if self.tracer is None:
+            return
+        if self.step <= self.tracer.wanted.last_step:
+            self.display.warn("stopped before the steps to trace were over: no trace is written")
+            return
+        self.tracer.write(self.process)
+
+    def _sample(self) -> None:
+        wanted = self.plan.options.sample
+        if not wanted.tokens:
+            return
+        prompt = prompt_tokens(self.plan.options, self.data)
+        tokens = generate(self.context, self.model, prompt, wanted.tokens, wanted.temperature)
+        self.display.say("sample:")
+        self.display.say(load_tokenizer(self.data.directory).decode(tokens))
+
+
+def _due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,219 @@
+"""At the start: a checkpoint put together from what the hosts that are left hold in memory.
+
+One rank of each host says what is there. Rank 0 looks for the newest step all of whose parts are somewhere, and
+newer than the newest checkpoint; whoever holds a part verifies it and copies it into the run's
+`checkpoints/`. All goes over the store, so that hosts without a place in the grid take part too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint import directory
+from runtime.checkpoint.manifest import MANIFEST, to_text
+from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.host import host_name
+from runtime.launch import DisagreementError
+from runtime.plan import Plan
+from runtime.run_directory import CHECKPOINTS, ID
+from runtime.survive.board import Board
+from runtime.survive.history import KEY, History
+from runtime.survive.memory.copies import Session
+from runtime.survive.memory.part import (
+    Part,
+    manifest_of,
+    parse_part,
+    read_part,
+    verify,
+)
+from runtime.survive.memory.place import Place, data_file, part_file
+from twin.description.problems import DescriptionError
+
+Held = tuple[int, str, int, int]
+"""Step, session, the rank whose part it is, and of how many."""
+
+
+def recover(plan: Plan, board: Board, described: Mapping[str, Any], history: History) -> tuple[Session | None, str]:  # fmt: skip
+    """Return what copies in memory need, None if none are wanted, and a line that says what was found.
+
+    A checkpoint that could be put together lies in the run's `checkpoints/` then. `described` is the
+    run's `run.json`. Every rank that was started must call it. Raises DescriptionError on every rank if
+    a host has no place for copies.
+    """
+    wanted = plan.options.checkpoints
+    if not wanted.memory_every:
+        return None, ""
+    host, run = host_name(), str(described.get(ID, ""))
+    place = Place.of(wanted.memory_directory, plan.out, host)
+    problem, held = "", list[Held]()
+    if board.process.local_rank == 0:
+        try:
+            place.make()
+            held = holdings(place, run, history)
+        except DescriptionError as error:
+            problem = f"host {host}: {error}"
+    told = board.gather([problem, held])
+    problems = board.tell(lambda: sorted({text for text, _ in told if text}))
+    if problems:
+        raise DisagreementError(problems)
+    root = plan.out / CHECKPOINTS
+    assembly = Assembly(root, [[map_held(each) for each in found] for _, found in told])
+    while (order := board.tell(assembly.order)) is not None:
+        reports = board.gather(carry_out(order, board.process.rank, place, root))
+        if board.first:
+            assembly.take(reports)
+    news, failed = board.tell(lambda: [assembly.news, assembly.failed])
+    if board.process.local_rank == 0 and not failed:
+        place.keep_only(None)  # what was worth it is on the disk
+    name = board.tell(lambda: secrets.token_hex(4))
+    return Session(run, str(name), place, host, wanted.timeout_seconds), str(news)
+
+
+def map_held(raw: Any) -> Held:
+    """Read what came over the store."""
+    step, session, rank, ranks = raw
+    return int(step), str(session), int(rank), int(ranks)
+
+
+def holdings(place: Place, run: str, history: History) -> list[Held]:
+    """Parts of this run that a host holds, and that know what the run knows of going back."""
+    found = []
+    for folder, rank in place.parts():
+        try:
+            part, _ = read_part(part_file(folder, rank))
+        except (UnusableFileError, OSError):
+            continue
+        named = folder == place.step(part.step, part.session) and part.rank == rank
+        if named and part.run == run and part.extra.get(KEY) == history.as_json():
+            found.append((part.step, part.session, part.rank, part.grid.ranks))
+    return found
+
+
+def carry_out(order: Mapping[str, Any], me: int, place: Place, root: Path) -> dict[str, list[str]]:
+    """Verify and copy the parts that rank 0 asks this rank for; say of each how it went."""
+    folder, target = place.step(order["step"], order["session"]), root / order["into"]
+    done = {}
+    for rank in order["who"].get(str(me), []):
+        try:
+            part, text = read_part(part_file(folder, rank))
+            verify(folder, part)
+            if part.tensors:
+                _copy(data_file(folder, rank), data_file(target, rank))
+            done[str(rank)] = ["copied", text.decode()]
+        except (UnusableFileError, OSError) as error:
+            done[str(rank)] = ["failed", str(error)]
+    return done
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as read, target.open("wb") as written:
+        shutil.copyfileobj(read, written, 1 << 24)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+@dataclass
+class Assembly:
+    """What rank 0 knows of the copies, and the checkpoint that it puts together."""
+
+    root: Path
+    """The run's checkpoints."""
+    held: list[list[Held]]
+    """By the rank that holds it."""
+    news: str = ""
+    failed: bool = False
+    """Whether there was something that could not be brought to the disk: it stays in memory."""
+    _left: list[tuple[int, str, int]] | None = None
+    """Step, session and ranks of what could be put together, the newest last."""
+    _holders: dict[int, list[int]] = field(default_factory=dict)
+    _parts: dict[int, Part] = field(default_factory=dict)
+    _into: Path | None = None
+
+    def candidates(self) -> list[tuple[int, str, int]]:
+        """Steps all of whose parts are somewhere, newer than any checkpoint; the newest last."""
+        newest = max((directory.step_of(p) for p in directory.newest_first(self.root)), default=-1)
+        ranks: dict[tuple[int, str, int], set[int]] = {}
+        for of_rank in self.held:
+            for step, session, rank, count in of_rank:
+                ranks.setdefault((step, session, count), set()).add(rank)
+        return sorted(key for key, there in ranks.items()
+                      if key[0] > newest and there == set(range(key[2])))  # fmt: skip
+
+    def order(self) -> dict[str, Any] | None:
+        """Say who copies which parts next; None if it is over."""
+        try:
+            return self._order()
+        except OSError as error:
+            self._give_up(f"a copy in memory cannot be brought to {self.root}: {error.strerror}")
+            self.failed = True
+            return None
+
+    def _order(self) -> dict[str, Any] | None:
+        if self._left is None:
+            self._left = self.candidates()
+            self._begin()
+        while self._left:
+            step, session, ranks = self._left[-1]
+            missing = [rank for rank in range(ranks) if rank not in self._parts]
+            if not missing:
+                if self._finish(step):
+                    return None
+            elif all(self._holders[rank] for rank in missing):
+                who: dict[str, list[int]] = {}
+                for rank in missing:
+                    who.setdefault(str(self._holders[rank][0]), []).append(rank)
+                assert self._into is not None
+                return {"step": step, "session": session, "into": self._into.name, "who": who}
+            self._give_up(self.news)
+            self._left.pop()
+            self._begin()
+        return None
+
+    def _begin(self) -> None:
+        if not self._left:
+            return
+        step, session, ranks = self._left[-1]
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._into, self._parts = directory.begin(self.root, step), {}
+        self._holders = {
+            rank: [h for h, of_rank in enumerate(self.held) if (step, session, rank, ranks) in of_rank]
+            for rank in range(ranks)
+        }  # fmt: skip
+
+    def take(self, reports: list[dict[str, list[str]]]) -> None:
+        """Hear how the copying went."""
+        for holder, report in enumerate(reports):
+            for rank, (how, text) in report.items():
+                self._holders[int(rank)] = [h for h in self._holders[int(rank)] if h != holder]
+                if how == "copied":
+                    self._parts[int(rank)] = parse_part(text.encode(), f"part of rank {rank}")
+                else:
+                    self.news = f"a copy in memory is not used: {text}"
+
+    def _finish(self, step: int) -> bool:
+        assert self._into is not None
+        try:
+            manifest = manifest_of([self._parts[rank] for rank in sorted(self._parts)])
+        except UnusableFileError as error:
+            self.news = f"a copy in memory is not used: {error}"
+            return False
+        with (self._into / MANIFEST).open("xb") as file:
+            file.write(to_text(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        directory.commit(self._into)
+        self._into = None
+        self.news = f"the copy of step {step} in the memory of the hosts is put together"
+        return True
+
+    def _give_up(self, news: str) -> None:
+        self.news = news
+        if self._into is not None:
+            shutil.rmtree(self._into, ignore_errors=True)
+            self._into = None

@@ -1,0 +1,113 @@
+"""When to go back to a checkpoint: a loss or a gradient that is no number any more, a loss that leaps.
+
+That a number is none every rank sees by itself, after the same step. Whether a loss leaps rank 0
+says: it puts up a notice before the next step, and all ranks act upon it after that one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.checkpoint.checkpoints import Checkpoints
+from runtime.context import Context
+from runtime.optimizer import Optimizer
+from runtime.run_directory import add_to_run
+from runtime.survive.board import Board
+from runtime.survive.history import KEY, History, WentBack
+from runtime.survive.spikes import Spikes
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What made a run go back."""
+
+    step: int
+    """Counted from 0, as `first` is."""
+    first: int
+    """The last step before it that was seen to be good: its update may have done it, so its batch and all
+    up to that of `step` are left out."""
+    why: str
+    finite: bool = True
+
+
+@dataclass
+class Watch:
+    """Looks at every step whose figures hosts wait for."""
+
+    board: Board
+    spikes: Spikes
+    _good: int | None = None
+    """The last step whose figures were numbers."""
+    _seen: int | None = None
+    """The last step whose loss did not leap."""
+    _round: int = 0
+    """How often the run has gone back since it started: notices of before do not count."""
+    _notice: tuple[int, Culprit] | None = None
+    """After how many steps to act, and upon what."""
+
+    def culprit(self, done: int, *, stopped: bool) -> Culprit | None:
+        """Return what to go back for after so many steps, alike on all ranks.
+
+        `stopped`: the loss or gradient of the last step was no number.
+        """
+        step = done - 1
+        if stopped:
+            first = step - 1 if self._good is None else self._good
+            return Culprit(step, max(first, 0), "loss or gradient is not finite", finite=False)
+        self._good = step
+        if self._notice is None and (found := self.board.read(self._key)) is not None:
+            self._notice = int(found[0]), Culprit(int(found[1]), int(found[2]), str(found[3]))
+        if self._notice is not None and done >= self._notice[0]:
+            return self._notice[1]
+        return None
+
+    def see(self, step: int, loss: float, next_look: int | None) -> None:
+        """Let rank 0 look at the loss (nats) of a step, and put up a notice if it leaps.
+
+        `next_look` is how many steps are done when hosts look next; None if they never do.
+        """
+        if not self.board.first:
+            return
+        limit = self.spikes.limit()
+        if not self.spikes.leaps(step, loss):
+            self._seen = step
+        elif next_look is not None:
+            first = step - 1 if self._seen is None else self._seen
+            why = f"loss {loss:.4f} is above {limit:.4f}"
+            self.board.post(self._key, [next_look, step, max(first, 0), why])
+
+    def went_back(self, step: int) -> None:
+        """Begin again after so many steps."""
+        self._round, self._notice, self._good, self._seen = self._round + 1, None, None, None
+        self.spikes.forget(step)
+
+    @property
+    def _key(self) -> str:
+        return f"rollback/{self._round}"
+
+
+def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, context: Context,
+            optimizer: Optimizer, out: Path, most: int) -> tuple[History, WentBack] | None:  # fmt: skip
+    """Load the newest checkpoint of before the culprit, and write down what is left out from now on.
+
+    Later checkpoints are deleted: they hold what the culprit did. Every rank must call it, with no
+    checkpoint being written. Returns the new history and its last entry; None if there is no such
+    checkpoint, or the run has gone back to it so often already: then nothing has changed.
+    """
+    target = checkpoints.newest_step(culprit.first)
+    if target is None:
+        target = checkpoints.newest_step(culprit.step)
+    if target is None or history.times(target) >= most:
+        return None
+    checkpoints.discard_after(target)
+    loaded = checkpoints.load_latest(context, optimizer)
+    assert loaded is not None  # there was one to go back to
+    bad = range(max(culprit.first, loaded.step), culprit.step + 1)
+    entry = WentBack(
+        from_step=culprit.step, to_step=loaded.step, why=culprit.why,
+        left_out=tuple(history.batch(step) for step in bad),
+    )  # fmt: skip
+    history = history.plus(entry)
+    checkpoints.from_first(lambda: add_to_run(out, {KEY: history.as_json()}))
+    return history, entry

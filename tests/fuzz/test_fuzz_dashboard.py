@@ -1,0 +1,311 @@
+"""What visitors put into addresses and forms, and what strangers' runs put under the dashboard's directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import site
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.fuzz.harness import cases, fuzz, guarded, survives, tree
+from tests.fuzz.mutations import NUMBERS, WORDS, as_json, damaged, mutated, texts
+
+pytest.importorskip("dash", reason="the dashboard is not installed")
+
+from dashboards.app import carried, content, create_app
+from dashboards.catalog import Catalog
+from dashboards.page import Context, Page
+from dashboards.pages import PAGES
+from dashboards.query import query_of
+from dashboards.settings import Settings
+from dashboards.whatif.answer import Memory
+from dashboards.whatif.base import EXAMPLE, base_of, job_file
+from dashboards.whatif.form import FIELDS, KEYS, changed
+from tests.dashboards import serving
+from twin.description.load import load_job
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "runs"
+PATHS = [page.path for page in PAGES]
+LINKS, LINK = ("href", "active"), '{"path":["ALL"],"type":"link"}'
+CODE = (ROOT, Path(sys.prefix), Path(sys.base_prefix), *map(Path, site.getsitepackages()), Path("/usr"),
+        Path("/proc/self"), Path("/etc/localtime"), Path("/etc/mime.types"))  # fmt: skip
+"""Where Python itself reads; everything but the runs lies here."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dashboard") / "runs"
+    folder.mkdir()
+    for name in ("gpt-5b-search", "weak-scaling", "gpt-320b-frontier", "testbed/2x2x2x1-predicted",
+                 "testbed/2x2x2x1-measured"):  # fmt: skip
+        shutil.copytree(EXAMPLES / name, folder / name)
+    serving.write_hostile(folder / "hostile")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def context(root: Path) -> Context:
+    return Context(Settings(root, token=""), Catalog(root))
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[Any]:
+    server = create_app(Settings(root, token="")).server
+    server.testing = False  # errors become answers, as visitors get them
+    with server.test_client() as made:
+        yield made
+
+
+VALUES = st.one_of(
+    st.sampled_from([str(n) for n in NUMBERS]), st.sampled_from(WORDS), st.text(max_size=30), st.just("0,3,8-15"),
+    st.just("0-99999999999999999999"), st.just("٣"), st.just("²"), st.just("1,2"), st.just("0:5"), st.just("nan:inf"),
+    st.just("step"), st.just("1e400,-1e400"), st.just("0.1,0.2"), st.just("x" * 5000), st.just("kind"),
+)  # fmt: skip
+PARAMETERS = ["run", "other", "step", "align", "ranks", "show", "colour", "window", "figure", "pair", "sections", "y",
+              "z", "x", "data", "recompute", "sharding", "fits", "token", *KEYS]  # fmt: skip
+
+
+def queries(context: Context) -> st.SearchStrategy[dict[str, str]]:
+    """Parameters of an address; runs are mostly there."""
+    names = st.one_of(st.sampled_from([entry.name for entry in context.catalog.entries()]), VALUES)
+    runs = st.fixed_dictionaries({}, optional={"run": names, "other": names})
+    rest = st.dictionaries(
+        st.one_of(st.sampled_from(PARAMETERS), st.text(max_size=6)), VALUES, max_size=5
+    )
+    return st.builds(lambda a, b: {**b, **a}, runs, rest)
+
+
+@cases(60, 1500)
+def test_parameters_of_pages(count: int, context: Context, root: Path) -> None:
+    before = tree(root)
+
+    def check(case: tuple[Any, dict[str, str]]) -> None:
+        page, query = case
+        with guarded(readable=(root, *CODE)):
+            content(page, context, query)
+            for other in PAGES:
+                carried(other, query)
+
+    fuzz(count, st.tuples(st.sampled_from(PAGES), queries(context)), check)
+    assert tree(root) == before
+
+
+@cases(40, 800)
+def test_addresses(count: int, client: Any, context: Context, root: Path) -> None:
+    """Any path and any query gets an answer without details of this machine."""
+    segments = st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    "..",
+                    ".",
+                    "assets",
+                    "_dash-layout",
+                    "%2e%2e",
+                    "_dash-component-suites",
+                    "dash",
+                    "style.css",
+                    "app.py",
+                    "etc",
+                    "passwd",
+                    "%00",
+                    "",
+                    "\\..",
+                    "_reload-hash",
+                    "_favicon.ico",
+                ]
+            ),
+            st.text(max_size=10).map(lambda t: quote(t, errors="replace")),
+            st.sampled_from(PATHS),
+        ),
+        max_size=6,
+    )
+    pairs = st.one_of(queries(context).map(lambda q: urlencode(q, errors="replace")), st.text(max_size=50).map(
+        lambda t: quote(t, safe="&=?;%+", errors="replace")))  # fmt: skip
+
+    def check(case: tuple[list[str], str]) -> None:
+        parts, query = case
+        with guarded(readable=(root, *CODE)):
+            answer = client.get(
+                "/" + "/".join(parts).lstrip("/") + "?" + query, base_url="http://127.0.0.1"
+            )
+        text = answer.get_data().decode(errors="replace")
+        assert answer.status_code < 500, (case, answer.status_code)
+        assert "Traceback" not in text
+        assert "root:" not in text
+        query_of("?" + query)
+
+    fuzz(count, st.tuples(segments, pairs), check)
+
+
+@cases(30, 600)
+def test_requests_for_pages(count: int, client: Any, context: Context, root: Path) -> None:
+    """The request that the frame sends for an address, its values of any kind."""
+
+    def check(case: tuple[str, Any, Any]) -> None:
+        path, pathname, search = case
+        asked = {
+            "output": "..content.children..." + "...".join(f"{LINK}.{word}" for word in LINKS) + "..",
+            "outputs": [{"id": "content", "property": "children"},
+                        *([{"id": {"path": p, "type": "link"}, "property": w} for p in PATHS] for w in LINKS)],
+            "inputs": [{"id": "address", "property": "pathname", "value": path if pathname is None else pathname},
+                       {"id": "address", "property": "search", "value": search}],
+            "changedPropIds": ["address.search"],
+        }  # fmt: skip
+        with guarded(readable=(root, *CODE)):
+            body = json.dumps(asked).encode(errors="surrogatepass")
+            answer = client.post("/_dash-update-component", data=body, content_type="application/json",
+                                 base_url="http://127.0.0.1")  # fmt: skip
+        plain = isinstance(search, str | None) and isinstance(pathname, str | None)
+        assert answer.status_code == 200 or not plain, (case, answer.status_code)
+        assert "Traceback" not in answer.get_data().decode(errors="replace")
+
+    searches = st.one_of(
+        queries(context).map(lambda q: "?" + urlencode(q, errors="replace")), VALUES, st.none()
+    )
+    fuzz(
+        count,
+        st.tuples(st.sampled_from(PATHS), st.one_of(st.none(), st.none(), VALUES), searches),
+        check,
+    )
+
+
+FORM = st.dictionaries(
+    st.sampled_from(KEYS),
+    st.one_of(
+        VALUES,
+        st.sampled_from(
+            ["on", "off", "1", "2", "4", "8", "0.5", "-3", "64", "auto", "laptop", "gpt2"]
+        ),
+    ),
+    max_size=5,
+)
+CHOICES = st.sampled_from([f for f in FIELDS if f.choices]).flatmap(
+    lambda f: st.tuples(st.just(f.key), st.sampled_from(f.choices)))  # fmt: skip
+
+
+@cases(40, 1000)
+def test_what_if_forms(count: int, context: Context) -> None:
+    """Any form makes a job or a message; jobs that are small are simulated, as the worker does."""
+    names = [
+        None,
+        *(entry.name for entry in context.catalog.entries() if entry.kind == "predicted"),
+    ]
+    memory = Memory()
+
+    def check(case: tuple[str | None, dict[str, str], list[tuple[str, str]]]) -> None:
+        name, form, choices = case
+
+        def answer() -> None:
+            base, _ = base_of(context.catalog, name)
+            raw = changed(base, {**dict(choices), **form})
+            job = load_job(raw)
+            job_file(raw)
+            if job.ranks <= 64 and job.grid != "auto" and job.micro_steps * job.model.layers <= 200:
+                memory.simulated(raw)
+
+        survives(answer, readable=CODE)
+
+    fuzz(count, st.tuples(st.sampled_from(names), FORM, st.lists(CHOICES, max_size=2)), check)
+
+
+ANY_PAGE = st.sampled_from(PAGES)
+HEADS = [
+    ("gpt-5b-search", "ranking.json"),
+    ("weak-scaling", "study.json"),
+    ("gpt-320b-frontier", "manifest.json"),
+]
+TABLES = [("gpt-5b-search", "candidates.parquet"), ("weak-scaling", "points.parquet"),
+          ("gpt-320b-frontier", "classes.parquet")]  # fmt: skip
+
+
+def show_some(place: Path, page: Page) -> None:
+    """Open the list of runs, and a page for the one entry under a directory."""
+    context = Context(Settings(place, token=""), Catalog(place))
+    entries = context.catalog.entries()
+    query = {key: entry.name for entry in entries[:1] for key in ("run", "other")}
+    with guarded(readable=(place, *CODE)):
+        for one in (PAGES[0], page):
+            content(one, context, query)
+
+
+@cases(30, 800)
+def test_heads_of_strangers(count: int, tmp_path: Path) -> None:
+    originals = [json.loads((EXAMPLES / folder / name).read_bytes()) for folder, name in HEADS]
+    originals[2].pop("sha256", None)
+    for folder, _ in HEADS:
+        (tmp_path / folder).mkdir()
+        shutil.copytree(EXAMPLES / folder, tmp_path / folder / "it")
+
+    def check(case: tuple[int, bytes, Page]) -> None:
+        which, text, page = case
+        folder, name = HEADS[which]
+        (tmp_path / folder / "it" / name).write_bytes(text)
+        show_some(tmp_path / folder, page)
+
+    fuzz(
+        count,
+        st.integers(0, 2).flatmap(
+            lambda n: st.tuples(st.just(n), texts(originals[n], as_json), ANY_PAGE)
+        ),
+        check,
+    )
+
+
+@cases(20, 500)
+def test_tables_of_strangers(count: int, tmp_path: Path) -> None:
+    for folder, _ in TABLES:
+        (tmp_path / folder).mkdir()
+        shutil.copytree(EXAMPLES / folder, tmp_path / folder / "it")
+    manifest = tmp_path / "gpt-320b-frontier" / "it" / "manifest.json"
+    manifest.write_text(
+        json.dumps({k: v for k, v in json.loads(manifest.read_bytes()).items() if k != "sha256"})
+    )
+
+    def check(case: tuple[int, bytes, Page]) -> None:
+        which, content_of, page = case
+        folder, name = TABLES[which]
+        (tmp_path / folder / "it" / name).write_bytes(content_of)
+        show_some(tmp_path / folder, page)
+
+    whole = [(EXAMPLES / folder / name).read_bytes() for folder, name in TABLES]
+    fuzz(
+        count,
+        st.integers(0, 2).flatmap(lambda n: st.tuples(st.just(n), damaged(whole[n]), ANY_PAGE)),
+        check,
+    )
+
+
+@cases(10, 200)
+def test_jobs_of_strangers_open_no_file(count: int, tmp_path: Path) -> None:
+    """A run whose job names files: none of them is opened."""
+    bait = tmp_path / "bait.yaml"
+    bait.write_text("extends: frontier\n")
+    run = tmp_path / "runs" / "it"
+    shutil.copytree(EXAMPLES / "gpt-320b-frontier", run)
+    head = {
+        k: v for k, v in json.loads((run / "manifest.json").read_bytes()).items() if k != "sha256"
+    }
+    machines = st.sampled_from([str(bait), {"extends": str(bait)}, "../../bait.yaml", {"extends": "frontier",
+                                "device": str(bait)}, {"extends": "frontier", "libraries": {"rccl": str(bait)}},
+                                {"extends": {"extends": str(bait)}}, [str(bait)]])  # fmt: skip
+    allowed = tuple(p for p in CODE if not tmp_path.is_relative_to(p))
+
+    def check(job: Any) -> None:
+        (run / "manifest.json").write_text(json.dumps({**head, "job": job}))
+        context = Context(Settings(tmp_path / "runs", token=""), Catalog(tmp_path / "runs"))
+        name = context.catalog.entries()[0].name
+        survives(lambda: base_of(context.catalog, name), readable=(tmp_path / "runs", *allowed))
+
+    jobs = st.builds(lambda machine, job: {**job, "machine": machine} if isinstance(job, dict) else job, machines,
+                     st.one_of(st.just(EXAMPLE), mutated(EXAMPLE)))  # fmt: skip
+    fuzz(count, jobs, check)
+    assert bait.exists()

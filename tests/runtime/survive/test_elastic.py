@@ -1,0 +1,130 @@
+"""Fewer ranks, more ranks: another grid, the same curve."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.environment import Process
+from runtime.options import read_options
+from runtime.plan import Plan
+from runtime.survive.board import Board
+from runtime.survive.elastic import fit
+from tests.runtime import runs
+from tests.runtime.survive.agents import Agents
+from twin.cli import resolve
+from twin.description.job import Job
+from twin.description.load import load_job
+from twin.description.problems import DescriptionError
+
+
+def fitted(folder: Path, there: int, *, resolve=resolve, **changes):
+    """The plan of a job for so many ranks, as rank 0 of a world of one talk finds it."""
+    job = load_job(runs.write_job(folder, **changes))
+    plan = Plan(job, read_options(job.train), folder / "run")
+    return fit(plan, Board(None, Process(ranks=there)), resolve)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_the_largest_number_that_some_grid_takes(tmp_path, ranks):
+    """Of a job of four: the batch stays, every rank that can be is used."""
+    changes = {"ranks": 4, "grid": {"data": 1, "z": 2, "y": 1, "x": 2}, "train": {"elastic": True}}
+    plan, why = fitted(tmp_path, ranks, **changes)
+    job = plan.job
+    # hidden 32, four heads and eight sequences are powers of two: so are the grids
+    assert job.ranks == job.concrete_grid.ranks == max(n for n in (1, 2, 4, 8) if n <= ranks)
+    assert job.batch.sequences == 8
+    assert 8 % (job.concrete_grid.data * job.concrete_grid.z * job.concrete_micro_sequences) == 0
+    assert f"instead of 4: training on {job.concrete_grid}" in why
+    assert ("wait" in why) == (ranks not in (1, 2, 4, 8))
+
+
+def test_the_jobs_own_micro_batch_is_kept_if_some_grid_takes_it(tmp_path):
+    asked: list[Job] = []
+
+    def ask(job: Job) -> Job:
+        asked.append(job)
+        return resolve(job)
+
+    plan, _ = fitted(tmp_path, 8, resolve=ask, train={"elastic": True})
+    assert plan.job.concrete_micro_sequences == 2
+    assert len(asked) == 1
+    # three sequences at a time divide twelve over four, but nothing over eight ranks along data and z
+    batch = {"sequences": 24, "micro_sequences": 24}
+    model = {**runs.SMALL["model"], "hidden": 31, "heads": 1}
+    asked.clear()
+    plan, _ = fitted(tmp_path, 3, resolve=ask, batch=batch, model=model, ranks=1,
+                     grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"elastic": True})  # fmt: skip
+    assert plan.job.ranks == 3
+    assert plan.job.concrete_micro_sequences < 24
+    assert len(asked) == 2
+
+
+def test_the_job_itself_if_all_are_there_or_it_is_not_elastic(tmp_path):
+    def never(job: Job) -> Job:
+        raise AssertionError(job)
+
+    for ranks, elastic in ((2, True), (3, False)):
+        plan, why = fitted(tmp_path, ranks, resolve=never, train={"elastic": elastic})
+        assert plan.job.ranks == 2
+        assert why == ""
+
+
+def test_nothing_fits(tmp_path):
+    def nothing(job: Job) -> Job:
+        raise DescriptionError([], "too large")
+
+    with pytest.raises(DescriptionError, match="none of 1 to 3 ranks: too large"):
+        fitted(tmp_path, 3, resolve=nothing, train={"elastic": True})
+
+
+def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
+    job = runs.write_job(tmp_path, train={"elastic": True})
+    whole = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "undisturbed"))
+    assert whole.returncode == 0, whole.stderr
+    done = runs.train(job, "--ranks", "3", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"^3 ranks are there instead of 2: .*; 1 waits", done.stdout, re.MULTILINE)
+    found = runs.losses(tmp_path / "run")
+    assert found == pytest.approx(runs.losses(tmp_path / "undisturbed"), rel=1e-5)
+
+
+def test_without_elastic_the_error_says_so(tmp_path):
+    job = runs.write_job(tmp_path)
+    done = runs.train(job, "--ranks", "3", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "train.elastic: true" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_lost_host_and_one_that_comes(tmp_path):
+    """Four ranks on two hosts, two on one, four again: with torchrun's own agents."""
+    job = runs.write_job(
+        tmp_path, ranks=4, grid={"data": 1, "z": 2, "y": 1, "x": 2},
+        train={"steps": 500, "elastic": True, "timeout": "20 s", "checkpoints": {"every": 5}},
+    )  # fmt: skip
+    whole = runs.train(job, "--ranks", "4", "--out", str(tmp_path / "undisturbed"), timeout=300)
+    assert whole.returncode == 0, whole.stderr
+    (tmp_path / "agents").mkdir()
+    agents = Agents(job, tmp_path / "agents" / "run")
+    try:
+        agents.start("a")
+        time.sleep(1)  # who comes first keeps the meeting point
+        agents.start("b")
+        agents.wait_for_step(12)
+        agents.kill("b")
+        fewer = max(runs.losses(agents.out))
+        agents.wait_for_step(fewer + 20)
+        agents.start("b")
+        shown = agents.finish()
+    finally:
+        agents.close()
+    assert "2 ranks are there instead of 4: training on data" in shown
+    assert shown.count("continuing small after step") == 2
+    found = runs.losses(agents.out)
+    assert list(found) == list(range(500))
+    assert found == pytest.approx(runs.losses(tmp_path / "undisturbed"), rel=1e-5)
