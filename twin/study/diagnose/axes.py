@@ -23,6 +23,8 @@ MODEL_ERROR = 2.0
 """By less than this factor the model may be wrong about an axis, on hosts that have other work too."""
 CHANGE = 1.5
 """By less than this factor an axis may differ from one time to another, for the same reason."""
+FASTEST = 0.1
+"""Slower everywhere is what even the fastest tenth of the ranks is."""
 LEAST_SHARE = 0.05
 """Of a step."""
 
@@ -42,7 +44,7 @@ def slow_axes(observed: Observed, should: Expected, without: Collection[int], *,
     for name, took, usual in [*parts, ("compute", observed.compute, should.compute)]:
         if not (usual[healthy] > 0).all():
             continue
-        of_step = np.median(took[:, healthy] / usual[healthy], axis=1)
+        of_step = np.quantile(took[:, healthy] / usual[healthy], FASTEST, axis=1)
         factor = float(np.median(of_step))
         seconds = (factor - 1) * float(np.median(usual[healthy]))
         if factor < least or seconds < LEAST_SHARE * float(np.median(observed.step_seconds)):

@@ -30,7 +30,7 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
              reference: Observed | None = None) -> Diagnosis:  # fmt: skip
     """Look for every kind of culprit in turn.
 
-    A rank without its share of the processor is slow in compute, and its messages are late too: so
+    A rank without its share of the processor is slow in compute, loads slowly, and its messages are late too: so
     devices come first, and links are judged without them. What a slow link explains is not told again as a
     slow axis.
 
@@ -41,9 +41,12 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
         probe: how fast messages between its hosts were.
         reference: an earlier, healthy run on the same ranks.
     """
-    loading = [each for each in slow_loading(observed) if each.confidence >= CERTAIN]
     devices = slow_devices(observed, reference)
     slow = {rank for each in devices for rank in each.ranks}
+    loading = [
+        each for each in slow_loading(observed)
+        if each.confidence >= CERTAIN and not (each.ranks and slow >= set(each.ranks))
+    ]  # fmt: skip
     usual = should if reference is None else from_reference(reference)
     links = slow_links(observed, usual, nic_of_rank(job), probe, slow)
     axes = []

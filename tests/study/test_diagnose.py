@@ -1,0 +1,203 @@
+"""Culprits in made-up runs are named, healthy runs are let alone, and statistics are what they are called."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.study.observations import (
+    expectation,
+    healthy,
+    job_on,
+    members,
+    with_slow_host_link,
+    with_slow_ranks,
+)
+from twin.description.grid import AXES, Grid
+from twin.description.load import load_job
+from twin.engine.simulate import simulate
+from twin.study.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
+from twin.study.diagnose.links import slow_links
+from twin.study.diagnose.observed import Observed, groups_of_ranks
+from twin.study.diagnose.probe import Probe
+from twin.study.diagnose.robust import chance_of_more, scale
+
+GRID = Grid(data=2, z=2, y=2, x=2)
+LARGE = Grid(data=4, z=8, y=2, x=2)
+PER_HOST = 8
+
+
+def told(observed: Observed, **more: object) -> Diagnosis:
+    return diagnose(observed, job_on(observed.grid), expectation(observed), **more)  # type: ignore[arg-type]  # as given
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 8, 30, 199])
+@pytest.mark.parametrize("score", [0.0, 0.5, 2.0, 6.0])
+def test_students_distribution_is_the_integral_of_its_density(score, freedom):
+    scale_ = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
+        freedom * math.pi
+    )
+    x = np.linspace(0, score, 20_001)
+    inside = np.trapezoid(scale_ * (1 + x**2 / freedom) ** (-(freedom + 1) / 2), x)
+    assert chance_of_more(score, freedom) == pytest.approx(0.5 - inside, abs=1e-8)
+    assert chance_of_more(-score, freedom) == pytest.approx(0.5 + inside, abs=1e-8)
+
+
+def test_the_scale_is_the_standard_deviation_of_normal_values_and_outliers_do_not_move_it():
+    values = 3.0 * np.random.default_rng(1).standard_normal(20_000)
+    assert float(scale(values)) == pytest.approx(3.0, rel=0.03)
+    values[:1000] = 1e9
+    assert float(scale(values)) == pytest.approx(3.0, rel=0.1)
+
+
+@settings(deadline=None)
+@given(sizes=st.tuples(*[st.integers(1, 3)] * 4))
+def test_groups_are_those_found_by_trying_all_ranks(sizes):
+    grid = Grid(**dict(zip(("data", "z", "y", "x"), sizes, strict=True)))
+    for axis in AXES:
+        number = groups_of_ranks(grid, axis)
+        for rank in range(grid.ranks):
+            assert np.flatnonzero(number == number[rank]).tolist() == members(grid, rank, axis)
+
+
+def test_healthy_runs_are_let_alone():
+    """At most 5 % of them may raise an alarm; each kind of culprit is told from 99 % on."""
+    alarms = [
+        seed for seed in range(200)
+        if not told(healthy(GRID, PER_HOST // 4, noise=0.1, seed=seed)).healthy
+    ]  # fmt: skip
+    assert len(alarms) <= 10
+
+
+@settings(max_examples=25, deadline=None)
+@given(rank=st.integers(0, 15), factor=st.floats(1.6, 5.0), seed=st.integers(0, 1000))
+def test_a_slow_rank_is_named(rank, factor, seed):
+    found = told(with_slow_ranks(healthy(GRID, 2, seed=seed), [rank], factor)).findings
+    assert [(each.kind, each.ranks, each.hosts) for each in found] == [
+        ("device", (rank,), (rank // 2,))
+    ]
+    assert found[0].slowdown == pytest.approx(factor, rel=0.15)
+
+
+@settings(max_examples=30, deadline=None)
+@given(host=st.integers(0, 7), factor=st.floats(1.7, 5.0), seed=st.integers(0, 1000))
+def test_a_slow_host_is_named_and_not_each_of_its_ranks(host, factor, seed):
+    ranks = [2 * host, 2 * host + 1]
+    found = told(with_slow_ranks(healthy(GRID, 2, seed=seed), ranks, factor)).findings
+    assert [(each.kind, each.hosts, each.ranks) for each in found] == [
+        ("host", (host,), tuple(ranks))
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(host=st.integers(0, 15), factor=st.floats(1.5, 4.0), seed=st.integers(0, 1000))
+def test_the_groups_tell_whose_link_is_slow(host, factor, seed):
+    observed = with_slow_host_link(healthy(LARGE, PER_HOST, noise=0.03, seed=seed), host, factor)
+    found = slow_links(observed, expectation(observed), nic_of_rank(job_on(LARGE)), None, ())
+    assert [each.kind for each in found] == ["link"]
+    assert host in found[0].hosts
+    assert len(found[0].hosts) <= 2
+    assert found[0].slowdown == pytest.approx(factor, rel=0.15)
+
+
+def probe_of(hosts: int, slow: int | None, factor: float, noise: float = 0.03) -> Probe:
+    random, hops = np.random.default_rng(2), tuple(range(1, hosts))
+    seconds = 0.04 * np.exp(noise * random.standard_normal((len(hops), hosts)))
+    for row, hop in enumerate(hops):
+        for to in range(hosts):
+            if slow in {to, (to - hop) % hosts}:
+                seconds[row, to] *= factor
+    return Probe(1 << 20, hops, seconds)
+
+
+@pytest.mark.parametrize("host", range(4))
+def test_the_probe_tells_where_groups_cannot(host):
+    """One axis over all hosts: every group crosses every link."""
+    grid = Grid(data=8, z=1, y=1, x=1)
+    observed = with_slow_host_link(healthy(grid, 2), host, 2.0)
+    found = told(observed, probe=probe_of(4, host, 2.0)).findings
+    assert [(each.kind, each.hosts) for each in found] == [("link", (host,))]
+    assert "link" not in {each.kind for each in told(observed).findings}, "nobody can tell without"
+
+
+def test_a_probe_of_healthy_links_names_nobody():
+    assert told(healthy(GRID, 2), probe=probe_of(8, None, 1.0, noise=0.1)).healthy
+
+
+def test_messages_of_a_host_that_is_slow_itself_do_not_accuse_its_link():
+    observed = with_slow_ranks(healthy(GRID, 4), range(4), 3.0)
+    found = told(observed, probe=probe_of(4, 0, 3.0)).findings
+    assert [each.kind for each in found] == ["host"]
+
+
+@pytest.mark.parametrize(("every", "steps"), [(1, 8), (2, 8)])
+def test_a_rank_that_waits_for_data_is_named(every, steps):
+    observed = healthy(GRID, 2, steps=steps)
+    assert observed.loading is not None
+    loading = observed.loading.copy()
+    loading[::every, 5] += 0.2
+    found = told(replace(observed, loading=loading)).findings
+    assert [(each.kind, each.ranks) for each in found] == [("loading", (5,))]
+    assert found[0].seconds == pytest.approx(0.2 / every, rel=0.1)
+
+
+def test_loading_that_is_slow_everywhere_is_told_of_all():
+    observed = healthy(GRID, 2)
+    assert observed.loading is not None
+    found = told(replace(observed, loading=observed.loading + 0.2)).findings
+    assert [(each.kind, each.ranks, each.where) for each in found] == [("loading", (), "all ranks")]
+
+
+def test_an_axis_that_is_slower_than_the_model_everywhere_is_told():
+    observed = healthy(GRID, PER_HOST * 2)  # one host: no link
+    slow = {**observed.transfer, "z": 3.0 * observed.transfer["z"]}
+    found = told(replace(observed, transfer=slow)).findings
+    assert [(each.kind, each.axis, each.yardstick) for each in found] == [
+        ("axis", "z", "the model")
+    ]
+    assert found[0].slowdown == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_guessed_machine_accuses_no_axis_but_a_reference_does():
+    observed = healthy(GRID, 16)
+    slow = replace(observed, transfer={**observed.transfer, "z": 3.0 * observed.transfer["z"]})
+    job, should = job_on(GRID, {"extends": "laptop", "nodes": 2}), expectation(observed)
+    guessed = diagnose(slow, job, should)
+    assert guessed.healthy
+    assert any("assumed" in note for note in guessed.notes)
+    (found,) = diagnose(slow, job, should, reference=observed).findings
+    assert (found.kind, found.axis, found.yardstick) == ("axis", "z", "the reference")
+
+
+def test_a_reference_takes_out_what_devices_are_by_nature():
+    """Devices 10 % apart hide one that became 8 % slower; against themselves they do not."""
+    spread = 1 + 0.1 * np.random.default_rng(3).random(LARGE.ranks)
+    before, after = (healthy(LARGE, PER_HOST, noise=0.005, seed=seed) for seed in (1, 2))
+    before = replace(before, compute=before.compute * spread)
+    after = with_slow_ranks(replace(after, compute=after.compute * spread), [40], 1.08)
+    assert told(after).healthy
+    (found,) = told(after, reference=before).findings
+    assert (found.kind, found.ranks) == ("device", (40,))
+
+
+def test_the_worth_of_mending_is_what_the_twin_says():
+    observed = with_slow_ranks(healthy(GRID, 8), [3], 2.0)
+    (found,) = told(observed).findings
+    job = job_on(GRID)
+    slow = load_job({**job.model_dump(mode="json", by_alias=True),
+                     "stragglers": [{"rank": 3, "slowdown": found.slowdown}]})  # fmt: skip
+    # the healthy step is the one handed over as expected
+    saved = 1 - expectation(observed).step_seconds / simulate(slow).step_seconds
+    assert found.saved_share == pytest.approx(max(0.0, saved))
+
+
+def test_too_few_ranks_say_so():
+    grid = Grid(data=2, z=1, y=1, x=1)
+    found = told(with_slow_ranks(healthy(grid, 1), [1], 3.0))
+    assert found.healthy
+    assert any("too few" in note for note in found.notes)
