@@ -35,6 +35,25 @@ def bulk(folder: Path) -> None:
     os._exit(0)
 
 
+def probe(folder: Path) -> None:
+    """Hosts of two ranks probe their links; rank 0 writes what they found."""
+    import torch
+    import torch.distributed as dist
+
+    from runtime.tracing.probe import probe_links
+
+    dist.init_process_group("gloo")
+    ranks = dist.get_world_size()
+    found = probe_links(
+        dist.group.WORLD, torch.device("cpu"), dist.get_rank(), [rank // 2 for rank in range(ranks)]
+    )
+    if dist.get_rank() == 0:
+        (folder / "probe.json").write_text(json.dumps(found))
+    dist.barrier()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def fail_on_1(_folder: Path) -> None:
     """Rank 1 fails, the others wait for ever."""
     if os.environ["RANK"] == "1":
@@ -43,4 +62,4 @@ def fail_on_1(_folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"bulk": bulk, "fail_on_1": fail_on_1}[sys.argv[1]](Path(sys.argv[2]))
+    {"bulk": bulk, "probe": probe, "fail_on_1": fail_on_1}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,160 @@
+"""Watching a run: sums over ranks are those of its trace, alerts come and go, training is not changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.console import Display
+from runtime.context import Context
+from runtime.environment import Process
+from runtime.mesh import Mesh
+from runtime.watch.lookout import ALERTS, LATEST, Lookout, put_together
+from runtime.watch.wanted import WatchWanted
+from tests.runtime import runs
+from twin.description.grid import Grid
+from twin.description.load import load_job
+from twin.study.compare.side import read_side
+from twin.study.diagnose.observed import from_side
+from twin.trace.store import read_trace
+
+GRID = {"data": 1, "z": 2, "y": 2, "x": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """One run that is watched and traced, and the same without."""
+    place = tmp_path_factory.mktemp("watch")
+    job = runs.write_job(place, grid=GRID, ranks=4, train={"steps": 14})
+    watched = runs.train(job, "--ranks", "4", "--out", str(place / "a"), "--watch", "10", "--trace",
+                         str(place / "trace"), "--trace-steps", "2-4")  # fmt: skip
+    assert watched.returncode == 0, watched.stderr
+    plain = runs.train(job, "--ranks", "4", "--out", str(place / "b"))
+    assert plain.returncode == 0, plain.stderr
+    return place
+
+
+def test_watching_changes_no_result(folder):
+    assert runs.losses(folder / "a") == runs.losses(folder / "b")
+
+
+def test_the_latest_look_is_written_for_the_dashboard(folder):
+    latest = json.loads((folder / "a" / LATEST).read_text())
+    assert latest["after_steps"] == 13
+    assert latest["steps"] == 3
+    assert len(latest["figures"]["compute_seconds"]) == 4
+    assert min(latest["figures"]["compute_seconds"]) > 0
+    assert {"transfer_z_seconds", "peers_y_seconds", "loading_seconds"} <= set(latest["figures"])
+    assert load_job(latest["job"]).concrete_grid == Grid(**GRID)
+
+
+def test_sums_of_ranks_are_those_of_the_trace(folder, pool):
+    """Each rank sees only what it noted itself, by a clock of its own."""
+    trace = read_trace(folder / "trace")
+    rows = trace.events.to_pylist()
+    answers = pool.run("tests.runtime.watch.watch_tasks:summary", 4, grid=GRID, rows=rows)
+    window = put_together(answers)
+    observed = from_side(read_side(folder / "trace", "trace"), load_job(trace.manifest["job"]))
+    np.testing.assert_allclose(window["compute"], observed.compute, rtol=1e-9)
+    np.testing.assert_allclose(window["step_seconds"], observed.step_seconds, rtol=1e-9)
+    assert set(window["transfer"]) == set(observed.axes) == {"z", "y"}
+    for axis in observed.axes:
+        np.testing.assert_allclose(
+            window["transfer"][axis], observed.transfer[axis], atol=2e-9 * len(rows)
+        )
+    loading = [[(step + rank) * 1e-6 for rank in range(4)] for step in (2, 3, 4)]
+    np.testing.assert_allclose(window["loading"], loading)
+
+
+def test_a_trace_has_its_hosts_and_how_long_data_took(folder):
+    manifest = read_trace(folder / "trace").manifest
+    assert manifest["hosts"]["of_rank"] == [0, 0, 0, 0]
+    assert set(manifest["loading_ns"]) == {"2", "3", "4"}
+    assert all(len(row) == 4 and min(row) > 0 for row in manifest["loading_ns"].values())
+    assert "probe" not in manifest, "one host has no links to probe"
+
+
+def finding(text: str) -> dict[str, Any]:
+    return {"kind": "device", "where": text, "text": text, "confidence": 0.999}
+
+
+def answer(*texts: str) -> dict[str, Any]:
+    return {"healthy": not texts, "findings": [finding(t) for t in texts], "step_seconds": 1.0,
+            "expected_step_seconds": 1.0}  # fmt: skip
+
+
+class Said(Display):
+    """Keeps what would be shown."""
+
+    def __init__(self) -> None:
+        super().__init__(shown=False, steps=1, start=0)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.said.append(f"warning: {text}")
+
+
+def lookout(tmp_path: Path, answers: list[Any]) -> tuple[Lookout, Said]:
+    """A lookout of one rank that is answered so, one window after the other."""
+    job = load_job({"model": {"layers": 1, "hidden": 32, "heads": 4, "sequence": 16, "vocabulary": 64},
+                    "machine": "laptop", "ranks": 1, "grid": {}, "batch": {"sequences": 1}})  # fmt: skip
+    left, said = iter(answers), Said()
+
+    def ask(_window: Any) -> dict[str, Any]:
+        found = next(left)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    context = Context.of_job(job, Mesh.alone(), torch.device("cpu"))
+    return Lookout(context, Process(), tmp_path, WatchWanted(10, lambda _job: ask), said), said
+
+
+def looked(watch: Lookout, windows: int) -> None:
+    for step in range(10 * windows + 4):
+        watch.before(step)
+        watch.loaded(step)
+        watch.after(step)
+        if step % 10 == 5:
+            watch.close()
+
+
+def test_alerts_come_once_and_go_once(tmp_path):
+    watch, said = lookout(tmp_path, [answer(), answer("rank 2"), answer("rank 2"), answer()])
+    looked(watch, 4)
+    watch.close()
+    assert said.said == [
+        "warning: watch: rank 2 (confidence 99.9 %)",
+        "watch: an earlier alert is over",
+    ]
+    lines = [json.loads(line) for line in (tmp_path / ALERTS).read_text().splitlines()]
+    assert [(each["after_steps"], each["healthy"]) for each in lines] == [
+        (23, False),
+        (33, False),
+        (43, True),
+    ]
+
+
+def test_an_answer_that_fails_does_not_end_training(tmp_path):
+    watch, said = lookout(tmp_path, [ValueError("no such luck"), answer("rank 1")])
+    looked(watch, 2)
+    watch.close()
+    assert said.said[0] == "warning: watch: no diagnosis after step 13 (ValueError: no such luck)"
+    assert len(said.said) == 2
+
+
+def test_a_directory_that_cannot_be_written_does_not_end_training(tmp_path):
+    (tmp_path / ALERTS).mkdir()
+    (tmp_path / LATEST).mkdir()
+    watch, said = lookout(tmp_path, [answer("rank 1")])
+    looked(watch, 1)
+    watch.close()
+    assert sum("cannot be written" in text for text in said.said) == 2
