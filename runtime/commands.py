@@ -55,10 +55,10 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this "
                                                    "directory.")] = None,
         trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")] = "3-5",
-        watch: Annotated[int | None, typer.Option(metavar="N", min=10, help="Every N steps, look for a slow rank, host, "
-                                                  "link or axis; warn, and write alerts.jsonl.")] = None,
-        restarts: Annotated[int, typer.Option("--restarts", metavar="K", min=0, help="With --ranks: start all ranks "
-                                              "again after a failure, so many times.")] = 0,
+        watch: Annotated[int | None, typer.Option(metavar="N", min=10, help="Every N steps, look for a slow rank, "
+                                                  "host, link or axis; warn, and write alerts.jsonl.")] = None,
+        restarts: Annotated[int, typer.Option("--restarts", metavar="K", min=0, help="With --ranks: start all "
+                                              "ranks again after a failure, so often.")] = 0,
         slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's "
                                                 "machine, and stop.")] = False,
     ) -> None:  # fmt: skip

@@ -1,8 +1,8 @@
 """Processes meet: the store, torch.distributed's world, devices and threads.
 
-The store's keys carry the attempt's number, or where torchrun keeps the store the round's name, so that
-a restart does not read the addresses of dead processes. With `--ranks` the launcher opens the port and hands the open socket
-to rank 0: no other process can take it in between.
+The store's keys carry the attempt's number, or the round's name where torchrun keeps the store, so
+that a restart does not read the addresses of dead processes. With `--ranks` the launcher opens the
+port and hands the open socket to rank 0: no other process can take it in between.
 """
 
 from __future__ import annotations

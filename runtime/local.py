@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -76,10 +76,11 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
     else SIGTERM ends all at once.
     """
     forwarding = Forwarding()
-    leaving = {signal.SIGHUP: _leave} | {
-        number: forwarding if forward else _leave
-        for number in (HEARD if forward else [signal.SIGTERM])
-    }
+    leaving: dict[signal.Signals, Callable[[int, object], None]] = {
+        signal.SIGHUP: _leave, signal.SIGTERM: _leave
+    }  # fmt: skip
+    if forward:
+        leaving |= dict.fromkeys(HEARD, forwarding)
     # leave by way of what stands below, so that the ranks are stopped
     before = {number: signal.signal(number, handler) for number, handler in leaving.items()}
     try:

@@ -65,7 +65,9 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def step_line(context: Context, step: int, figures: StepFigures, rate: float, seconds: float) -> dict[str, Any]:  # fmt: skip
+def step_line(
+    context: Context, step: int, figures: StepFigures, rate: float, seconds: float
+) -> dict[str, Any]:
     """Everything that is written down of a step (counted from 0) that took so long, at this learning rate."""
     job, device = context.job, context.device
     known = device.type == "cuda" and is_described(job, torch.cuda.get_device_name(device))

@@ -72,7 +72,7 @@ class Rollback(Spec):
     window: Annotated[int, Field(ge=4, le=10_000, strict=True)] = 50
     """So many losses are looked back at."""
     most: Annotated[int, Field(ge=1, le=1000, strict=True)] = 3
-    """Times that a run goes back to one checkpoint; after that it is an error."""
+    """Times that a run goes back before a checkpoint gets past what made it; then it is an error."""
 
 
 class GoldfishLoss(Spec):

@@ -31,6 +31,7 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     from runtime.diagnosis import NonFiniteError
     from runtime.launch import DisagreementError
     from runtime.local import end_with_parent
+    from runtime.run_directory import TakenOverError
 
     code, text, shared = 0, "", False
     if process.launcher == "fourfold":
@@ -43,7 +44,7 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
         code, text = 2, str(error)
     except NonFiniteError as error:
         code, text, shared = 1, str(error), True
-    except CollectiveError as error:
+    except (CollectiveError, TakenOverError) as error:
         code, text = 1, str(error)
     except KeyboardInterrupt:
         code, text, shared = 130, "interrupted", True

@@ -25,21 +25,24 @@ from runtime.feed import Feed
 from runtime.goldfish import Goldfish
 from runtime.mesh import Mesh
 from runtime.metrics import step_line
-from runtime.metrics_file import MetricsFile, TensorBoard
 from runtime.model import GPT
 from runtime.optimizer import Optimizer
 from runtime.plan import Plan, prompt_tokens
-from runtime.run_directory import CHECKPOINTS, mark_stopped
+from runtime.records import Records
+from runtime.run_directory import CHECKPOINTS, Ownership, mark_stopped
 from runtime.step import MicroBatch, StepFigures, Trainee
 from runtime.survive.history import KEY, History, longer
 from runtime.survive.memory.copies import MemoryCopies
-from runtime.survive.rollback import Culprit, Watch, go_back
+from runtime.survive.rollback import Culprit, Guard, go_back
 from runtime.survive.spikes import Spikes
 from runtime.survive.stop import Stop
 from runtime.tracing.tracer import Tracer
-from runtime.watch.lookout import Lookout
 from runtime.tuning import settle
+from runtime.watch.lookout import Lookout
 from twin.description.problems import fail
+
+OWNER_SECONDS = 5.0
+"""How often rank 0 looks whether another start has taken over, besides before every checkpoint."""
 
 
 class Run:
@@ -47,15 +50,10 @@ class Run:
 
     def __init__(
         self, plan: Plan, process: Process, mesh: Mesh, device: torch.device, data: DataSet,
-        stop: Stop, history: History,
+        stop: Stop, history: History, owned: Ownership | None,
     ) -> None:  # fmt: skip
-        self.plan, self.process, self.data, self.stop, self.history = (
-            plan,
-            process,
-            data,
-            stop,
-            history,
-        )
+        self.plan, self.process, self.data = plan, process, data
+        self.stop, self.history, self.owned = stop, history, owned
         job, options = plan.job, plan.options
         self.first = process.rank == 0
         self.context = Context.of_job(
@@ -84,9 +82,8 @@ class Run:
         self.saved_at = -1
         self.modes: dict[str, str] = {}
         self.display = Display(shown=False, steps=options.steps, start=0)
-        self.metrics: MetricsFile | None = None
-        self.writers: list[MetricsFile | TensorBoard] = []
-        self.watch: Watch | None = None
+        self.records: Records | None = None
+        self.guard: Guard | None = None
         self.tracer = Tracer(plan.trace, self.context) if plan.trace else None
         self.lookout: Lookout | None = None
 
@@ -125,45 +122,36 @@ class Run:
 
     def open_files(self) -> None:
         """Open what is written to while training, and see what losses were before."""
-        options, losses = self.plan.options, []
-        if self.first:
-            self.metrics = MetricsFile(self.plan.out, self.step, options.steps)
-            self._open_writers()
-            if options.rollback is not None:
-                losses = self.metrics.losses(options.rollback.window)
-        if options.rollback is not None:
-            wanted = options.rollback
-            self.watch = Watch(self.stop.board, Spikes(wanted.spike, wanted.window, losses))
-
-    def _open_writers(self) -> None:
-        assert self.metrics is not None
-        self.writers = [self.metrics]
-        if self.plan.options.tensorboard:
-            self.writers.append(TensorBoard(self.plan.out, self.step))
+        options, wanted = self.plan.options, self.plan.options.rollback
+        self.records = Records(
+            self.plan.out,
+            self.step,
+            options.steps,
+            kept=self.first,
+            tensorboard=options.tensorboard,
+        )
+        if wanted is not None:
+            losses = self.records.losses(wanted.window)
+            self.guard = Guard(self.stop.board, Spikes(wanted.spike, wanted.window, losses))
 
     def loop(self) -> None:
         """Train until the last step, or until a signal ends the run."""
         options, watch, since = self.plan.options, Stopwatch(), self.step
         if self.plan.watch is not None:
-            self.lookout = Lookout(self.context, self.process, self.plan.out, self.plan.watch, self.display)
+            self.lookout = Lookout(
+                self.context, self.process, self.plan.out, self.plan.watch, self.display
+            )
         listeners = [each for each in (self.tracer, self.lookout) if each is not None]
         if self.step == 0:
             with watch.paused():
                 self._evaluate()  # where it starts from
-                if self.watch is not None:
+                if self.guard is not None:
                     self._save()  # to go back to
         while self.step < options.steps and not self.ended:
             next_look = self._next_look(self.step)
             self.stop.announce(next_look)
-            for each in listeners:
-                each.before(self.step)
-            batch = self.feed.step(self.history.batch(self.step))
-            for each in listeners:
-                each.loaded(self.step)
             rate = options.schedule.at(self.step)
-            figures = self.trainee.step(batch, rate)
-            for each in listeners:
-                each.after(self.step)
+            batch, figures = self._step(rate, listeners)
             done = self.step + 1
             if done == next_look:
                 self.ended = done < options.steps and self.stop.due(done)
@@ -183,6 +171,19 @@ class Run:
                 if self.copies is not None and _due(options.checkpoints.memory_every, done):
                     self._copy(self.copies)
 
+    def _step(
+        self, rate: float, listeners: list[Tracer | Lookout]
+    ) -> tuple[list[MicroBatch], StepFigures]:
+        for each in listeners:
+            each.before(self.step)
+        batch = self.feed.step(self.history.batch(self.step))
+        for each in listeners:
+            each.loaded(self.step)
+        figures = self.trainee.step(batch, rate)
+        for each in listeners:
+            each.after(self.step)
+        return batch, figures
+
     def _next_look(self, done: int) -> int:
         """After how many steps hosts wait for a step's figures next: a GPU only where they are wanted."""
         options = self.plan.options
@@ -194,11 +195,11 @@ class Run:
     def _went_back(self, batch: list[MicroBatch], done: int) -> bool:
         """Go back to a checkpoint if a number is none, or the loss has leapt; whether it was so."""
         stopped = bool(self.trainee.optimizer.stopped)
-        if self.watch is None:
+        if self.guard is None:
             if stopped:
                 raise find_non_finite(self.trainee, batch, done - 1)
             return False
-        culprit = self.watch.culprit(done, stopped=stopped)
+        culprit = self.guard.culprit(done, stopped=stopped)
         if culprit is None:
             return False
         rollback = self.plan.options.rollback
@@ -212,17 +213,11 @@ class Run:
             raise self._diverged(culprit, batch)
         self.history, entry = gone
         self.step = self.saved_at = entry.to_step
-        self.watch.went_back(self.step)
+        self.guard.went_back(self.step)
         if self.copies is not None:
             self.copies.forget()
-        if self.first:
-            for writer in self.writers:
-                writer.close()
-            self.metrics = MetricsFile(
-                self.plan.out, self.step, self.plan.options.steps, again=False
-            )
-            self.metrics.write(entry.model_dump(mode="json"))
-            self._open_writers()
+        if self.records is not None:
+            self.records.go_back(self.step, entry.model_dump(mode="json"))
         self.display.warn(f"step {culprit.step}: {culprit.why}; going back to step {entry.to_step} and on "
                           f"without batches {', '.join(map(str, entry.left_out))}")  # fmt: skip
         return True
@@ -234,15 +229,16 @@ class Run:
                              "(train.rollback.most); try a lower learning rate")  # fmt: skip
 
     def _write(self, step: StepFigures, rate: float, seconds: float) -> None:
-        if not self.first:
+        if self.records is None or not self.first:
             return
+        if self.owned is not None:
+            self.owned.check(at_most_every_seconds=OWNER_SECONDS)
         figures = step_line(self.context, self.step, step, rate, seconds)
-        for writer in self.writers:
-            writer.write(figures)
+        self.records.write(figures)
         self.display.step(figures)
-        if self.watch is not None:
+        if self.guard is not None:
             last = self.step + 1 == self.plan.options.steps
-            self.watch.see(
+            self.guard.see(
                 self.step, figures["loss"], None if last else self._next_look(self.step + 1)
             )
 
@@ -252,9 +248,11 @@ class Run:
             return
         loss = validation_loss(self.context, self.model, self.held_out, sequences)
         if not math.isfinite(loss):
-            raise find_non_finite(self.trainee, self.feed.step(self.step), self.step)
-        for writer in self.writers:
-            writer.write({"after_steps": self.step, "validation_loss": loss})
+            raise find_non_finite(
+                self.trainee, self.feed.step(self.history.batch(self.step)), self.step
+            )
+        if self.records is not None:
+            self.records.write({"after_steps": self.step, "validation_loss": loss})
         self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
 
     def _extra(self) -> dict[str, Any]:
@@ -263,6 +261,8 @@ class Run:
     def _save(self) -> None:
         if self.saved_at == self.step:
             return
+        if self.owned is not None:
+            self.owned.check()
         self._settle_checkpoint()
         self.checkpoints.save(
             self.context, self.trainee.optimizer, step=self.step,
@@ -275,7 +275,9 @@ class Run:
         try:
             self.checkpoints.wait()
         except NoSpaceError as error:
-            self.display.warn(f"{error.problems[0]}; training goes on, and the next checkpoint is tried in its turn")  # fmt: skip
+            self.display.warn(
+                f"{error.problems[0]}; training goes on, the next one is tried in its turn"
+            )
 
     def _copy(self, copies: MemoryCopies) -> None:
         samples = self.step * self.plan.job.batch.sequences
@@ -294,8 +296,8 @@ class Run:
             self._say_stopped()
         else:
             self._evaluate()
-        for writer in self.writers:
-            writer.close()
+        if self.records is not None:
+            self.records.close()
         self.display.close()
         if not self.ended:
             self._sample()

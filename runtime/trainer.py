@@ -24,7 +24,7 @@ from runtime.launch import (
 from runtime.mesh import Mesh
 from runtime.plan import Plan, check_plan
 from runtime.run import Run
-from runtime.run_directory import RUN, prepare_directory, read_run
+from runtime.run_directory import RUN, Ownership, prepare_directory, read_run
 from runtime.survive import elastic
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
@@ -53,7 +53,7 @@ def train(plan: Plan, process: Process, notice: Notice | None = None,
     board = Board(store, process)
     plan, why = elastic.fit(plan, board, resolve)
     device, data = all_agree("setup", lambda: check_plan(plan, process))
-    all_agree("directory", lambda: _prepare(plan, process, data))
+    owned = all_agree("directory", lambda: _prepare(plan, process, data))
     described = board.tell(lambda: read_run(plan.out))
     history = History.read(described.get(KEY), str(plan.out / RUN))
     memory, found = recover(plan, board, described, history)
@@ -65,7 +65,7 @@ def train(plan: Plan, process: Process, notice: Notice | None = None,
     if store is not None and process.ranks > 1:
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
-    run = Run(plan, process, mesh, device, data, stop, history)
+    run = Run(plan, process, mesh, device, data, stop, history, owned)
     try:
         run.resume(why, found)
         run.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
@@ -86,6 +86,9 @@ def train(plan: Plan, process: Process, notice: Notice | None = None,
         run.display.close()
 
 
-def _prepare(plan: Plan, process: Process, data: DataSet) -> None:
-    if process.rank == 0:
-        prepare_directory(plan.out, plan.identity(data), force=plan.force)
+def _prepare(plan: Plan, process: Process, data: DataSet) -> Ownership | None:
+    """Make the run's directory, or take it over, on rank 0."""
+    if process.rank != 0:
+        return None
+    prepare_directory(plan.out, plan.identity(data), force=plan.force)
+    return Ownership.claim(plan.out)

@@ -90,5 +90,7 @@ def settle(context: Context, model: GPT, wanted: str, before: dict[str, str], *,
         return before
     choices = tune(context, model)
     for each in choices:
-        say(f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode")
+        say(
+            f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode"
+        )
     return {str(choice.signature): choice.mode for choice in choices}

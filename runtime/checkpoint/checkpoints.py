@@ -180,12 +180,11 @@ class Checkpoints:
                 return _not_written(self.root, cause, f"rank {rank}: ")
         return RuntimeError(str(error))
 
-    def newest_step(self, at_most: int) -> int | None:
-        """Return the step of the newest checkpoint that is not of after `at_most` steps, on every rank."""
-        steps = self._team.from_first(
-            lambda: [directory.step_of(p) for p in directory.newest_first(self.root)]
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, on every rank as the first one sees them."""
+        return self._team.from_first(
+            lambda: [directory.step_of(path) for path in directory.newest_first(self.root)]
         )
-        return next((step for step in steps if step <= at_most), None)
 
     def discard_after(self, step: int) -> None:
         """Delete the checkpoints of later steps; none may be being written."""

@@ -56,9 +56,9 @@ class History:
         """Return the history with one more entry."""
         return History((*self.entries, entry))
 
-    def times(self, to_step: int) -> int:
-        """How often the run has gone back to this step."""
-        return sum(entry.to_step == to_step for entry in self.entries)
+    def times(self, newest: int) -> int:
+        """How often the run has gone back without getting past what made it; `newest`: of its checkpoints."""
+        return sum(entry.from_step >= newest for entry in self.entries)
 
     def batch(self, step: int) -> int:
         """Return the number of the batch that a step trains on: those left out do not count."""

@@ -32,7 +32,7 @@ class Culprit:
 
 
 @dataclass
-class Watch:
+class Guard:
     """Looks at every step whose figures hosts wait for."""
 
     board: Board
@@ -93,12 +93,13 @@ def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, contex
 
     Later checkpoints are deleted: they hold what the culprit did. Every rank must call it, with no
     checkpoint being written. Returns the new history and its last entry; None if there is no such
-    checkpoint, or the run has gone back to it so often already: then nothing has changed.
+    checkpoint, or the run has gone back so often without getting past this: then nothing has changed.
     """
-    target = checkpoints.newest_step(culprit.first)
+    steps = checkpoints.steps()
+    target = max((s for s in steps if s <= culprit.first), default=None)
     if target is None:
-        target = checkpoints.newest_step(culprit.step)
-    if target is None or history.times(target) >= most:
+        target = max((s for s in steps if s <= culprit.step), default=None)
+    if target is None or history.times(max(steps)) >= most:
         return None
     checkpoints.discard_after(target)
     loaded = checkpoints.load_latest(context, optimizer)

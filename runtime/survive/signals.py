@@ -42,6 +42,7 @@ class Notice:
             if self.signal is None:
                 self.signal, self._heard_at = signal.Signals(number).name, time.monotonic()
             elif time.monotonic() - self._heard_at > SAME_SECONDS:
-                sys.stderr.write(f"fourfold: a second signal ({signal.Signals(number).name}): leaving at once\n")  # fmt: skip
+                name = signal.Signals(number).name
+                sys.stderr.write(f"fourfold: a second signal ({name}): leaving at once\n")
                 sys.stderr.flush()
                 os._exit(128 + number)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
+from runtime.collectives import CollectiveError
 from runtime.console import Display
 from runtime.context import Context
 from runtime.environment import Process
@@ -80,13 +81,21 @@ class Lookout:
         self._take_answer(wait=False)
         if self._listening and step % self.every == STEPS - 1:
             if self._listening == STEPS:  # else somebody else listened: a trace was recorded
-                self._look(step + 1)
+                self._look_together(step + 1)
             self._heard.forget()
             self._listening = 0
 
     def close(self) -> None:
         """Wait for the last answer."""
         self._take_answer(wait=True)
+
+    def _look_together(self, after_steps: int) -> None:
+        try:
+            self._look(after_steps)
+        except RuntimeError as error:  # of torch.distributed, which names neither rank nor op
+            reason = str(error).strip().splitlines()[0]
+            raise CollectiveError(f"{self.context.mesh.where()}: watching after step {after_steps} failed: a peer "
+                                  f"has probably died ({reason})") from error  # fmt: skip
 
     def _look(self, after_steps: int) -> None:
         mesh, process = self.context.mesh, self.process

@@ -6,8 +6,9 @@ Two gloo ranks train a GPT of 31.7 M parameters over z. Intervals of so many ste
 processes: without a checkpoint, with one of Fourfold's after the first step, with one of PyTorch's
 `torch.distributed.checkpoint.async_save`, used plainly on the same weights and moments as DTensors. Each round
 gives ratios of neighbours in time; medians of them are printed, as JSON, with the time that the call
-itself takes, the time until the checkpoint is whole on the disk, and the time to load it. Then a run of
-`fourfold train` is killed with SIGKILL after its first checkpoint and started again.
+itself takes, the processor time that it costs a rank (which other work on the machine disturbs less), the time
+until the checkpoint is whole on the disk, and the time to load it. Then a run of `fourfold train` is killed with
+SIGKILL after its first checkpoint and started again.
 """
 
 from __future__ import annotations
@@ -128,9 +129,7 @@ class Saver:
             shutil.rmtree(self.root / "torch", ignore_errors=True)
 
 
-def overhead(
-    worker: Any, root: str, rounds: int, steps: int, **_grid: Any
-) -> dict[str, Any]:
+def overhead(worker: Any, root: str, rounds: int, steps: int, **_grid: Any) -> dict[str, Any]:
     """Seconds of intervals and calls, in turn. Runs on every rank."""
     import torch.distributed as dist
 
@@ -140,12 +139,13 @@ def overhead(
         trained.step()
         saver.save(name)()
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    work: dict[str, list[float]] = {name: [] for name in NAMES}
     calls: dict[str, list[float]] = {name: [] for name in NAMES}
     late: dict[str, int] = dict.fromkeys(NAMES, 0)
     for number in range(rounds):
         for name in ORDERS[number % len(ORDERS)]:
             dist.barrier()
-            begin = time.perf_counter()
+            begin, worked = time.perf_counter(), time.process_time()
             trained.step()
             called = time.perf_counter()
             wait = saver.save(name) if name != "none" else lambda: None
@@ -157,8 +157,9 @@ def overhead(
             waited = time.perf_counter()
             wait()
             late[name] += time.perf_counter() - waited > 0.1
+            work[name].append(time.process_time() - worked)
             saver.clear()
-    return {"seconds": seconds, "calls": calls, "late": late}
+    return {"seconds": seconds, "work": work, "calls": calls, "late": late}
 
 
 def alone(worker: Any, root: str, rounds: int, **_grid: Any) -> dict[str, list[float]]:
@@ -267,7 +268,7 @@ def main() -> None:
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         pool = Pool(RANKS, most_seconds=7200.0)
         found = pool.run("tests.benchmarks.checkpoints:overhead", RANKS, grid=GRID, root=folder, rounds=rounds,
                          steps=steps)[0]  # fmt: skip
@@ -278,6 +279,10 @@ def main() -> None:
         recovered = recovery(Path(folder))
     middle = statistics.median
     plain = found["seconds"]["none"]
+
+    def ratios(kind: dict[str, list[float]], name: str) -> list[float]:
+        return [a / b for a, b in zip(kind[name], kind["none"], strict=True)]
+
     answer: dict[str, Any] = {"machine": machine(), "ranks": RANKS, "steps an interval": steps, "rounds": rounds,
                               "seconds a step, without": middle(plain) / steps}  # fmt: skip
     for name in ("fourfold", "torch"):
@@ -287,6 +292,10 @@ def main() -> None:
                 [a / b for a, b in pairs]
             ),
             "ratios": [round(a / b, 4) for a, b in pairs],
+            "processor seconds of a rank, median of ratios": middle(ratios(found["work"], name)),
+            "processor seconds of a rank, more a checkpoint": middle(
+                [a - b for a, b in zip(found["work"][name], found["work"]["none"], strict=True)]
+            ),
             "seconds lost a checkpoint, median": middle([a - b for a, b in pairs]),
             "seconds of the call, median": middle(found["calls"][name]),
             "not finished when the interval was": found["late"][name],

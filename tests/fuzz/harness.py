@@ -31,7 +31,7 @@ MOST_WAITING = 60.0
 """Seconds by the clock: for what waits and does nothing."""
 MOST_MEMORY = 2 << 30
 """That one case may add to the address space of this process."""
-MOST_MESSAGE = 20_000
+MOST_MESSAGE = 50_000
 """Characters of a refusal: nobody reads a file back on a terminal."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",

@@ -15,6 +15,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 SHOWN_LENGTH = 60
+MOST_LETTERS, MOST_SHOWN = 2000, 200
+"""Letters of one problem, and problems, that are printed: a hostile file can have any number of both."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Problem:
 
     def __str__(self) -> str:
         shown = "" if self.value is None else f" = {shorten(self.value)}"
-        return f"{self.path}{shown}: {self.message}" if self.path else self.message
+        path, message = _cut(self.path, MOST_LETTERS // 10), _cut(self.message, MOST_LETTERS)
+        return f"{path}{shown}: {message}" if path else message
 
 
 class DescriptionError(ValueError):
@@ -38,12 +41,19 @@ class DescriptionError(ValueError):
         self.origin = origin
         head = f"{origin}: " if origin else ""
         many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
-        super().__init__(head + many + "".join(f"\n  {p}" for p in self.problems))
+        shown = [str(problem) for problem in self.problems[:MOST_SHOWN]]
+        if (more := len(self.problems) - len(shown)) > 0:
+            shown.append(f"and {more:,} more")
+        super().__init__(head + many + "".join(f"\n  {line}" for line in shown))
 
 
 def fail(path: str, message: str, value: Any = None) -> DescriptionError:
     """Make the error for a single problem."""
     return DescriptionError([Problem(path, message, value)])
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shorten(value: Any) -> str:

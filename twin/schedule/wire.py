@@ -19,6 +19,7 @@ FORMAT = "fourfold-schedule"
 SCHEMA_VERSION = 1
 
 Size = Annotated[int, Field(ge=0, le=2**48)]
+Count = Annotated[int, Field(ge=1, le=2**48)]
 Width = Literal[1, 2, 4, 8]
 Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
 NameOfRepeat = Annotated[
@@ -48,10 +49,10 @@ class AttentionOfHeads(_Form):
     """Attention, forward or backward."""
 
     type: Literal["attention"]
-    sequences: Size
-    sequence_length: Size
-    heads: Size
-    head_size: Size
+    sequences: Count
+    sequence_length: Count
+    heads: Count
+    head_size: Count
     form: AttentionForm
     dropout: bool
     backward: bool

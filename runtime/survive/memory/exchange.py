@@ -27,10 +27,10 @@ def exchange(group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | No
     Every rank of the group must call it. Returns what went wrong here, or nothing; raises
     RuntimeError if a peer is lost.
     """
-    sending: list[tuple[Any, torch.Tensor]] = []
+    sending: list[tuple[Any, torch.Tensor]] = []  # what is sent must stay until it is
     if keeper is not None:
-        for values in _outgoing(folder, rank, whole=whole):
-            sending.append((dist.isend(values, group=group, group_dst=keeper), values))
+        outgoing = _outgoing(folder, rank, whole=whole)
+        sending = [(dist.isend(values, group=group, group_dst=keeper), values) for values in outgoing]  # fmt: skip
     problem = ""
     for sender in senders:
         problem = _take_in(group, folder, sender) or problem

@@ -56,7 +56,7 @@ class Part(Record):
     rank: Place
     model: dict[str, Any]
     extra: dict[str, Any]
-    tensors: dict[str, PartTensor] = {}
+    tensors: dict[str, PartTensor] = Field(default_factory=dict)
 
 
 def write_part(folder: Path, part: Part, state: State) -> None:

@@ -56,7 +56,8 @@ class Place:
     def make(self) -> None:
         """Make it, or make sure that it is ours. Raises DescriptionError if it cannot be."""
         if not self.root.parent.is_dir():
-            raise fail(KEY, "there is no such directory on this host; choose one that is in memory", str(self.root.parent))  # fmt: skip
+            raise fail(KEY, "there is no such directory on this host; choose one that is in memory",
+                       str(self.root.parent))  # fmt: skip
         try:
             self.root.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError:

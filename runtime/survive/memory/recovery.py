@@ -39,7 +39,9 @@ Held = tuple[int, str, int, int]
 """Step, session, the rank whose part it is, and of how many."""
 
 
-def recover(plan: Plan, board: Board, described: Mapping[str, Any], history: History) -> tuple[Session | None, str]:  # fmt: skip
+def recover(
+    plan: Plan, board: Board, described: Mapping[str, Any], history: History
+) -> tuple[Session | None, str]:
     """Return what copies in memory need, None if none are wanted, and a line that says what was found.
 
     A checkpoint that could be put together lies in the run's `checkpoints/` then. `described` is the

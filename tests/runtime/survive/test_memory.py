@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from runtime.survive.memory.part import manifest_of, read_part
 from runtime.survive.memory.place import Place, part_file
 from runtime.survive.memory.recovery import Assembly, carry_out, holdings
 from tests.runtime import runs
-from tests.runtime.survive.agents import Agents, memory_of
+from tests.runtime.survive.agents import memory_of
 from twin.description.problems import DescriptionError
 
 STEPS = 40
@@ -28,7 +27,8 @@ def write_job(folder: Path, **train) -> Path:
     memory = folder / "memory"
     memory.mkdir(exist_ok=True)
     checkpoints = {"every": 100, "memory_every": 3, "memory_directory": str(memory)}
-    return runs.write_job(folder, train={"steps": STEPS, "timeout": "20 s", "checkpoints": checkpoints, **train})
+    options = {"steps": STEPS, "threads": 1, "timeout": "20 s", "checkpoints": checkpoints}
+    return runs.write_job(folder, train={**options, **train})
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,12 @@ def steps_held(root: Path) -> list[int]:
 def test_killed_processes_leave_their_copies(undisturbed, tmp_path):
     """On one host: at most `memory_every` steps and what was under way are done again."""
     job, out = write_job(tmp_path), tmp_path / "run"
-    process = runs.start(job, "--ranks", "2", "--restarts", "1", "--out", str(out), FOURFOLD_HOST="a")
+    process = runs.start(
+        job, "--ranks", "2", "--restarts", "1", "--out", str(out), FOURFOLD_HOST="a"
+    )
     runs.wait_for_step(process, out, 20)
-    for rank in (0, 1):
-        runs.kill_rank(process, rank)
+    for rank in runs.ranks_of(process):
+        os.kill(rank, signal.SIGKILL)
     shown, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
     killed = int(errors.count("was killed"))
@@ -71,12 +73,17 @@ def two_hosts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     job, out = write_job(folder), folder / "run"
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [runs.start(job, "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared) for r in (0, 1)]
-    runs.wait_for_step(ranks[0], out, 14)
-    for rank in ranks:
-        rank.send_signal(signal.SIGKILL)
-    for rank in ranks:
-        rank.communicate(timeout=30)
+    ranks = [
+        runs.start(job, "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
+        for r in (0, 1)
+    ]
+    try:
+        runs.wait_for_step(ranks[0], out, 14)
+    finally:
+        for rank in ranks:
+            rank.send_signal(signal.SIGKILL)
+        for rank in ranks:
+            rank.communicate(timeout=30)
     return folder
 
 
@@ -216,9 +223,13 @@ def test_a_place_that_is_not_ours_is_refused(tmp_path):
 def test_every_part_is_kept_on_another_host():
     for hosts in (["a"] * 3 + ["b"] * 2 + ["c"], ["a", "b"] * 3, [str(i) for i in range(7)]):
         kept = keepers(hosts)
-        assert all(hosts[keeper] != hosts[rank] for rank, keeper in enumerate(kept) if keeper is not None)
+        assert all(
+            hosts[keeper] != hosts[rank] for rank, keeper in enumerate(kept) if keeper is not None
+        )
         assert None not in kept
         # a ring: each host keeps those of exactly one other
-        pairs = {(hosts[rank], hosts[keeper]) for rank, keeper in enumerate(kept) if keeper is not None}
+        pairs = {
+            (hosts[rank], hosts[keeper]) for rank, keeper in enumerate(kept) if keeper is not None
+        }
         assert len(pairs) == len(set(hosts)) == len({b for _, b in pairs})
     assert keepers(["a"]) == [None]

@@ -79,6 +79,18 @@ def test_a_signal_ends_a_run_that_would_be_started_again(undisturbed, tmp_path):
     assert "SIGTERM: stopped after step" in shown
 
 
+def test_a_run_that_is_started_beside_itself_gives_way(tmp_path):
+    """As when torchrun takes a host for dead that is not: the last start goes on."""
+    job, out = runs.write_job(tmp_path, train={"steps": 100_000}), tmp_path / "run"
+    process = runs.start(job, "--ranks", "2", "--out", str(out))
+    runs.wait_for_step(process, out, 3)
+    (out / "owner").write_text("another\n")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"{out}: another start of this run has taken over; this one ends" in errors
+    assert "Traceback" not in errors
+
+
 def test_a_disk_that_is_full_for_a_while(tmp_path):
     """Checkpoints fail, the run goes on, and the last one is good: all steps are the same."""
     disk = tmp_path / "disk"

@@ -33,7 +33,8 @@ def undisturbed(tmp_path_factory) -> tuple[Path, dict[int, float]]:
 
 
 def stopped_at(shown: str, name: str) -> int:
-    found = re.search(rf"^{name}: stopped after step (\d+) of 30, saved; the same command continues", shown, re.M)  # fmt: skip
+    pattern = rf"^{name}: stopped after step (\d+) of 30, saved; the same command continues"
+    found = re.search(pattern, shown, re.MULTILINE)
     assert found, shown
     return int(found[1])
 
@@ -103,7 +104,9 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 def test_one_process_alone(tmp_path):
-    job = runs.write_job(tmp_path, ranks=1, grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"steps": 30})
+    job = runs.write_job(
+        tmp_path, ranks=1, grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"steps": 30}
+    )
     out = tmp_path / "run"
     process = runs.start(job, "--out", str(out))
     runs.wait_for_step(process, out, 3)
@@ -133,7 +136,9 @@ class Shared:
     ranks=st.integers(2, 4), steps=st.integers(1, 8), stride=st.integers(1, 3),
     heard=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7)), max_size=4), seed=st.integers(0, 2**31),
 )  # fmt: skip
-def test_all_ranks_end_after_the_same_step_however_they_are_scheduled(ranks, steps, stride, heard, seed):
+def test_all_ranks_end_after_the_same_step_however_they_are_scheduled(
+    ranks, steps, stride, heard, seed
+):
     """Ranks as threads that wait for each other in every step, and look after each `stride`-th."""
     import random
 

@@ -52,7 +52,7 @@ def read_side(path: Path, name: str) -> Side:
     """Read the run in a directory; raises DescriptionError where it is damaged or makes no sense."""
     trace = read_trace(path)
     origin = f"{name} ({path})"
-    if trace.manifest.get("kind") not in {"predicted", "measured"}:
+    if trace.manifest.get("kind") not in ("predicted", "measured"):
         raise fail(origin, "kind is neither predicted nor measured", trace.manifest.get("kind"))
     work, clock = work_of(trace.manifest, origin), said_clock(trace.manifest, origin)
     steps = read_steps(trace.events, origin)
