@@ -98,7 +98,7 @@ def disturbed(there: Cluster, places: Places, chaos: Chaos, steps: int) -> Story
     while there.step() < steps - 1:
         time.sleep(0.05)
         step, now = there.step(), time.monotonic()
-        if pending is not None and step < pending["step"] - 1 and step >= 0:
+        if pending is not None and 0 <= step < pending["step"]:  # lines were cut: it began again
             pending["lost"] = max(pending["lost"], pending["step"] - step)
         if step > best:
             story.longest_pause_seconds = max(story.longest_pause_seconds, now - moved)
