@@ -10,12 +10,12 @@ import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events
-from dashboards.strangers import refuse_paths
 from twin.cost.collective import collective_cost
 from twin.description.grid import Axis, Grid
 from twin.description.job import Job
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
+from twin.description.strangers import refuse_paths
 from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import price
 from twin.engine.program import compile_program

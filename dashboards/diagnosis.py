@@ -69,17 +69,17 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
 
 def read_watch(raw: Mapping[str, Any], ranks: int, label: str) -> Shown:
     """Read findings, which may be a stranger's. Raises DescriptionError."""
-    findings, notes = raw.get("findings"), raw.get("notes", [])
-    if (
-        not isinstance(findings, list)
-        or not isinstance(notes, list)
-        or len(findings) > MOST_FINDINGS
-    ):
-        raise fail(f"{label}: findings", f"expected a list of at most {MOST_FINDINGS}")
-    return Shown(
-        tuple(_found(each, ranks, label) for each in findings),
-        tuple(_text(note) for note in notes[:20]),
+    findings, notes, once = raw.get("findings"), raw.get("notes", []), raw.get("suspected", [])
+    lists = all(
+        isinstance(each, list) and len(each) <= MOST_FINDINGS for each in (findings, notes, once)
     )
+    if not lists or not isinstance(findings, list):
+        raise fail(
+            f"{label}: findings",
+            f"expected lists of at most {MOST_FINDINGS} findings, notes and suspicions",
+        )
+    told = [*(f"Seen once, may be chance: {_text(each)}" for each in once), *map(_text, notes)]
+    return Shown(tuple(_found(each, ranks, label) for each in findings), tuple(told))
 
 
 def _found(raw: Any, ranks: int, label: str) -> Found:

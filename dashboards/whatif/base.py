@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 
 from dashboards.catalog import Catalog, Entry
-from dashboards.strangers import refuse_paths
 from twin.description.job import Job
 from twin.description.load import load_job, load_machine, names
 from twin.description.model import presets
 from twin.description.problems import DescriptionError, fail
+from twin.description.strangers import refuse_paths
 
 EXAMPLE = {
     "name": "gpt-320b-frontier-32768", "model": "gpt-320b", "machine": "frontier", "ranks": 32768,

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runtime.environment import Process
-from runtime.host import host_name
+from runtime.host import host_identity
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,12 @@ class Hosts:
         return {"names": list(self.names), "of_rank": list(self.of_rank)}
 
 
-def find_hosts(group: dist.ProcessGroup | None, process: Process) -> Hosts:
-    """Ask all ranks of a group; each must call it.
-
-    Hosts of one name (containers may have one) are told apart by the first rank there.
-    """
-    mine = host_name(), process.rank - process.local_rank
+def find_hosts(group: dist.ProcessGroup | None, ranks: int) -> Hosts:
+    """Ask all ranks of a group; each must call it. Hosts are numbered in the order of their first rank."""
+    mine = host_identity()
     everyone = [mine]
     if group is not None:
-        everyone = [mine] * process.ranks
+        everyone = [mine] * ranks
         dist.all_gather_object(everyone, mine, group=group)
     hosts = list(dict.fromkeys(everyone))
-    return Hosts(tuple(name for name, _ in hosts), tuple(hosts.index(each) for each in everyone))
+    return Hosts(tuple(host[0] for host in hosts), tuple(hosts.index(each) for each in everyone))

@@ -60,7 +60,7 @@ class Tracer:
         if group is not None and device.type == "cuda":
             # time stamps and tables travel on the host
             group, made = dist.new_group(backend="gloo", timeout=CLOCK_TIMEOUT), True
-        clock, hosts = align(group, process.ranks, process.rank), find_hosts(group, process)
+        clock, hosts = align(group, process.ranks, process.rank), find_hosts(group, process.ranks)
         mine = Told(notes_table(self._heard.notes, mesh, clock), clock, self._heard.loading_ns)
         everyone: list[Any] | None = [mine]
         if group is not None:

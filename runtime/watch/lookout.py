@@ -1,7 +1,8 @@
 """Every so often: listen for a few steps, put ranks together, ask who is slow, write an alert.
 
-Rank 0 asks in the background, while the next steps run. A link that every group crosses cannot be told
-from the others by collectives: if the answer is an axis, hosts probe their links after the next window.
+Rank 0 asks in the background, while the next steps run. What two looks in a row find is an alert. A link
+that every group crosses cannot be told from the others by collectives: if the answer is an axis, hosts
+probe their links after the next window.
 """
 
 from __future__ import annotations
@@ -57,19 +58,28 @@ class Lookout:
         self._ask = wanted.ask_of(context.job) if process.rank == 0 else None
         self._display = display
         self._answer: _Answer | None = None
-        self._known: set[str] = set()
+        self._known: dict[str, dict[str, Any]] = {}
+        """Alerts, as they were last."""
+        self._seen: set[str] = set()
+        """What the last look found."""
+        self._looks = 0
         self._suspicious = False
         self._group = context.mesh.everyone
         if self._group is not None and context.device.type == "cuda":
             self._group = dist.new_group(
                 backend="gloo", timeout=PATIENCE
             )  # objects travel on the host
-        self._hosts = find_hosts(self._group, process)
+        self._hosts = find_hosts(self._group, process.ranks)
 
     def before(self, step: int) -> None:
         """Begin to listen, if a window begins or goes on."""
-        if step and step % self.every < STEPS and (self._listening or step % self.every == 0):
-            self._listening += self._heard.before(step)
+        place = step % self.every
+        if step < self.every or place >= STEPS or (place and not self._listening):
+            return
+        if self._heard.before(step):
+            self._listening += 1
+        else:
+            self._display.say(f"watch: no look at step {step}, for a trace is recorded")
 
     def loaded(self, step: int) -> None:
         """The step's samples are there."""
@@ -88,6 +98,9 @@ class Lookout:
     def close(self) -> None:
         """Wait for the last answer."""
         self._take_answer(wait=True)
+        if not self._looks and self._ask is not None:
+            self._display.say(f"watch: the run ended before there was a look: they are after {STEPS} steps from each "
+                              f"{self.every}th on")  # fmt: skip
 
     def _look_together(self, after_steps: int) -> None:
         try:
@@ -143,37 +156,42 @@ class Lookout:
         answer.thread.join()
         self._answer = None
         if answer.found is None:
+            self._looks += 1
             self._display.warn(
                 f"watch: no diagnosis after step {answer.after_steps} ({answer.problem})"
             )
             return
-        findings = answer.found["findings"]
-        self._suspicious = any(each["kind"] == "axis" for each in findings)
-        now = {each["where"] + each["kind"]: each for each in findings}
+        seen = {each["where"] + each["kind"]: each for each in answer.found["findings"]}
+        # what is seen once may be chance: many looks are taken; it is an alert when it is seen again
+        now = {key: each for key, each in seen.items() if key in self._seen}
+        self._suspicious = any(each["kind"] == "axis" for each in seen.values())
+        for note in answer.found.get("notes", []) if not self._looks else ():
+            self._display.say(f"watch: {note}")
         for key, each in now.items():
             if key not in self._known:
                 self._display.warn(
                     f"watch: {each['text']} (confidence {100 * each['confidence']:.1f} %)"
                 )
-        for _ in self._known - set(now):
-            self._display.say("watch: an earlier alert is over")
+        for key in sorted(set(self._known) - set(now)):
+            self._display.say(f"watch: it is over: {self._known[key]['text']}")
+        told = {**answer.found, "healthy": not now, "findings": list(now.values())}
+        told["suspected"] = [each["text"] for key, each in seen.items() if key not in now]
         if now or self._known:
-            self._write(answer)
-        self._known = set(now)
-        text = json.dumps({"after_steps": answer.after_steps, **answer.found})
+            self._write(answer.after_steps, told)
+        self._seen, self._known, self._looks = set(seen), now, self._looks + 1
+        text = json.dumps({"after_steps": answer.after_steps, **told})
         try:
             write_whole(self.out / LATEST, text)
         except DescriptionError as error:  # a full disk does not end a run
             self._display.warn(f"watch: {error}")
 
-    def _write(self, answer: _Answer) -> None:
-        assert answer.found is not None
+    def _write(self, after_steps: int, told: dict[str, Any]) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        told = {
-            key: answer.found[key]
+        kept = {
+            key: told[key]
             for key in ("healthy", "findings", "step_seconds", "expected_step_seconds")
         }
-        line = json.dumps({"time": stamp, "after_steps": answer.after_steps, **told})
+        line = json.dumps({"time": stamp, "after_steps": after_steps, **kept})
         try:
             with (self.out / ALERTS).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")

@@ -7,7 +7,6 @@ import math
 import pytest
 import yaml
 
-from dashboards.strangers import refuse_paths
 from dashboards.whatif.base import EXAMPLE, base_of, job_file
 from dashboards.whatif.controls import as_it_is, control, select_choices, times
 from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid_choices, said
@@ -17,6 +16,7 @@ from twin.description.job import Job
 from twin.description.load import load_job, load_machine
 from twin.description.problems import DescriptionError
 from twin.description.schema import job_schema
+from twin.description.strangers import refuse_paths
 
 
 @pytest.fixture(scope="module")

@@ -81,9 +81,14 @@ def test_a_healthy_recording_is_let_alone():
     )
 
 
-def test_a_reference_must_be_of_the_same_grid(trace):
-    with pytest.raises(DescriptionError, match="another grid"):
+def test_a_reference_must_be_of_the_same_job_and_hosts(trace, tmp_path):
+    with pytest.raises(DescriptionError, match="another job"):
         diagnose_trace(trace, reference=MEASURED)
+    other = tmp_path / "trace"
+    shutil.copytree(trace, other)
+    edit(other, lambda m: m.update(hosts={"names": ["a", "b"], "of_rank": [0] * 8 + [1] * 8}))
+    with pytest.raises(DescriptionError, match="other hosts"):
+        diagnose_trace(trace, reference=other)
     found, _ = diagnose_trace(trace, reference=trace)
     assert found.healthy, "nothing changed since"
 

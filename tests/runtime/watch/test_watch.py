@@ -123,29 +123,54 @@ def looked(watch: Lookout, windows: int) -> None:
         watch.before(step)
         watch.loaded(step)
         watch.after(step)
-        if step % 10 == 5:
+        if step > 10 and step % 10 == 5:
             watch.close()
 
 
-def test_alerts_come_once_and_go_once(tmp_path):
-    watch, said = lookout(tmp_path, [answer(), answer("rank 2"), answer("rank 2"), answer()])
-    looked(watch, 4)
-    watch.close()
-    assert said.said == [
-        "warning: watch: rank 2 (confidence 99.9 %)",
-        "watch: an earlier alert is over",
+def test_alerts_come_when_seen_twice_and_go_once(tmp_path):
+    answers = [
+        answer(),
+        answer("rank 2"),
+        answer("rank 2"),
+        answer("rank 2"),
+        answer(),
+        answer("rank 1"),
+        answer(),
     ]
+    watch, said = lookout(tmp_path, answers)
+    looked(watch, 7)
+    watch.close()
+    assert said.said == ["warning: watch: rank 2 (confidence 99.9 %)", "watch: it is over: rank 2"]
     lines = [json.loads(line) for line in (tmp_path / ALERTS).read_text().splitlines()]
     assert [(each["after_steps"], each["healthy"]) for each in lines] == [
-        (23, False),
         (33, False),
-        (43, True),
+        (43, False),
+        (53, True),
     ]
+
+
+def test_what_was_seen_once_is_a_suspicion(tmp_path):
+    watch, _ = lookout(tmp_path, [answer("rank 2")])
+    looked(watch, 1)
+    latest = json.loads((tmp_path / LATEST).read_text())
+    assert latest["findings"] == []
+    assert latest["suspected"] == ["rank 2"]
+    assert latest["healthy"]
+
+
+def test_a_run_that_is_too_short_to_be_looked_at_says_so(tmp_path):
+    watch, said = lookout(tmp_path, [])
+    watch.before(0)
+    watch.after(0)
+    watch.close()
+    assert "ended before there was a look" in said.said[0]
 
 
 def test_an_answer_that_fails_does_not_end_training(tmp_path):
-    watch, said = lookout(tmp_path, [ValueError("no such luck"), answer("rank 1")])
-    looked(watch, 2)
+    watch, said = lookout(
+        tmp_path, [ValueError("no such luck"), answer("rank 1"), answer("rank 1")]
+    )
+    looked(watch, 3)
     watch.close()
     assert said.said[0] == "warning: watch: no diagnosis after step 13 (ValueError: no such luck)"
     assert len(said.said) == 2
@@ -154,7 +179,7 @@ def test_an_answer_that_fails_does_not_end_training(tmp_path):
 def test_a_directory_that_cannot_be_written_does_not_end_training(tmp_path):
     (tmp_path / ALERTS).mkdir()
     (tmp_path / LATEST).mkdir()
-    watch, said = lookout(tmp_path, [answer("rank 1")])
-    looked(watch, 1)
+    watch, said = lookout(tmp_path, [answer("rank 1"), answer("rank 1")])
+    looked(watch, 2)
     watch.close()
-    assert sum("cannot be written" in text for text in said.said) == 2
+    assert sum("cannot be written" in text for text in said.said) == 3

@@ -4,6 +4,9 @@ All ranks of a 4D grid do the same work, so peers are the yardstick: how the med
 rank compares with the median over ranks, in units of how much healthy ranks differ. Devices differ by
 nature, by 15 % on some machines; where there is a reference, an earlier run on the same ranks, each is
 compared with what it was among its peers then, and much smaller changes show.
+
+Where half of the ranks are slow, no median tells who is healthy. But then they fall into two groups with
+nothing in between, and the faster one is the yardstick.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from twin.study.diagnose.chance import of_groups, of_peer, sure
 from twin.study.diagnose.finding import CERTAIN, Finding
 from twin.study.diagnose.observed import Floats, Observed
-from twin.study.diagnose.robust import confidence, median_error, scale
+from twin.study.diagnose.robust import median_error, scale
 
 LEAST_RANKS = 4
 """Among fewer it cannot be told who is slow and who is fast."""
@@ -22,76 +27,108 @@ LEAST_SLOWDOWN = 1.05
 LEAST_DEVIATION = 0.002
 SUSPECT = 0.95
 """How sure it must be of the least slow rank of a host that is slow as a whole."""
+APART = 1.25
+"""Two groups of ranks are told apart from this factor between them on,"""
+CLEAR = 6.0
+"""and from so many deviations of either."""
+FEW = 8
 
 
 def slow_devices(observed: Observed, reference: Observed | None = None) -> list[Finding]:
     """Find slow ranks; where all ranks of a host are slow it is the host."""
-    peers = _Peers.of(observed, reference)
-    if peers is None:
+    if observed.grid.ranks < LEAST_RANKS or not (observed.compute > 0).all():
         return []
+    logs = np.log(observed.compute)
+    if reference is not None:
+        logs = logs - np.log(np.median(reference.compute, axis=0))
+    peers = _Peers.of(logs)
+    hosts = _by_host(observed)
+    named = {
+        ranks: confidence
+        for here in hosts for ranks, confidence in peers.guilty(here, hosts).items()
+    }  # fmt: skip
+    typical = float(np.median(observed.compute[:, peers.healthy]))
+    word = "differ" if reference is None else "changed"
+    evidence = f"healthy ranks {word} by {100 * peers.spread:.1f} % (standard deviation)"
     found = []
-    for host in np.unique(observed.host_of_rank).tolist():
-        here = np.flatnonzero(observed.host_of_rank == host).tolist()
-        guilty: dict[tuple[int, ...], float] = {}
-        if (sure := peers.all_slow(here, hosts=int(observed.host_of_rank.max()) + 1)) >= CERTAIN:
-            guilty[tuple(here)] = sure
-        else:
-            guilty = {(r,): sure for r in here if (sure := peers.slow(r)) >= CERTAIN}
-        for ranks, sure in guilty.items():
-            factor = float(np.median(peers.ratio[list(ranks)]))
-            found.append(Finding(
-                "host" if len(ranks) > 1 else "device", sure, factor, (factor - 1) * peers.typical_seconds, ranks,
-                (host,), None, (observed.host_name(host),),
-                f"healthy ranks {'changed' if reference else 'differ'} by {100 * peers.spread:.1f} % "
-                "(standard deviation)",
-            ))  # fmt: skip
+    for ranks, confidence in named.items():
+        factor = float(np.exp(np.median(peers.logs[list(ranks)])))
+        host = int(observed.host_of_rank[ranks[0]])
+        found.append(Finding(
+            "host" if len(ranks) > 1 else "device", confidence, factor, (factor - 1) * typical, ranks, (host,), None,
+            (observed.host_name(host),), evidence,
+        ))  # fmt: skip
     return found
+
+
+def _by_host(observed: Observed) -> list[tuple[int, ...]]:
+    """Ranks of each host."""
+    return [
+        tuple(np.flatnonzero(observed.host_of_rank == host).tolist())
+        for host in np.unique(observed.host_of_rank).tolist()
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Peers:
     """How ranks compare."""
 
-    ratio: Floats
-    """Of each rank to the median one, (ranks,)."""
-    scores: Floats
-    """The same above the median, in standard deviations of healthy ranks."""
+    logs: Floats
+    """Logarithm of how long each computes relative to the healthy middle, (ranks,)."""
     spread: float
-    typical_seconds: float
+    """Standard deviation of the healthy ones' logarithms."""
+    healthy: NDArray[np.bool_]
+    """All ranks, or the faster ones of two groups."""
 
     @classmethod
-    def of(cls, observed: Observed, reference: Observed | None) -> _Peers | None:
-        """Compare; None if ranks are too few, or compute nothing."""
-        middle = np.median(observed.compute, axis=1, keepdims=True)
-        if observed.grid.ranks < LEAST_RANKS or not (middle > 0).all():
-            return None
-        of_step = observed.compute / middle
-        if reference is not None:
-            of_step = of_step / among_peers(reference)
-        ratio = np.median(of_step, axis=0)
-        spread = max(float(scale(ratio)), median_error(of_step), LEAST_DEVIATION)
-        return cls(ratio, (ratio - np.median(ratio)) / spread, spread, float(np.median(middle)))
+    def of(cls, of_step: Floats) -> _Peers:
+        """Compare logarithms of times, (steps, ranks)."""
+        of_step = of_step - np.median(of_step, axis=1, keepdims=True)
+        logs, noise = np.median(of_step, axis=0), median_error(of_step)
+        healthy = _faster(logs, noise)
+        spread = max(float(scale(logs[healthy])), noise, LEAST_DEVIATION)
+        return cls(logs - np.median(logs[healthy]), spread, healthy)
 
-    def slow(self, rank: int, hypotheses: int = 0) -> float:
-        """How sure it is that a rank is slow; 0 if the difference is too small to matter."""
-        if self.ratio[rank] < LEAST_SLOWDOWN:
+    def guilty(
+        self, here: tuple[int, ...], hosts: list[tuple[int, ...]]
+    ) -> dict[tuple[int, ...], float]:
+        """Name a host's ranks together if all are slow, else those that are; with confidences."""
+        whole = self.all_slow(here, hosts)
+        if whole >= CERTAIN:
+            return {here: whole}
+        return {(r,): confidence for r in here if (confidence := self.slow(r)) >= CERTAIN}
+
+    def slow(self, rank: int, among: int = 0) -> float:
+        """How sure it is that a rank is slow, of so many that might be (all, unless told)."""
+        if np.exp(self.logs[rank]) < LEAST_SLOWDOWN:
             return 0.0
-        count = len(self.scores)
-        return confidence(float(self.scores[rank]), count - 1, hypotheses or count)
+        parts = max(int(self.healthy.sum()), LEAST_RANKS)
+        chance = of_peer(float(self.logs[rank]) / self.spread, parts)
+        return sure(chance * (among or parts) / parts)
 
-    def all_slow(self, ranks: list[int], hosts: int) -> float:
-        """How sure it is that all ranks of one host are slow.
+    def all_slow(self, here: tuple[int, ...], hosts: list[tuple[int, ...]]) -> float:
+        """How sure it is that all ranks of a host are slow.
 
         Together they are stronger evidence than each alone; but none of them may look healthy, else it is
         the others.
         """
-        if len(ranks) < 2 or min(self.slow(rank, len(ranks) - 1) for rank in ranks) < SUSPECT:
+        if len(here) < 2 or min(self.slow(rank, len(here) - 1) for rank in here) < SUSPECT:
             return 0.0
-        together = float(self.scores[ranks].sum()) / len(ranks) ** 0.5
-        return confidence(together, len(self.scores) - 1, hosts)
+        together = float(self.logs[list(here)].sum()) / self.spread / len(here) ** 0.5
+        return sure(of_groups(together, len(self.logs), tuple(map(len, hosts))))
 
 
-def among_peers(observed: Observed) -> Floats:
-    """How long each rank computed relative to the median rank, (ranks,)."""
-    ratio = observed.compute / np.median(observed.compute, axis=1, keepdims=True)
-    return np.asarray(np.median(ratio, axis=0))
+def _faster(logs: Floats, noise: float) -> NDArray[np.bool_]:
+    """Which ranks are healthy: all, unless they fall into two groups, far apart, of which the slower is large."""
+    order = np.argsort(logs, kind="stable")
+    gaps = np.diff(logs[order])
+    at = int(np.argmax(gaps)) + 1  # so many are faster
+    fast, slow = logs[order[:at]], logs[order[at:]]
+    everybody = np.ones(len(logs), dtype=bool)
+    few = len(logs) < FEW and not noise  # of few ranks in one step, two may be alike by chance
+    if few or min(len(fast), len(slow)) < 2 or 3 * len(slow) < len(logs):
+        return everybody  # and few slow ones do not move a median
+    within = max(float(fast.std()), float(slow.std()), noise, LEAST_DEVIATION)
+    if gaps[at - 1] < np.log(APART) or gaps[at - 1] < CLEAR * within:
+        return everybody
+    return np.isin(np.arange(len(logs)), order[:at])

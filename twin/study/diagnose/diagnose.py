@@ -9,8 +9,10 @@ import numpy as np
 
 from twin.description.job import Job
 from twin.description.load import load_job
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
+from twin.description.strangers import refuse_paths
 from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.study.compare.jobs import differences
 from twin.study.compare.side import Side, read_side
 from twin.study.diagnose.axes import is_calibrated, slow_axes
 from twin.study.diagnose.devices import LEAST_RANKS, slow_devices
@@ -48,7 +50,7 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
         if each.confidence >= CERTAIN and not (each.ranks and slow >= set(each.ranks))
     ]  # fmt: skip
     usual = should if reference is None else from_reference(reference)
-    links = slow_links(observed, usual, nic_of_rank(job), probe, slow)
+    links = slow_links(observed, usual, nic_of_rank(observed, job), probe, slow)
     axes = []
     if not links:
         beside = _beside(observed, slow)
@@ -81,12 +83,17 @@ def diagnose_trace(
     if reference is not None:
         earlier = read_side(reference, "reference")
         before = from_side(earlier, _job(earlier, machine))
-        there = from_side(side, job)
-        if before.grid != there.grid or not np.array_equal(before.host_of_rank, there.host_of_rank):
-            raise fail(
-                "--reference", "is of another grid, or of ranks on other hosts", str(reference)
-            )
+        _check_alike(side, earlier, from_side(side, job), before)
     return diagnose_side(side, job, before), job
+
+
+def _check_alike(side: Side, earlier: Side, observed: Observed, before: Observed) -> None:
+    """Refuse a reference of other work, or of other hosts."""
+    if different := differences(earlier.work, side.work):
+        raise DescriptionError(different, f"--reference {earlier.origin} is of another job")
+    hosts = [(each.host_names, each.host_of_rank.tolist()) for each in (before, observed)]
+    if hosts[0] != hosts[1]:
+        raise fail("--reference", "is of ranks on other hosts", earlier.origin)
 
 
 def diagnose_side(side: Side, job: Job, reference: Observed | None = None) -> Diagnosis:
@@ -100,10 +107,13 @@ def _probe(side: Side, observed: Observed) -> Probe | None:
 
 
 def _job(side: Side, machine: str | None) -> Job:
+    """The job as it should run: what it was told to be slow is to be found, not expected."""
     raw = dict(side.manifest["job"])
     if machine is not None:
         raw["machine"] = machine
-    return load_job(raw)
+    else:
+        refuse_paths(side.origin, raw)
+    return load_job({**raw, "stragglers": [], "degraded": []})
 
 
 def expectation(job: Job) -> Expected:
@@ -111,13 +121,22 @@ def expectation(job: Job) -> Expected:
     return expected(simulate(job, most_classes=MANY_CLASSES))
 
 
-def nic_of_rank(job: Job) -> Ints:
-    """Number the NIC that serves each rank, (ranks,); NICs of all nodes are numbered alike."""
+def nic_of_rank(observed: Observed, job: Job) -> Ints:
+    """Number the NIC that serves each rank, (ranks,), alike on all hosts.
+
+    Ranks fill the devices of their host in order; where a host has not as many ranks as the machine
+    has devices in a node, nobody knows, and all are taken to share one.
+    """
     devices = job.machine.devices_per_node
     of_device = np.zeros(devices, dtype=np.int64)
     for number, served in enumerate(job.machine.nic.devices):
         of_device[list(served)] = number
-    return of_device[np.arange(job.ranks) % devices]
+    found = np.zeros(observed.grid.ranks, dtype=np.int64)
+    for host in np.unique(observed.host_of_rank).tolist():
+        here = np.flatnonzero(observed.host_of_rank == host)
+        if len(here) == devices:
+            found[here] = of_device
+    return found
 
 
 def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
@@ -135,17 +154,20 @@ def _notes(
 ) -> list[str]:
     """What could not be looked at, or only badly."""
     notes, hosts = [], len(np.unique(observed.host_of_rank))
-    if observed.grid.ranks < LEAST_RANKS:
-        notes.append(f"{observed.grid.ranks} ranks are too few to tell which of them is slow")
+    if (ranks := observed.grid.ranks) < LEAST_RANKS:
+        notes.append(f"{ranks} rank{'s are' if ranks > 1 else ' is'} too few to tell which is slow")
     if reference is None and not is_calibrated(job.machine):
         notes.append(f"constants of {job.machine.name} are assumed, so what all ranks share is not judged; calibrate "
                      "the machine, or give a reference")  # fmt: skip
     if observed.loading is None:
         notes.append("the trace does not say how long data took to load")
-    if probe is None and 1 < hosts <= FEW_HOSTS:
-        notes.append(
-            f"{hosts} hosts that did not probe their links: collectives alone may not tell whose is slow"
+    if 1 < hosts <= FEW_HOSTS and (probe is None or probe.pairs(()) is None):
+        why = (
+            "did not probe their links"
+            if probe is None
+            else "are too few for a probe of their links"
         )
+        notes.append(f"{hosts} hosts {why}: collectives alone may not tell whose is slow")
     if (steps := len(observed.step_seconds)) < FEW_STEPS:
         notes.append(
             f"only {steps} step{'s' if steps > 1 else ''}; with more, chance is told better from cause"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.description.grid import Axis
+from twin.study.diagnose.chance import of_split, sure
 from twin.study.diagnose.expected import Expected
 from twin.study.diagnose.finding import CERTAIN, Finding
 from twin.study.diagnose.observed import Floats, Ints, Observed, groups_of_ranks
@@ -105,14 +106,14 @@ def _by_groups(observed: Observed, expected: Expected, units: list[Unit],
     hosts = tuple(sorted({unit.host for unit in suspects}))
     if len(hosts) > MOST_SUSPECTS:
         return []
-    told = [found for each in known if (found := _told(each, units[best], len(units)))]
+    told = [found for each in known if (found := _told(each, units[best], len(units) * len(known)))]
     if not told:
         return []
-    factor, sure, seconds = max(told, key=lambda one: (one[1], one[0]))
-    if sure < CERTAIN or factor < LEAST_SLOWDOWN:
+    factor, certain, seconds = max(told, key=lambda one: (one[1], one[0]))
+    if certain < CERTAIN or factor < LEAST_SLOWDOWN:
         return []
     narrow = len(hosts) == 1 and not units[best].whole_host
-    return [Finding("link", sure, factor, seconds, units[best].ranks if narrow else (), hosts, None,
+    return [Finding("link", certain, factor, seconds, units[best].ranks if narrow else (), hosts, None,
                     tuple(map(observed.host_name, hosts)),
                     "collectives that cross it, against those that do not")]  # fmt: skip
 
@@ -162,8 +163,8 @@ def _told(each: _Axis, unit: Unit, hypotheses: int) -> tuple[float, float, float
         return None
     spread = max(float(scale(outside)), LEAST_DEVIATION)
     more = float(np.median(inside) - np.median(outside))
-    sure = confidence(more / spread, len(outside) - 1, hypotheses)
-    return float(np.exp(more)), sure, float(np.expm1(more)) * each.seconds
+    chance = hypotheses * of_split(more / spread, len(outside))
+    return float(np.exp(more)), sure(chance), float(np.expm1(more)) * each.seconds
 
 
 def _absolute(values: Floats) -> float:
@@ -192,13 +193,13 @@ def _by_probe(observed: Observed, probe: Probe, without: Collection[int]) -> lis
     more = float(np.median(mine) - np.median(others))
     deviation = max(float(np.median([scale(mine), scale(others)])), 2 * LEAST_DEVIATION)
     error = deviation * OF_MEDIAN * float(np.sqrt(1 / len(mine) + 1 / len(others)))
-    sure = confidence(more / error, len(log) - 2, len(hosts))
+    certain = confidence(more / error, len(log) - 2, len(hosts))
     factor = float(np.exp(more))
-    if sure < CERTAIN or factor < PROBE_SLOWDOWN:
+    if certain < CERTAIN or factor < PROBE_SLOWDOWN:
         return []
     crossing = max(
         (float(np.median(observed.transfer[axis])) for axis in observed.axes), default=0.0
     )
     evidence = f"messages of {probe.bytes:,} bytes between hosts, after the traced steps"
-    return [Finding("link", sure, factor, (1 - 1 / factor) * crossing, (), (host,), None,
+    return [Finding("link", certain, factor, (1 - 1 / factor) * crossing, (), (host,), None,
                     (observed.host_name(host),), evidence)]  # fmt: skip

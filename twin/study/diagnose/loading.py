@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from twin.study.diagnose.chance import of_stalls, sure
 from twin.study.diagnose.finding import Finding
 from twin.study.diagnose.observed import Observed
-from twin.study.diagnose.robust import confidence, scale
+from twin.study.diagnose.robust import scale
 
 LEAST_SHARE = 0.02
 """Of a step: shorter waits are not worth a word."""
@@ -31,19 +32,21 @@ def slow_loading(observed: Observed) -> list[Finding]:
         found.append(Finding("loading", 0.999, step / (step - min(middle, 0.9 * step)), middle,
                              evidence=f"{100 * middle / step:.0f} % of a step on every rank"))  # fmt: skip
     steps, ranks = loading.shape
+    over = loading - middle
+    stalled = over > max(UNUSUAL * spread, LEAST_SECONDS)
     for rank in range(ranks):
-        over = loading[:, rank] - middle
-        stalls = over > max(UNUSUAL * spread, LEAST_SECONDS)
-        mean = float(over[stalls].sum()) / steps
+        mine = stalled[:, rank]
+        mean = float(over[mine, rank].sum()) / steps
         if mean < least:
             continue
-        # one stall in many steps may be anybody's hiccup: how sure it is grows with how often it comes
-        score = float(np.sqrt(stalls.sum())) * float(np.median(over[stalls])) / spread
-        often = 1.0 if 2 * int(stalls.sum()) >= steps else 0.9
+        # one stall in many steps may be anybody's hiccup: how often do the others have one?
+        elsewhere = int(stalled.sum() - mine.sum())
+        share = (elsewhere + 1) / ((ranks - 1) * steps + 2)
+        certain = sure(ranks * of_stalls(int(mine.sum()), steps, share))
         host = int(observed.host_of_rank[rank])
         found.append(Finding(
-            "loading", often * confidence(score, steps * ranks - 1, ranks), step / max(step - mean, 0.1 * step), mean,
-            (rank,), (host,), None, (observed.host_name(host),),
-            f"in {int(stalls.sum())} of {steps} steps; others load in {1e3 * middle:.2g} ms",
+            "loading", certain, step / max(step - mean, 0.1 * step), mean, (rank,), (host,), None,
+            (observed.host_name(host),),
+            f"in {int(mine.sum())} of {steps} steps; others load in {1e3 * middle:.2g} ms",
         ))  # fmt: skip
     return found

@@ -75,7 +75,7 @@ def from_side(side: Side, job: Job) -> Observed:
     grid, steps = job.concrete_grid, side.steps
     if len(steps.ranks) != grid.ranks:
         raise fail(side.origin, f"has events of {len(steps.ranks):,} of the job's {grid.ranks:,} ranks; a diagnosis "
-                   "compares all ranks: trace them all")  # fmt: skip
+                   "compares all ranks: trace them all (simulate --ranks 0,1,… does)")  # fmt: skip
     compute = steps.columns("compute")
     along = {
         axis: np.array([c for c in steps.columns("collective") if steps.ops[c].axis == axis], dtype=np.int64)

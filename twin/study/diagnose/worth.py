@@ -32,12 +32,8 @@ def worth(finding: Finding, observed: Observed, job: Job, healthy_seconds: float
 
 def _with_fault(finding: Finding, observed: Observed, job: Job) -> Job | None:
     if finding.kind in {"device", "host"}:
-        known = {straggler.rank: straggler.slowdown for straggler in job.stragglers}
-        known |= dict.fromkeys(finding.ranks, finding.slowdown)
-        return _changed(
-            job,
-            stragglers=[{"rank": rank, "slowdown": slow} for rank, slow in sorted(known.items())],
-        )
+        slow = [{"rank": rank, "slowdown": finding.slowdown} for rank in finding.ranks]
+        return _changed(job, stragglers=slow)
     placed_alike = bool(np.array_equal(observed.host_of_rank, nodes_of(job)))
     if finding.kind != "link" or len(finding.hosts) != 1 or not placed_alike:
         return None
