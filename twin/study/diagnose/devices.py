@@ -119,15 +119,15 @@ class _Peers:
 
 
 def _faster(logs: Floats, noise: float) -> NDArray[np.bool_]:
-    """Which ranks are healthy: all, unless they fall into two groups, far apart, of which the slower is large."""
+    """Which ranks are healthy: all, unless they fall into two groups, far apart, the slower a third to half of all."""
     order = np.argsort(logs, kind="stable")
     gaps = np.diff(logs[order])
     at = int(np.argmax(gaps)) + 1  # so many are faster
     fast, slow = logs[order[:at]], logs[order[at:]]
     everybody = np.ones(len(logs), dtype=bool)
     few = len(logs) < FEW and not noise  # of few ranks in one step, two may be alike by chance
-    if few or min(len(fast), len(slow)) < 2 or 3 * len(slow) < len(logs):
-        return everybody  # and few slow ones do not move a median
+    if few or len(slow) < 2 or not len(logs) <= 3 * len(slow) <= 1.5 * len(logs):
+        return everybody  # few slow ones do not move a median, and most ranks are not slow
     within = max(float(fast.std()), float(slow.std()), noise, LEAST_DEVIATION)
     if gaps[at - 1] < np.log(APART) or gaps[at - 1] < CLEAR * within:
         return everybody
