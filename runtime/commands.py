@@ -74,9 +74,10 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         process = from_environment(os.environ)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
-        if process.launcher != "alone":
-            hold()  # before any thread is started
         here = process.ranks if process.launcher != "alone" else ranks or described.ranks
+        starts = process.launcher == "alone" and (here > 1 or restarts > 0)
+        if not (starts or slurm):
+            hold()  # before any thread is started: numpy starts some while `auto` is settled
         if here == described.ranks or not options.elastic:
             described = resolve(described)  # else the ranks choose together
         if slurm:
@@ -85,9 +86,9 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             typer.echo(script(described, job, overrides or []), nl=False)
             return
         out = out or Path("runs") / described.name
-        wanted = _trace_wanted(trace, trace_steps, options.steps, force=force)
+        wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
         need_torch("train")
-        if process.launcher == "alone" and (here > 1 or restarts):
+        if starts:
             from runtime.local import run_ranks
             from runtime.options import settled
 
@@ -133,9 +134,8 @@ def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, o
                    "grid too, or let the run choose a grid (train.elastic: true)", ranks)  # fmt: skip
 
 
-def _trace_wanted(
-    directory: Path | None, steps: str, last: int, *, force: bool
-) -> TraceWanted | None:
+def _trace_wanted(directory: Path | None, steps: str, last: int, process: Process, *,
+                  force: bool) -> TraceWanted | None:  # fmt: skip
     from twin.description.problems import fail
 
     if directory is None:
@@ -146,6 +146,8 @@ def _trace_wanted(
     if int(first) >= last:
         raise fail("--trace-steps", f"the run has steps 0 to {last - 1}", steps)
     if directory.exists() and not force:
+        if process.started_again:
+            return None  # written before the failure
         raise fail(str(directory), "exists already; choose another directory or pass --force")
     from runtime.tracing.wanted import TraceWanted
 

@@ -38,6 +38,19 @@ class Process:
     cores: int | None = None
     """Cores that the launcher has bound this rank to; None if the host's are to be shared out."""
 
+    @property
+    def started_again(self) -> bool:
+        """Whether the launcher starts the ranks anew after a failure, as all of them know.
+
+        Agents of torchrun do not agree on the attempt: see `perhaps_again`.
+        """
+        return self.attempt > 0 and self.launcher != "torchrun"
+
+    @property
+    def perhaps_again(self) -> bool:
+        """Whether this may be a start after a failure, alike on all ranks."""
+        return self.started_again or self.launcher == "torchrun"
+
 
 def from_environment(environment: Mapping[str, str]) -> Process:
     """Read what the launcher left in the environment; raises DescriptionError if it is broken."""

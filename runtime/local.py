@@ -29,8 +29,11 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent dies."""
 
 
-FINAL = (0, 2, 130)
-"""Exit codes after which ranks are not started again: well done, bad input, interrupted."""
+GIVE_UP = 3
+"""Exit code of a rank, told to its launcher only: the loss is no number any more, as it would be again from the same
+checkpoint; or another start of the run has its directory, and would lose it again."""
+FINAL = (0, 2, 130, GIVE_UP)
+"""Exit codes after which ranks are not started again: well done, bad input, interrupted, no use."""
 
 Processes = list[subprocess.Popen[bytes]]
 
@@ -40,7 +43,7 @@ class Outcome:
     """How the ranks ended."""
 
     code: int
-    """0 if all ended well, 2 if the input was bad, 1 if a rank failed or died."""
+    """0 if all ended well, 2 if the input was bad, GIVE_UP if another start is no use, 1 if a rank failed or died."""
     reason: str = ""
     """Which ranks did not end well, and how."""
 
@@ -90,7 +93,7 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
                 break
             _say(f"{outcome.reason}; starting all {ranks} ranks again from the newest checkpoint, "
                  f"restart {attempt + 1} of at most {restarts}")  # fmt: skip
-        return outcome.code
+        return 1 if outcome.code == GIVE_UP else outcome.code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -180,8 +183,8 @@ def _watch(processes: Processes) -> Outcome:
     if not killed:  # who failed first, if that can be told; the others only lost a peer
         failed = first or [rank for rank, code in enumerate(codes) if code]
         reasons = [f"{_ranks(failed)} failed"] + ([f"{_ranks(stuck)} hung"] if stuck else [])
-    # where one rank found the input bad, the others only lost a peer
-    code = next((code for code in (130, 2) if code in codes), 1)
+    # where one rank found the input bad, or gave up, the others only lost a peer
+    code = next((code for code in (130, 2, GIVE_UP) if code in codes), 1)
     return Outcome(code, ", ".join(reasons))
 
 

@@ -1,6 +1,7 @@
 """What every command does whose work is done by ranks: one way to end, with one exit code.
 
-2 for what the user can mend, 1 for what went wrong on the way, 130 for an interruption.
+2 for what the user can mend, 1 for what went wrong on the way, 130 for an interruption. A rank of
+`fourfold train --ranks` tells its launcher by GIVE_UP that another start would fare no better.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     from runtime.collectives import CollectiveError
     from runtime.diagnosis import NonFiniteError
     from runtime.launch import DisagreementError
-    from runtime.local import end_with_parent
+    from runtime.local import GIVE_UP, end_with_parent
     from runtime.run_directory import TakenOverError
 
     code, text, shared = 0, "", False
+    over = 1
     if process.launcher == "fourfold":
+        over = GIVE_UP
         end_with_parent()
     try:
         work()
@@ -43,8 +46,10 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     except DescriptionError as error:
         code, text = 2, str(error)
     except NonFiniteError as error:
-        code, text, shared = 1, str(error), True
-    except (CollectiveError, TakenOverError) as error:
+        code, text, shared = over, str(error), True
+    except TakenOverError as error:
+        code, text = over, str(error)
+    except CollectiveError as error:
         code, text = 1, str(error)
     except KeyboardInterrupt:
         code, text, shared = 130, "interrupted", True

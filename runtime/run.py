@@ -116,9 +116,19 @@ class Run:
             self.context, self.model, options.gemm_modes, self.modes,
             deterministic=options.deterministic, say=self.display.say,
         )  # fmt: skip
-        if self.plan.trace is not None and self.plan.trace.last_step < self.step:
-            raise fail("--trace-steps", f"the run goes on at step {self.step}; choose later ones",
-                       f"{self.plan.trace.first_step}-{self.plan.trace.last_step}")  # fmt: skip
+        self._check_trace()
+
+    def _check_trace(self) -> None:
+        """Refuse a trace of steps that are over; after a failure that is nobody's fault, and none is made."""
+        wanted = self.plan.trace
+        if wanted is None or wanted.last_step >= self.step:
+            return
+        text = f"the run goes on at step {self.step}"
+        steps = f"{wanted.first_step}-{wanted.last_step}"
+        if not self.process.perhaps_again:
+            raise fail("--trace-steps", f"{text}; choose later ones", steps)
+        self.display.warn(f"{text}: no trace of steps {steps} is written")
+        self.tracer = None
 
     def open_files(self) -> None:
         """Open what is written to while training, and see what losses were before."""
@@ -189,7 +199,8 @@ class Run:
         options = self.plan.options
         if self.context.device.type == "cpu":
             return done + 1
-        every = [n for n in (options.log_every, options.checkpoints.every) if n]
+        kept = options.checkpoints  # what is kept must be known to be good
+        every = [n for n in (options.log_every, kept.every, kept.memory_every) if n]
         return min(options.steps, *(done - done % n + n for n in every))
 
     def _went_back(self, batch: list[MicroBatch], done: int) -> bool:

@@ -27,7 +27,9 @@ OWNER = "owner"
 """Holds the name of the start that uses the directory now."""
 ID = "id"
 """Key of `run.json`: tells this run from one that had the directory before."""
-OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, OWNER)
+ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
+"""Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, OWNER, ALERTS, LATEST_LOOK)
 """What a run writes."""
 
 
@@ -69,7 +71,8 @@ def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) ->
         if force and (out / RUN).exists():
             for name in OWN:
                 _delete(out / name)
-        (out / STOPPED).unlink(missing_ok=True)
+        for name in (STOPPED, LATEST_LOOK):
+            (out / name).unlink(missing_ok=True)
         if (out / RUN).exists():
             (out / TEMPORARY).touch()
             (out / TEMPORARY).unlink()

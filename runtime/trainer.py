@@ -60,6 +60,8 @@ def train(plan: Plan, process: Process, notice: Notice | None = None,
     stop = Stop(board, notice or Notice())
     if process.rank >= plan.job.ranks:
         stand_by(board, stop)
+        if memory is not None and process.local_rank == 0:  # none of this host's ranks trained
+            memory.place.remove()
         return
     spares, process = process.ranks - plan.job.ranks, replace(process, ranks=plan.job.ranks)
     if store is not None and process.ranks > 1:
@@ -68,6 +70,8 @@ def train(plan: Plan, process: Process, notice: Notice | None = None,
     run = Run(plan, process, mesh, device, data, stop, history, owned)
     try:
         run.resume(why, found)
+        if memory is not None:
+            memory.loaded()
         run.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
         all_agree = partial(agree, store, process)
         all_agree("files", run.open_files)

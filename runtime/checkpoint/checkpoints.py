@@ -194,15 +194,19 @@ class Checkpoints:
         """Return on every rank what rank 0 made; its errors are raised on every rank."""
         return self._team.from_first(make)
 
-    def load_latest(self, context: Context, optimizer: Optimizer | None = None) -> Loaded | None:
+    def load_latest(self, context: Context, optimizer: Optimizer | None = None, *,
+                    most: int | None = None) -> Loaded | None:  # fmt: skip
         """Load the newest checkpoint that is whole, on whatever grid it was saved.
 
-        Without an optimizer only weights are loaded. Returns None if there is no checkpoint at
-        all. Raises DescriptionError if there are some but none is whole, or if the newest is of another model.
+        Without an optimizer only weights are loaded; `most` leaves out those of later steps. Returns None if there is
+        no checkpoint at all. Raises DescriptionError if there are some but none is whole, or if the newest is of
+        another model.
         """
         self.wait()
         rejected: list[tuple[Path, str]] = []
         for path in self._team.from_first(lambda: directory.newest_first(self.root)):
+            if most is not None and directory.step_of(path) > most:
+                continue
             try:
                 manifest = self._load(path, context, optimizer)
             except UnusableFileError as error:

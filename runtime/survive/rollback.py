@@ -91,7 +91,7 @@ def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, contex
             optimizer: Optimizer, out: Path, most: int) -> tuple[History, WentBack] | None:  # fmt: skip
     """Load the newest checkpoint of before the culprit, and write down what is left out from now on.
 
-    Later checkpoints are deleted: they hold what the culprit did. Every rank must call it, with no
+    Later checkpoints are deleted then: they hold what the culprit did. Every rank must call it, with no
     checkpoint being written. Returns the new history and its last entry; None if there is no such
     checkpoint, or the run has gone back so often without getting past this: then nothing has changed.
     """
@@ -101,8 +101,8 @@ def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, contex
         target = max((s for s in steps if s <= culprit.step), default=None)
     if target is None or history.times(max(steps)) >= most:
         return None
-    checkpoints.discard_after(target)
-    loaded = checkpoints.load_latest(context, optimizer)
+    loaded = checkpoints.load_latest(context, optimizer, most=target)
+    checkpoints.discard_after(target)  # only now: that one could be read is known
     assert loaded is not None  # there was one to go back to
     bad = range(max(culprit.first, loaded.step), culprit.step + 1)
     entry = WentBack(

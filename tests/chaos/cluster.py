@@ -69,6 +69,10 @@ class Cluster:
                 self.network.command(host, command), stdout=log, stderr=log, env=environment
             )
 
+    def living(self) -> bool:
+        """Whether any host's agent has not ended."""
+        return any(agent.poll() is None for agent in list(self.agents.values()))
+
     def ranks(self, host: int | None = None) -> list[int]:
         """Process numbers of the ranks that live, of one host or of all."""
         if host is None:

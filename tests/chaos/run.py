@@ -3,9 +3,9 @@
     python -m tests.chaos.run [--steps 300] [--seed 0] [--share 1.0] [--out DIR]
 
 Every so many steps something is killed, stopped, cut, filled or damaged (`events`). In the end the loss of
-every step must be that of the undisturbed run, no more steps may have been done twice than was promised,
-and at no time may the run have stood still for longer than its limits add up to. `chaos.json` says what
-happened.
+every step must be that of the undisturbed run, no more steps may have been done twice than was promised, the
+last checkpoint must be whole, all must have ended, and at no time may the run have stood still for longer than
+its limits add up to. `chaos.json` says what happened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,21 +24,24 @@ from typing import Any
 import yaml
 
 from tests.chaos.cluster import HOSTS, PER_HOST, Cluster, cluster, disk
-from tests.chaos.events import Chaos, Kind, Places, happen
+from tests.chaos.events import Chaos, Places, happen
+from tests.chaos.verdict import (
+    EVERY,
+    MEMORY_EVERY,
+    Ending,
+    Story,
+    largest_difference,
+    newest_whole,
+    verdict,
+)
 from tests.testbed.network import reason_missing
 
-EVERY, MEMORY_EVERY = 20, 4
 TIMEOUT_SECONDS = 20
-LONGEST_SECONDS = 240.0
-"""Of standing still: a collective's limit, torchrun's 30 s to end a stopped rank, a host that is away and its
-heartbeat, a start on cores that others use too; twice, where a second thing happens meanwhile."""
-TOLERANCE = 1e-5
-BOUND: dict[Kind, int] = {
-    "rank": MEMORY_EVERY, "two ranks": MEMORY_EVERY, "host": MEMORY_EVERY, "stop": MEMORY_EVERY,
-    "link": MEMORY_EVERY, "disk": 0, "damage": 2 * EVERY,
-}  # fmt: skip
-"""Steps that may be lost, besides those under way while the last copy was made."""
-UNDER_WAY = MEMORY_EVERY
+LONGEST_SECONDS = 150.0
+"""Of standing still: what one event can cost. Its peers wait for a rank that is gone or stopped (20 s, the limit of a
+collective), torchrun lets a rank that hears no signal live for 30 s, a host is away for 25 s at most and is found
+to be lost 5 s later, others are waited for 3 s, all start again and load: 40 s on cores that they share. The
+rest is for other work on those cores."""
 
 
 def job(steps: int, memory: Path) -> dict[str, Any]:
@@ -55,16 +58,6 @@ def job(steps: int, memory: Path) -> dict[str, Any]:
                             "timeout": f"{3 * TIMEOUT_SECONDS} s"},
         },
     }  # fmt: skip
-
-
-@dataclass
-class Story:
-    """What happened to a run."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    longest_pause_seconds: float = 0.0
-    again: int = 0
-    """Steps done more than once."""
 
 
 def undisturbed(described: Path, folder: Path) -> dict[int, float]:
@@ -87,62 +80,61 @@ def undisturbed(described: Path, folder: Path) -> dict[int, float]:
 
 
 def disturbed(there: Cluster, places: Places, chaos: Chaos, steps: int) -> Story:
-    """Train, and let everything happen."""
+    """Train, and let everything happen; raises TimeoutError if the run stands still for too long."""
     story, random = Story(), Random(f"chaos {chaos.seed}")
     for host in range(HOSTS):
         there.start(host)
     spacing = (steps - 30) / (len(chaos.kinds) + 1)
     left, due = list(chaos.kinds), 10.0
-    best, moved = -1, time.monotonic()
-    pending: dict[str, Any] | None = None
-    while there.step() < steps - 1:
-        time.sleep(0.05)
-        step, now = there.step(), time.monotonic()
-        if pending is not None and 0 <= step < pending["step"]:  # lines were cut: it began again
-            pending["lost"] = max(pending["lost"], pending["step"] - step)
-        if step > best:
-            story.longest_pause_seconds = max(story.longest_pause_seconds, now - moved)
-            best, moved = step, now
-        if now - moved > LONGEST_SECONDS:
-            raise TimeoutError(f"no step for {now - moved:.0f} s after {story.events[-1:]}")
-        if (
-            all(agent.poll() is not None for agent in there.agents.values())
-            and there.step() < steps - 1
-        ):
-            raise RuntimeError(f"all agents ended after step {best}: see the logs")
-        settled = pending is None or step > pending["step"]
-        if left and settled and step >= due and len(there.ranks()) >= PER_HOST:
-            kind = left.pop(0)
-            begin = there.step()
-            pending = {"kind": kind, "step": begin, "lost": 0}
-            pending["what"] = happen(kind, random, there, places)
-            story.events.append(pending)
-            due = begin + spacing
-            sys.stderr.write(f"step {begin}: {kind}: {pending['what']}\n")
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while (
-        any(agent.poll() is None for agent in there.agents.values()) and time.monotonic() < deadline
-    ):
-        time.sleep(0.1)
-    story.again = sum(each["lost"] for each in story.events)
+    best, last, moved = -1, -1, time.monotonic()
+    # beside this, so that the run is looked at meanwhile
+    with ThreadPoolExecutor(1) as executor:
+        under_way: Future[str] | None = None
+        while (step := there.step()) < steps - 1:
+            now = time.monotonic()
+            if 0 <= step < last and story.events:  # lines were cut: it began again
+                pending = story.events[-1]
+                pending["lost"] = max(pending["lost"], last - step)
+                pending["again"] += last - step
+            if step >= 0:
+                last = step
+            if step > best:
+                story.longest_pause_seconds = max(story.longest_pause_seconds, now - moved)
+                best, moved = step, now
+            if now - moved > LONGEST_SECONDS:
+                raise TimeoutError(f"no step for {now - moved:.0f} s after {story.events[-1:]}")
+            _told(story, under_way)
+            over = under_way is None or under_way.done()
+            if over and not there.living() and there.step() < steps - 1:
+                raise RuntimeError(f"all agents ended after step {best}: see the logs")
+            settled = over and (not story.events or step > story.events[-1]["step"])
+            if left and settled and step >= due and len(there.ranks()) >= PER_HOST:
+                kind = left.pop(0)
+                story.events.append({"kind": kind, "step": step, "lost": 0, "again": 0})
+                under_way = executor.submit(happen, kind, random, there, places)
+                due = step + spacing
+            time.sleep(0.05)
+        if under_way is not None:
+            wait([under_way])
+            _told(story, under_way)
     return story
 
 
-def verdict(
-    story: Story, alone: dict[int, float], lines: list[dict[str, Any]], steps: int
-) -> list[str]:
-    """What was promised and not kept."""
-    problems = []
-    if [line["step"] for line in lines] != list(range(steps)):
-        problems.append("metrics do not have every step once")
-    apart = max(abs(line["loss"] / alone[line["step"]] - 1) for line in lines)
-    if apart > TOLERANCE:
-        problems.append(f"losses are {apart:.2g} from the undisturbed run's")
-    problems += [
-        f"{each['kind']} at step {each['step']} cost {each['lost']} steps"
-        for each in story.events if each["lost"] > BOUND[each["kind"]] + UNDER_WAY
-    ]  # fmt: skip
-    return problems
+def _told(story: Story, under_way: Future[str] | None) -> None:
+    """Write down what was done once it is, and raise what went wrong in doing it."""
+    if under_way is not None and under_way.done() and "what" not in story.events[-1]:
+        event = story.events[-1]
+        event["what"] = under_way.result()
+        sys.stderr.write(f"step {event['step']}: {event['kind']}: {event['what']}\n")
+
+
+def ended(there: Cluster, places: Places) -> Ending:
+    """Wait for the end of all hosts, as long as one event can take, and see how they ended."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while there.living() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    codes = {host: agent.poll() for host, agent in there.agents.items()}
+    return Ending(codes, newest_whole(places.checkpoints))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,13 +163,15 @@ def main(arguments: list[str] | None = None) -> int:
             begin = time.monotonic()
             with cluster(described, run, out) as there:
                 story = disturbed(there, places, chaos, chosen.steps)
+                ending = ended(there, places)
                 lines, starts = there.lines(), there.starts
             seconds = time.monotonic() - begin
-    problems = verdict(story, alone, lines, chosen.steps)
-    apart = max(abs(line["loss"] / alone[line["step"]] - 1) for line in lines)
+    problems = verdict(story, chaos.kinds, alone, lines, chosen.steps, ending)
+    apart = largest_difference(alone, lines)
     result = {
         "steps": chosen.steps, "seed": chosen.seed, "events": story.events, "problems": problems,
-        "steps_done_again": story.again, "longest_pause_seconds": round(story.longest_pause_seconds, 1),
+        "steps_done_again": sum(each["again"] for each in story.events), "exit_codes": dict(ending.codes),
+        "longest_pause_seconds": round(story.longest_pause_seconds, 1),
         "largest_difference_of_loss": apart, "host_starts": starts, "seconds": round(seconds, 1),
     }  # fmt: skip
     (out / "chaos.json").write_text(json.dumps(result, indent=1), encoding="utf-8")

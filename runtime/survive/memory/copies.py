@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,14 @@ class Session:
     place: Place
     host: str
     timeout_seconds: float
+    to_empty: bool = False
+    """Whether what the host held before is of no use once a checkpoint is loaded, and this rank deletes it."""
+
+    def loaded(self) -> None:
+        """Delete what was held before: a checkpoint that holds as much could be read."""
+        if self.to_empty:
+            with suppress(OSError):  # the first copy that is whole takes its place anyway
+                self.place.empty()
 
 
 @dataclass
@@ -114,7 +123,7 @@ class MemoryCopies:
         """Delete all copies: the run has gone back to before them."""
         self.wait()
         if self._leads:
-            self.session.place.keep_only(None)
+            self.session.place.empty()
 
     def close(self) -> None:
         """Delete everything: the run is over, or saved."""
@@ -151,7 +160,8 @@ class MemoryCopies:
         bad = next((text for text in problems if text), None)
         if self._leads:
             if bad is None:
-                place.keep_only(folder)
+                with suppress(OSError):  # an old copy that stays does no harm
+                    place.keep_from(folder)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
         if bad is None:

@@ -5,7 +5,7 @@ A part is its text and its file of numbers, which travels in slices as it lies i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ def exchange(group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | No
     RuntimeError if a peer is lost.
     """
     sending: list[tuple[Any, torch.Tensor]] = []  # what is sent must stay until it is
-    if keeper is not None:
-        outgoing = _outgoing(folder, rank, whole=whole)
-        sending = [(dist.isend(values, group=group, group_dst=keeper), values) for values in outgoing]  # fmt: skip
     problem = ""
+    if keeper is not None:
+        outgoing, problem = _outgoing(folder, rank, whole=whole)
+        sending = [(dist.isend(values, group=group, group_dst=keeper), values) for values in outgoing]  # fmt: skip
     for sender in senders:
         problem = _take_in(group, folder, sender) or problem
     for work, _ in sending:
@@ -39,18 +39,23 @@ def exchange(group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | No
     return problem
 
 
-def _outgoing(folder: Path, rank: int, *, whole: bool) -> Iterator[torch.Tensor]:
+def _outgoing(folder: Path, rank: int, *, whole: bool) -> tuple[list[torch.Tensor], str]:
+    """What is sent, and what is wrong with it: the keeper waits for something in any case."""
+    nothing = [torch.tensor([NOTHING, 0])]
     if not whole:
-        yield torch.tensor([NOTHING, 0])
-        return
-    text = bytearray(part_file(folder, rank).read_bytes())
+        return nothing, ""  # what is wrong is known
     path = data_file(folder, rank)
-    size = path.stat().st_size if path.exists() else 0
-    yield torch.tensor([len(text), size])
-    yield torch.frombuffer(text, dtype=torch.uint8)
-    if size:
-        numbers = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-        yield from numbers.split(SLICE_BYTES)
+    try:
+        text = bytearray(part_file(folder, rank).read_bytes())
+        size = path.stat().st_size if path.exists() else 0
+        # torch maps it, and raises RuntimeError if it is gone
+        numbers = (
+            torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8) if size else None
+        )
+    except (OSError, RuntimeError) as error:
+        return nothing, f"{path}: cannot be read again: {error}"
+    made = [torch.tensor([len(text), size]), torch.frombuffer(text, dtype=torch.uint8)]
+    return made if numbers is None else [*made, *numbers.split(SLICE_BYTES)], ""
 
 
 def _take_in(group: dist.ProcessGroup, folder: Path, sender: int) -> str:

@@ -81,13 +81,28 @@ class Place:
                 if match := _PART.match(path.name):
                     yield folder, int(match[1])
 
-    def keep_only(self, kept: Path | None) -> None:
-        """Delete all steps but one."""
-        if not self.check():
-            return
-        for folder in self.root.iterdir():
-            if folder != kept and _STEP.match(folder.name) and not folder.is_symlink():
+    def keep_from(self, kept: Path) -> None:
+        """Delete earlier steps than this, and those of other sessions; raises OSError.
+
+        Later ones of its session stay: another rank of the host may have begun one already.
+        """
+        mine = _STEP.match(kept.name)
+        assert mine is not None, kept
+        for folder, step, session in self._steps():
+            if session != mine[2] or step < int(mine[1]):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def empty(self) -> None:
+        """Delete all steps; raises OSError. No rank of the host may be writing one."""
+        for folder, _, _ in self._steps():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _steps(self) -> list[tuple[Path, int, str]]:
+        """Directories of steps, each with its step and session."""
+        if not self.check():
+            return []
+        return [(folder, int(match[1]), match[2]) for folder in self.root.iterdir()
+                if (match := _STEP.match(folder.name)) and not folder.is_symlink()]  # fmt: skip
 
     def remove(self) -> None:
         """Delete everything; a run that is over leaves nothing in memory."""

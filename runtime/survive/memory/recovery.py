@@ -1,8 +1,9 @@
 """At the start: a checkpoint put together from what the hosts that are left hold in memory.
 
-One rank of each host says what is there. Rank 0 looks for the newest step all of whose parts are somewhere, and
-newer than the newest checkpoint; whoever holds a part verifies it and copies it into the run's
-`checkpoints/`. All goes over the store, so that hosts without a place in the grid take part too.
+One rank of each host says what is there. Rank 0 looks for the newest step all of whose parts are somewhere;
+whoever holds a part verifies it and copies it into the run's `checkpoints/`. That is done also where the newest
+checkpoint on the disk is newer, but none before it is: that one may turn out to be unreadable when it is
+loaded. All goes over the store, so that hosts without a place in the grid take part too.
 """
 
 from __future__ import annotations
@@ -70,11 +71,9 @@ def recover(
         reports = board.gather(carry_out(order, board.process.rank, place, root))
         if board.first:
             assembly.take(reports)
-    news, failed = board.tell(lambda: [assembly.news, assembly.failed])
-    if board.process.local_rank == 0 and not failed:
-        place.keep_only(None)  # what was worth it is on the disk
-    name = board.tell(lambda: secrets.token_hex(4))
-    return Session(run, str(name), place, host, wanted.timeout_seconds), str(news)
+    news, failed, name = board.tell(lambda: [assembly.news, assembly.failed, secrets.token_hex(4)])
+    empty = board.process.local_rank == 0 and not failed  # what was worth it is on the disk
+    return Session(run, str(name), place, host, wanted.timeout_seconds, empty), str(news)
 
 
 def map_held(raw: Any) -> Held:
@@ -98,18 +97,25 @@ def holdings(place: Place, run: str, history: History) -> list[Held]:
 
 
 def carry_out(order: Mapping[str, Any], me: int, place: Place, root: Path) -> dict[str, list[str]]:
-    """Verify and copy the parts that rank 0 asks this rank for; say of each how it went."""
+    """Verify and copy the parts that rank 0 asks this rank for; say of each how it went.
+
+    `copied`, `failed` if the part is bad, `disk` if there is no bringing it to the run's directory.
+    """
     folder, target = place.step(order["step"], order["session"]), root / order["into"]
     done = {}
     for rank in order["who"].get(str(me), []):
         try:
             part, text = read_part(part_file(folder, rank))
             verify(folder, part)
+        except (UnusableFileError, OSError) as error:
+            done[str(rank)] = ["failed", str(error)]
+            continue
+        try:
             if part.tensors:
                 _copy(data_file(folder, rank), data_file(target, rank))
             done[str(rank)] = ["copied", text.decode()]
-        except (UnusableFileError, OSError) as error:
-            done[str(rank)] = ["failed", str(error)]
+        except OSError as error:  # it could be read a moment ago: the reason is the disk
+            done[str(rank)] = ["disk", error.strerror or str(error)]
     return done
 
 
@@ -136,27 +142,31 @@ class Assembly:
     _holders: dict[int, list[int]] = field(default_factory=dict)
     _parts: dict[int, Part] = field(default_factory=dict)
     _into: Path | None = None
+    _on_disk: list[int] = field(default_factory=list)
+    """Steps of the checkpoints that were there before, the newest first."""
 
     def candidates(self) -> list[tuple[int, str, int]]:
-        """Steps all of whose parts are somewhere, newer than any checkpoint; the newest last."""
-        newest = max((directory.step_of(p) for p in directory.newest_first(self.root)), default=-1)
+        """Steps all of whose parts are somewhere, newer than all checkpoints but the newest; the newest last."""
+        self._on_disk = [directory.step_of(path) for path in directory.newest_first(self.root)]
+        second = self._on_disk[1] if len(self._on_disk) > 1 else -1
         ranks: dict[tuple[int, str, int], set[int]] = {}
         for of_rank in self.held:
             for step, session, rank, count in of_rank:
                 ranks.setdefault((step, session, count), set()).add(rank)
         return sorted(key for key, there in ranks.items()
-                      if key[0] > newest and there == set(range(key[2])))  # fmt: skip
+                      if key[0] > second and there == set(range(key[2])))  # fmt: skip
 
     def order(self) -> dict[str, Any] | None:
         """Say who copies which parts next; None if it is over."""
         try:
             return self._order()
         except OSError as error:
-            self._give_up(f"a copy in memory cannot be brought to {self.root}: {error.strerror}")
-            self.failed = True
+            self._disk_failed(error.strerror or str(error))
             return None
 
     def _order(self) -> dict[str, Any] | None:
+        if self.failed:
+            return None
         if self._left is None:
             self._left = self.candidates()
             self._begin()
@@ -195,7 +205,9 @@ class Assembly:
                 self._holders[int(rank)] = [h for h in self._holders[int(rank)] if h != holder]
                 if how == "copied":
                     self._parts[int(rank)] = parse_part(text.encode(), f"part of rank {rank}")
-                else:
+                elif how == "disk":
+                    self._disk_failed(f"part of rank {rank}: {text}")
+                elif not self.failed:
                     self.news = f"a copy in memory is not used: {text}"
 
     def _finish(self, step: int) -> bool:
@@ -212,7 +224,15 @@ class Assembly:
         directory.commit(self._into)
         self._into = None
         self.news = f"the copy of step {step} in the memory of the hosts is put together"
+        if self._on_disk and self._on_disk[0] >= step:
+            self.news += f", for the checkpoint of step {self._on_disk[0]} may be unreadable"
         return True
+
+    def _disk_failed(self, reason: str) -> None:
+        """Leave the copy where it is: it is all there is of these steps."""
+        self._give_up(f"a copy in memory cannot be brought to {self.root}: {reason}; it stays there until the next "
+                      "one is whole")  # fmt: skip
+        self.failed = True
 
     def _give_up(self, news: str) -> None:
         self.news = news

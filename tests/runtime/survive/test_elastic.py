@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -94,6 +95,26 @@ def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
     assert re.search(r"^3 ranks are there instead of 2: .*; 1 waits", done.stdout, re.MULTILINE)
     found = runs.losses(tmp_path / "run")
     assert found == pytest.approx(runs.losses(tmp_path / "undisturbed"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_host_of_spare_ranks_leaves_nothing_in_memory(tmp_path):
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    checkpoints = {"memory_every": 3, "memory_directory": str(memory)}
+    job = runs.write_job(tmp_path, train={"elastic": True, "checkpoints": checkpoints})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        runs.start(job, "--out", str(tmp_path / "run"), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
+        for r in range(3)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=90) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    assert "1 waits" in said[0][0]
+    assert list(memory.iterdir()) == []
 
 
 def test_without_elastic_the_error_says_so(tmp_path):

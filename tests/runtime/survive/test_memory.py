@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.manifest import read_manifest
+from runtime.checkpoint.manifest import MANIFEST, read_manifest
 from runtime.checkpoint.tensor_file import UnusableFileError
 from runtime.survive.history import History
 from runtime.survive.memory.neighbours import keepers
@@ -161,7 +161,8 @@ def test_a_damaged_part_is_taken_from_the_other_host(two_hosts, tmp_path):
 
 def test_older_than_the_disk_or_of_another_run_is_not_used(two_hosts, tmp_path):
     root = tmp_path / "checkpoints"
-    (root / "step-00000099").mkdir(parents=True)
+    for step in (98, 99):  # one alone may be unreadable: see below
+        (root / f"step-{step:08d}").mkdir(parents=True)
     assert assembled(two_hosts, root, places(two_hosts)).news == ""
     for place in places(two_hosts):
         assert holdings(place, "another", History()) == []
@@ -170,10 +171,12 @@ def test_older_than_the_disk_or_of_another_run_is_not_used(two_hosts, tmp_path):
 
 def test_parts_of_different_starts_are_never_mixed(two_hosts, tmp_path):
     one, two = copied(two_hosts, tmp_path)
-    parts = {}
-    for place, rank in ((one, 0), (two, 1)):
-        folder = max(f for f, r in place.parts() if r == rank)
-        parts[rank], _ = read_part(part_file(folder, rank))
+    # killed while the next copy was made, one may have begun another than the other
+    both = {f.name for f, r in one.parts() if r == 0} & {f.name for f, r in two.parts() if r == 1}
+    parts = {
+        rank: read_part(part_file(place.root / max(both), rank))[0]
+        for place, rank in ((one, 0), (two, 1))
+    }
     assert manifest_of([parts[0], parts[1]]).step == parts[0].step
     other = parts[1].model_copy(update={"session": "00000000"})
     with pytest.raises(UnusableFileError, match="do not belong together"):
@@ -186,15 +189,19 @@ def test_parts_of_different_starts_are_never_mixed(two_hosts, tmp_path):
 
 
 def test_both_hosts_back_and_on(two_hosts, undisturbed):
-    """Last, for it cleans up: the run goes on from memory, for there is no checkpoint at all."""
+    """Last, for it cleans up: the run goes on from memory, for the only checkpoint is newer, but damaged."""
     out = two_hosts / "run"
     assert list((out / "checkpoints").iterdir()) == []
+    damaged = out / "checkpoints" / f"step-{STEPS - 1:08d}"
+    damaged.mkdir()
+    (damaged / MANIFEST).write_text("{")
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [runs.start(two_hosts / "job.yaml", "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
              for r in (0, 1)]  # fmt: skip
     shown = [rank.communicate(timeout=60) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], shown
     assert "in the memory of the hosts is put together" in shown[0][0]
+    assert f"{damaged.name} is passed over" in shown[0][1]
     assert runs.losses(out) == undisturbed
     assert list((two_hosts / "memory").iterdir()) == []
 

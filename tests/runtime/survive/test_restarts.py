@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runtime import local
+from runtime.collectives import CollectiveError
+from runtime.commands import _trace_wanted
+from runtime.diagnosis import DivergedError, NonFiniteError
+from runtime.environment import Process
+from runtime.rank import run_as_rank
+from runtime.run import Run
+from runtime.run_directory import ALERTS, LATEST_LOOK, TakenOverError, prepare_directory
+from runtime.tracing.wanted import TraceWanted
+from runtime.watch import lookout
 from tests.runtime import runs
+from twin.description.problems import DescriptionError
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +41,7 @@ def undisturbed(tmp_path_factory) -> tuple[Path, dict[int, float]]:
     return job, runs.losses(folder / "run")
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_ranks(undisturbed, tmp_path):
     """Rank 1 is killed, then rank 0 stopped for good: two restarts."""
     job, losses = undisturbed
@@ -61,6 +79,109 @@ def test_bad_input_is_not_tried_again(tmp_path):
     assert "again" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("codes", "starts", "said"), [((3, 1), 1, 1), ((2, 1), 1, 2), ((1, 1), 3, 1), ((0, 0), 1, 0)]
+)
+def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts, said):
+    """Processes that end with these codes in place of ranks."""
+    started = []
+
+    def start(_arguments, rank, *_):
+        started.append(rank)
+        end = f"import time; time.sleep(0.2 * {rank}); raise SystemExit({codes[rank]})"
+        return subprocess.Popen([sys.executable, "-c", end])
+
+    monkeypatch.setattr(local, "_start", start)
+    assert local.run_ranks(["train"], 2, restarts=2) == said
+    assert started == [0, 1] * starts
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(NonFiniteError("no number"), 3), (DivergedError("a leap"), 3), (TakenOverError("gone"), 3),
+     (CollectiveError("a peer is lost"), 1)],
+)  # fmt: skip
+def test_the_launcher_alone_is_told_that_there_is_no_use(monkeypatch, error, told):
+    def work() -> None:
+        raise error
+
+    monkeypatch.setattr(local, "end_with_parent", lambda: None)
+    for launcher, code in (("fourfold", told), ("torchrun", 1), ("alone", 1)):
+        with pytest.raises(typer.Exit) as ended:
+            run_as_rank(Process(launcher=launcher), work)
+        assert ended.value.exit_code == code
+
+
+def trace_of_a_run_at(step: int, process: Process, first: int, last: int) -> tuple[bool, list[str]]:
+    """Whether a run that goes on there is traced, and what it warns of."""
+    run, warned = object.__new__(Run), []
+    run.step, run.process, run.tracer = step, process, object()
+    run.plan = SimpleNamespace(trace=TraceWanted(Path("trace"), first, last))
+    run.display = SimpleNamespace(warn=warned.append)
+    run._check_trace()
+    return run.tracer is not None, warned
+
+
+def test_a_trace_does_not_defeat_restarts():
+    again = Process(launcher="fourfold", attempt=1)
+    for process in (again, Process(launcher="torchrun"), Process(launcher="srun", attempt=1)):
+        text = "the run goes on at step 30: no trace of steps 3-5 is written"
+        assert trace_of_a_run_at(30, process, 3, 5) == (False, [text])
+    for step in (3, 4, 5):  # what is left of them can be recorded
+        assert trace_of_a_run_at(step, again, 3, 5) == (True, [])
+    for process in (Process(), Process(launcher="fourfold")):
+        with pytest.raises(DescriptionError, match="goes on at step 30; choose later ones"):
+            trace_of_a_run_at(30, process, 3, 5)
+
+
+def test_a_trace_that_was_written_before_the_failure_stays(tmp_path):
+    assert (
+        _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold", attempt=1), force=False)
+        is None
+    )
+    with pytest.raises(DescriptionError, match="exists already"):
+        _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold"), force=False)
+
+
+@pytest.mark.slow
+def test_a_traced_run_is_started_again(undisturbed, tmp_path):
+    job, losses = undisturbed
+    out = tmp_path / "run"
+    process = runs.start(job, "--ranks", "2", "--restarts", "1", "--out", str(out), "--trace",
+                         str(tmp_path / "trace"), "--trace-steps", "1-2")  # fmt: skip
+    runs.wait_for_step(process, out, 8)
+    runs.kill_rank(process, 1)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    assert errors.count("no trace of steps 1-2 is written") == 1
+    assert runs.losses(out) == losses
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9), st.integers(1, 40))
+def test_on_gpus_hosts_look_at_every_step_that_is_shown_or_kept(log, disk, memory, steps):
+    """A copy of what nobody has looked at might be of a step that did not happen."""
+    kept = SimpleNamespace(every=disk, memory_every=memory)
+    run = object.__new__(Run)
+    run.plan = SimpleNamespace(
+        options=SimpleNamespace(log_every=log, checkpoints=kept, steps=steps)
+    )
+    run.context = SimpleNamespace(device=torch.device("cuda"))
+    wanted = [step for step in range(1, steps + 1)
+              if step == steps or any(n and step % n == 0 for n in (log, disk, memory))]  # fmt: skip
+    assert [run._next_look(done) for done in (0, *wanted[:-1])] == wanted
+
+
+def test_what_watching_left_is_part_of_a_run(tmp_path):
+    assert (ALERTS, LATEST_LOOK) == (lookout.ALERTS, lookout.LATEST)
+    out, identity = tmp_path / "run", {"name": "small"}
+    prepare_directory(out, identity, force=False)
+    for force, left in ((False, {"run.json", ALERTS}), (True, {"run.json"})):
+        for name in (ALERTS, LATEST_LOOK):
+            (out / name).write_text("{}\n")
+        prepare_directory(out, identity, force=force)
+        assert {path.name for path in out.iterdir()} == left
+
+
 def test_restarts_are_the_launchers_own(tmp_path):
     job = runs.write_job(tmp_path)
     done = runs.train(job, "--restarts", "1", RANK="0", WORLD_SIZE="2", MASTER_PORT="1")
@@ -68,6 +189,7 @@ def test_restarts_are_the_launchers_own(tmp_path):
     assert "torchrun --max-restarts" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_run_that_would_be_started_again(undisturbed, tmp_path):
     job, _ = undisturbed
     out = tmp_path / "run"
@@ -79,6 +201,7 @@ def test_a_signal_ends_a_run_that_would_be_started_again(undisturbed, tmp_path):
     assert "SIGTERM: stopped after step" in shown
 
 
+@pytest.mark.slow
 def test_a_run_that_is_started_beside_itself_gives_way(tmp_path):
     """As when torchrun takes a host for dead that is not: the last start goes on."""
     job, out = runs.write_job(tmp_path, train={"steps": 100_000}), tmp_path / "run"
@@ -91,6 +214,7 @@ def test_a_run_that_is_started_beside_itself_gives_way(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(tmp_path):
     """Checkpoints fail, the run goes on, and the last one is good: all steps are the same."""
     disk = tmp_path / "disk"

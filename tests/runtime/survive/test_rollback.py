@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from runtime.environment import Process
 from runtime.survive.board import Board
 from runtime.survive.history import History, WentBack, longer
-from runtime.survive.rollback import Guard
+from runtime.survive.rollback import Culprit, Guard, go_back
 from runtime.survive.spikes import FLOOR, Spikes
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
@@ -154,7 +155,7 @@ def write_job(folder: Path, **rollback) -> Path:
     return runs.write_job(folder, train=train)
 
 
-@pytest.mark.parametrize("kind", ["nan", "noise"])
+@pytest.mark.parametrize("kind", ["nan", pytest.param("noise", marks=pytest.mark.slow)])
 def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
     """Spoilt at batch 21: the run goes on as one that from the start leaves out 20 and 21, bit for bit."""
     job = write_job(tmp_path)
@@ -182,6 +183,40 @@ def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
     assert runs.losses(tmp_path / "run") == runs.losses(other)
 
 
+def test_later_checkpoints_are_deleted_once_the_one_to_go_back_to_is_read(tmp_path):
+    """A stand-in for three checkpoints, of which the wanted one is damaged, or all."""
+    (tmp_path / "run.json").write_text("{}")
+    readable, deleted = [4], []
+
+    class Three:
+        def steps(self):
+            return [12, 8, 4]
+
+        def load_latest(self, _context, _optimizer, *, most):
+            found = [step for step in self.steps() if step <= most and step in readable]
+            if not found:
+                raise DescriptionError([], "no checkpoint is usable")
+            assert deleted == []
+            return SimpleNamespace(step=found[0])
+
+        def discard_after(self, step):
+            deleted.append(step)
+
+        def from_first(self, make):
+            return make()
+
+    arguments = History(), Three(), None, None, tmp_path, 3
+    gone = go_back(Culprit(9, 8, "a test"), *arguments)
+    assert gone is not None
+    assert (gone[1].to_step, gone[1].left_out, deleted) == (4, (8, 9), [8])
+    deleted.clear()
+    readable.clear()
+    with pytest.raises(DescriptionError, match="no checkpoint is usable"):
+        go_back(Culprit(9, 8, "a test"), *arguments)
+    assert deleted == []
+
+
+@pytest.mark.slow
 def test_a_resumed_run_leaves_out_the_same(tmp_path):
     job = write_job(tmp_path)
     code, _, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "run"))
@@ -197,6 +232,7 @@ def test_a_resumed_run_leaves_out_the_same(tmp_path):
     assert list(runs.losses(tmp_path / "again")) == list(range(30))
 
 
+@pytest.mark.slow
 def test_no_more_often_than_wanted(tmp_path):
     """Everything from batch 10 on is spoilt: three times back, then the error with rank and op."""
     job = write_job(tmp_path, most=3)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -48,7 +49,12 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize(
     ("how", "victims"),
-    [(signal.SIGTERM, None), (signal.SIGUSR1, None), (signal.SIGUSR1, (1,)), (signal.SIGTERM, (0, 1))],
+    [
+        pytest.param(signal.SIGTERM, None, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, None, marks=pytest.mark.slow),
+        (signal.SIGUSR1, (1,)),
+        pytest.param(signal.SIGTERM, (0, 1), marks=pytest.mark.slow),
+    ],
     ids=["launcher", "warning", "one rank", "each rank"],
 )  # fmt: skip
 def test_the_run_ends_in_a_checkpoint_and_goes_on(undisturbed, tmp_path, how, victims):
@@ -85,6 +91,7 @@ def test_a_signal_while_ranks_are_started_waits_until_they_listen(undisturbed, t
     assert runs.losses(tmp_path / "run") == {0: losses[0]}
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path):
     """Even where the other rank is not there to end a step with."""
     job, out = runs.write_job(tmp_path, train={"steps": 100_000}), tmp_path / "run"
@@ -103,16 +110,60 @@ def test_a_second_signal_ends_at_once(tmp_path):
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
-def test_one_process_alone(tmp_path):
-    job = runs.write_job(
-        tmp_path, ranks=1, grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"steps": 30}
-    )
+ONE = {"data": 1, "z": 1, "y": 1, "x": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("grid", "how"), [("auto", signal.SIGTERM), (ONE, signal.SIGUSR1)])
+def test_one_process_alone(tmp_path, grid, how):
+    job = runs.write_job(tmp_path, ranks=1, grid=grid, train={"steps": 30})
     out = tmp_path / "run"
-    process = runs.start(job, "--out", str(out))
+    many = runs.environment(OPENBLAS_NUM_THREADS="3")
+    del many["OMP_NUM_THREADS"]  # as users have it: numpy starts threads of its own
+    process = subprocess.Popen(runs.command(job, "--out", str(out)), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=many)  # fmt: skip
     runs.wait_for_step(process, out, 3)
-    process.send_signal(signal.SIGUSR1)
-    step = stopped_at(finish(process), "SIGUSR1")
+    process.send_signal(how)
+    step = stopped_at(finish(process), how.name)
     assert (out / "checkpoints" / f"step-{step:08d}").is_dir()
+
+
+MASKS = """
+import os, sys
+from pathlib import Path
+from runtime import commands, local
+from twin.cli import main
+
+def tell(*arguments, **options):
+    for task in Path("/proc/self/task").iterdir():
+        fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        print("blocked", fields["SigBlk"].strip())
+    sys.stdout.flush()
+    os._exit(0)
+
+commands._train_here = local.run_ranks = tell
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_thread_is_hit_by_a_signal_before_the_run_listens(tmp_path, ranks):
+    """Of a process that trains; a launcher hears signals itself. Nothing is trained here."""
+    grid = "auto" if ranks == 1 else {**ONE, "z": 2}
+    job = runs.write_job(tmp_path, ranks=ranks, grid=grid)
+    many = runs.environment(OPENBLAS_NUM_THREADS="3")
+    del many["OMP_NUM_THREADS"]
+    arguments = ["train", str(job), "--ranks", str(ranks), "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", MASKS, *arguments], capture_output=True, text=True, env=many,
+                          timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    masks = [
+        int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("blocked")
+    ]
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        assert all(bool(mask >> (number - 1) & 1) == (ranks == 1) for mask in masks), masks
+    if ranks == 1:
+        assert len(masks) > 1  # else nothing was seen
 
 
 class Shared:
