@@ -65,9 +65,7 @@ def diagnosis_card(who: Shown) -> Component:
     """Say who is slow, if anybody."""
     notes = [dmc.Text(note, size="sm") for note in who.notes]
     if who.why_not:
-        return html.Div(
-            dmc.Text(who.why_not, size="sm"), style={"marginBottom": "12px"}
-        )
+        return html.Div(dmc.Text(who.why_not, size="sm"), style={"marginBottom": "12px"})
     if not who.findings:
         return card("Diagnosis", "Nothing found: no rank, host, link or axis stands out.", *notes)
     alerts = [
