@@ -221,7 +221,7 @@ def test_names_of_strangers_are_text_in_the_browser(visitor, names):
         assert page.locator("a[href^=javascript], img[src=x]").count() == 0
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
+@pytest.fixture(scope="module", params=["light", pytest.param("dark", marks=pytest.mark.slow)])
 def looker(request, browser, server) -> Iterator[Visitor]:
     """One window for all pages of a theme, into which a script may be put."""
     found = Visitor(browser, server, request.param, bypass_csp=True)

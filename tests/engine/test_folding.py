@@ -147,7 +147,7 @@ def check(make_job, chosen: dict[str, Any]) -> None:
 
 
 @given(chosen=jobs())
-@settings(max_examples=60, deadline=None, derandomize=True,
+@settings(max_examples=40, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 def test_folding_changes_no_event(make_job, chosen) -> None:
     check(make_job, chosen)
@@ -155,7 +155,7 @@ def test_folding_changes_no_event(make_job, chosen) -> None:
 
 @pytest.mark.slow
 @given(chosen=jobs())
-@settings(max_examples=600, deadline=None, derandomize=True,
+@settings(max_examples=400, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 def test_folding_changes_no_event_in_many_jobs(make_job, chosen) -> None:
     check(make_job, chosen)

@@ -42,14 +42,14 @@ def same_without_chance(job: Job) -> None:
 
 
 @given(chosen=jobs())
-@settings(max_examples=60, **MANY)
+@settings(max_examples=40, **MANY)
 def test_without_chance_it_is_the_folded_engine(make_job, chosen) -> None:
     same_without_chance(make_job(**without_cores(chosen)))
 
 
 @pytest.mark.slow
 @given(chosen=jobs())
-@settings(max_examples=600, **MANY)
+@settings(max_examples=400, **MANY)
 def test_without_chance_it_is_the_folded_engine_in_many_jobs(make_job, chosen) -> None:
     same_without_chance(make_job(**without_cores(chosen)))
 
@@ -86,7 +86,7 @@ def same_with_chance(job: Job) -> None:
 
 
 @given(chosen=jobs(), chance=chances())
-@settings(max_examples=60, **MANY)
+@settings(max_examples=40, **MANY)
 def test_with_chance_it_is_the_simpy_engine(make_job, chosen, chance) -> None:
     chosen = without_cores(chosen)
     same_with_chance(make_job(**{**chosen, "overrides": (*chosen["overrides"], *chance)}))
@@ -94,7 +94,7 @@ def test_with_chance_it_is_the_simpy_engine(make_job, chosen, chance) -> None:
 
 @pytest.mark.slow
 @given(chosen=jobs(), chance=chances())
-@settings(max_examples=600, **MANY)
+@settings(max_examples=400, **MANY)
 def test_with_chance_it_is_the_simpy_engine_in_many_jobs(make_job, chosen, chance) -> None:
     chosen = without_cores(chosen)
     same_with_chance(make_job(**{**chosen, "overrides": (*chosen["overrides"], *chance)}))

@@ -55,6 +55,7 @@ def test_an_indivisible_grid(tmp_path):
     assert "grid.y" in refused(train(job, tmp_path, "--ranks", "3"))
 
 
+@pytest.mark.slow
 def test_missing_data(tmp_path):
     job = alone(tmp_path, train={"data": "nowhere"})
     text = refused(train(job, tmp_path))
@@ -62,11 +63,13 @@ def test_missing_data(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_tokens_beyond_the_vocabulary(tmp_path):
     model = {**runs.SMALL["model"], "vocabulary": 100}
     assert "vocabulary" in refused(train(alone(tmp_path, model=model), tmp_path))
 
 
+@pytest.mark.slow
 def test_a_token_file_that_was_changed_later(tmp_path):
     from runtime.data.build import build_dataset
 
@@ -128,6 +131,7 @@ def test_a_read_only_directory(tmp_path):
     assert "cannot be written" in text
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
@@ -145,6 +149,7 @@ def test_force_deletes_only_what_a_run_wrote(tmp_path):
     assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.slow
 def test_force_deletes_nothing_if_the_new_run_cannot_begin(tmp_path):
     job = alone(tmp_path, train={"steps": 2})
     assert train(job, tmp_path).returncode == 0
@@ -153,6 +158,7 @@ def test_force_deletes_nothing_if_the_new_run_cannot_begin(tmp_path):
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_early_does_not_block_the_next(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json.tmp").write_text("{")
@@ -160,6 +166,7 @@ def test_a_start_that_was_killed_early_does_not_block_the_next(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_prompt_beyond_the_vocabulary(tmp_path):
     from runtime.data.build import build_dataset
 
@@ -176,6 +183,7 @@ def test_ranks_under_a_launcher(tmp_path):
     assert "started by torchrun already" in text
 
 
+@pytest.mark.slow
 def test_another_run_is_not_continued(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps({"name": "small", "seed": 7}))
@@ -184,12 +192,14 @@ def test_another_run_is_not_continued(tmp_path):
     assert "seed" in text
 
 
+@pytest.mark.slow
 def test_a_damaged_run(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{")
     assert "is damaged" in refused(train(alone(tmp_path), tmp_path))
 
 
+@pytest.mark.slow
 def test_half_precision_is_refused(tmp_path):
     assert "fp16 needs loss scaling" in refused(train(alone(tmp_path, precision="fp16"), tmp_path))
 

@@ -56,6 +56,7 @@ def test_a_finished_run_is_not_trained_further(finished):
     assert runs.losses(out) == before
 
 
+@pytest.mark.slow
 def test_a_run_is_extended(finished, tmp_path):
     job, _ = finished
     out = tmp_path / "run"

@@ -58,7 +58,7 @@ def alive(session: int) -> list[str]:
     return [line for line in found.stdout.splitlines() if "defunct" not in line]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_killed_again_and_again_it_repeats_nothing(tmp_path, workers):
     """SIGKILL, Ctrl-C and SIGTERM in turn; then it is finished, and every point was written once."""
     study, out = write_study(tmp_path, **SWEEP), tmp_path / "out"

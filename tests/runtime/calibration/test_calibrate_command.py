@@ -107,6 +107,7 @@ def test_collectives_cover_kinds_and_sizes(measured):
     assert all(e["transfer_seconds"] <= e["seconds"] for e in entries)
 
 
+@pytest.mark.slow
 def test_one_rank_needs_nobody(tmp_path):
     done = calibrate(tmp_path, "--name", "one", "--minutes", MINUTES)
     data = json.loads((tmp_path / "one-measurements.json").read_text())

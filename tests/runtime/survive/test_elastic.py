@@ -85,6 +85,7 @@ def test_nothing_fits(tmp_path):
         fitted(tmp_path, 3, resolve=nothing, train={"elastic": True})
 
 
+@pytest.mark.slow
 def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
     job = runs.write_job(tmp_path, train={"elastic": True})
     whole = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "undisturbed"))

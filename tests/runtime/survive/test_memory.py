@@ -46,6 +46,7 @@ def steps_held(root: Path) -> list[int]:
     return sorted(int(path.name[:8]) for path in root.iterdir())
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_their_copies(undisturbed, tmp_path):
     """On one host: at most `memory_every` steps and what was under way are done again."""
     job, out = write_job(tmp_path), tmp_path / "run"
