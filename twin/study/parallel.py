@@ -63,7 +63,8 @@ def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
         held.close()  # ends the workers now, whatever they are at
         raise
     finally:
-        pool.shutdown(wait=not held.closed, cancel_futures=True)
+        # its thread is waited for, or Python's own clean-up at exit may meet it half closed
+        pool.shutdown(wait=True, cancel_futures=True)
         held.close()
         lifeline.close()
 
