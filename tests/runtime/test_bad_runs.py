@@ -140,6 +140,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
     assert (tmp_path / "run" / "thesis.tex").exists()
 
 
+@pytest.mark.slow
 def test_force_deletes_only_what_a_run_wrote(tmp_path):
     job = alone(tmp_path, train={"steps": 2})
     done = train(job, tmp_path)
@@ -253,6 +254,7 @@ def full_disk(folder: Path, size: str) -> bool:
     return subprocess.run(mount, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     if not full_disk(tmp_path / "disk", "1200k"):
         pytest.skip("needs the right to mount a file system")

@@ -65,6 +65,7 @@ def test_a_killed_run_continues_bit_for_bit_often(undisturbed, tmp_path, seed):
     assert killed_and_continued(job, tmp_path / "run", seed) == losses
 
 
+@pytest.mark.slow
 def test_a_run_continues_on_another_grid(undisturbed, tmp_path):
     _, losses = undisturbed
     out = tmp_path / "run"

@@ -211,6 +211,7 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
 
 
+@pytest.mark.slow
 def test_the_generic_script_trains_and_continues(cluster):
     (cluster / "srun.py").write_text(FAKE_SRUN)
     for name, arguments in (("srun", str(cluster / "srun.py")), ("fourfold", "-m twin")):

@@ -152,6 +152,7 @@ def test_options_train_together(tmp_path, options):
         assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_nothing_is_saved_once_a_number_is_none(tmp_path):
     """With a decay that blows weights up at once, whichever steps are looked at, clipped or not."""
     for clip in (True, False):

@@ -74,6 +74,7 @@ def test_json_is_one_object_with_what_was_promised(run, job):
     } <= set(row)
 
 
+@pytest.mark.slow
 def test_the_winner_is_a_job_file_that_simulates_to_the_same(run, job, tmp_path, capsys):
     out = tmp_path / "found"
     run(
@@ -123,6 +124,7 @@ def test_a_machine_file_beside_the_job_is_found_from_elsewhere(run, job, tmp_pat
     assert load_job(out / "best.yaml").machine.name == "own"
 
 
+@pytest.mark.slow
 def test_a_range_of_ranks_with_tokens_and_a_deadline(run, job):
     out, _ = run(job, "--ranks", "4-16,11", "--tokens", "1B", "--within", "30d", "--workers", "1")
     assert "11 ranks: no grid divides" in out

@@ -155,7 +155,8 @@ def write_job(folder: Path, **rollback) -> Path:
     return runs.write_job(folder, train=train)
 
 
-@pytest.mark.parametrize("kind", ["nan", pytest.param("noise", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nan", "noise"])
 def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
     """Spoilt at batch 21: the run goes on as one that from the start leaves out 20 and 21, bit for bit."""
     job = write_job(tmp_path)
