@@ -95,6 +95,9 @@ def test_nothing_is_left_also_after_a_failure():
         with hosts(2) as network:
             assert len(own()) == 3
             processes.append(subprocess.Popen(network.command(0, ["sleep", "600"])))
+            inside = ["ip", "netns", "pids", network.names[0]]
+            while not subprocess.run(inside, capture_output=True, check=True).stdout.split():
+                time.sleep(0.01)
             raise ZeroDivisionError
 
     processes: list[subprocess.Popen[bytes]] = []
