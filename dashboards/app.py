@@ -34,8 +34,13 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
-DEVELOPERS = ("dev_tools_ui", "dev_tools_props_check", "dev_tools_serve_dev_bundles", "dev_tools_hot_reload",
-              "dev_tools_validate_callbacks")  # fmt: skip
+DEVELOPERS = (
+    "dev_tools_ui",
+    "dev_tools_props_check",
+    "dev_tools_serve_dev_bundles",
+    "dev_tools_hot_reload",
+    "dev_tools_validate_callbacks",
+)
 """Tools that variables of the environment would turn on, here said to stay off."""
 
 
@@ -43,14 +48,21 @@ def create_app(settings: Settings) -> Dash:
     """Make the application."""
     server = flask.Flask("fourfold")
     app = Dash(
-        "dashboards", server=cast("Any", server), title="Fourfold", update_title="", suppress_callback_exceptions=True,
-        serve_locally=True, compress=False, index_string=INDEX, routes_pathname_prefix="/",
-        requests_pathname_prefix=settings.prefix, assets_folder="assets", enable_mcp=False,
+        "dashboards",
+        server=cast("Any", server),
+        title="Fourfold",
+        update_title="",
+        suppress_callback_exceptions=True,
+        serve_locally=True,
+        compress=False,
+        index_string=INDEX,
+        routes_pathname_prefix="/",
+        requests_pathname_prefix=settings.prefix,
+        assets_folder="assets",
+        enable_mcp=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
-    )  # fmt: skip
-    app.enable_dev_tools(
-        debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True
     )
+    app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
     context = Context(settings, Catalog(settings.root))
     pages = list(PAGES)
     app.layout = frame(pages, settings)
@@ -67,9 +79,7 @@ def frame(pages: list[Page], settings: Settings) -> Component:
     hidden: dict[str, Any] = {"aria-hidden": "true"}
     links = [
         dmc.NavLink(
-            label=page.title,
-            href=settings.prefix.rstrip("/") + page.path,
-            id={"type": "link", "path": page.path},
+            label=page.title, href=settings.prefix.rstrip("/") + page.path, id={"type": "link", "path": page.path}
         )
         for page in pages
     ]
@@ -82,24 +92,33 @@ def frame(pages: list[Page], settings: Settings) -> Component:
                 [
                     dmc.AppShellHeader(
                         dmc.Group(
-                            [dmc.Text("Fourfold", fw=700, size="lg"),
-                             dmc.ColorSchemeToggle(
-                                 lightIcon=html.Span("☀", **hidden),
-                                 darkIcon=html.Span("☾", **hidden), id="theme", size="lg",
-                                 variant="default", **aria("Light or dark"))],
-                            justify="space-between", h="100%", px="md",
+                            [
+                                dmc.Text("Fourfold", fw=700, size="lg"),
+                                dmc.ColorSchemeToggle(
+                                    lightIcon=html.Span("☀", **hidden),
+                                    darkIcon=html.Span("☾", **hidden),
+                                    id="theme",
+                                    size="lg",
+                                    variant="default",
+                                    **aria("Light or dark"),
+                                ),
+                            ],
+                            justify="space-between",
+                            h="100%",
+                            px="md",
                         )
                     ),
                     dmc.AppShellNavbar(html.Nav(links, **aria("Pages")), p="xs"),
                     dmc.AppShellMain(html.Div(id="content", role="region", **aria("Page"))),
                 ],
-                header={"height": 52}, navbar={"width": 190, "breakpoint": "sm", "collapsed": {"mobile": False}},
+                header={"height": 52},
+                navbar={"width": 190, "breakpoint": "sm", "collapsed": {"mobile": False}},
                 padding="md",
             ),
         ],
         defaultColorScheme="auto",
         theme={"primaryShade": {"light": 9, "dark": 8}},  # text on a tint of it can be read
-    )  # fmt: skip
+    )
 
 
 def _route(app: Dash, pages: list[Page], context: Context) -> None:
@@ -107,10 +126,12 @@ def _route(app: Dash, pages: list[Page], context: Context) -> None:
     prefix = context.settings.prefix.rstrip("/")
 
     @app.callback(
-        Output("content", "children"), Output({"type": "link", "path": ALL}, "href"),
+        Output("content", "children"),
+        Output({"type": "link", "path": ALL}, "href"),
         Output({"type": "link", "path": ALL}, "active"),
-        Input("address", "pathname"), Input("address", "search"),
-    )  # fmt: skip
+        Input("address", "pathname"),
+        Input("address", "search"),
+    )
     def show(pathname: str | None, search: str | None) -> tuple[Component, list[str], list[bool]]:
         path = (pathname or "/").removeprefix(prefix) or "/"
         query = query_of(search)
@@ -143,11 +164,14 @@ def _keep_state(app: Dash) -> None:
     """Write the values of a page's controls into the address, without loading anything."""
     app.clientside_callback(
         ClientsideFunction("fourfold", "keep"),
-        Output("state", "data"), Input({"type": "state", "key": ALL}, "value"),
-        State({"type": "state", "key": ALL}, "id"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output("state", "data"),
+        Input({"type": "state", "key": ALL}, "value"),
+        State({"type": "state", "key": ALL}, "id"),
+        prevent_initial_call=True,
+    )
     app.clientside_callback(
         ClientsideFunction("fourfold", "download"),
-        Output({"type": "csv", "table": ALL}, "n_clicks"), Input({"type": "csv", "table": ALL}, "n_clicks"),
+        Output({"type": "csv", "table": ALL}, "n_clicks"),
+        Input({"type": "csv", "table": ALL}, "n_clicks"),
         prevent_initial_call=True,
-    )  # fmt: skip
+    )

@@ -20,38 +20,41 @@ MOST_ROWS = 5000
 
 def model_top(kept: Sequence[Candidate]) -> list[Candidate]:
     """The published model's best, in its order."""
-    return sorted(
-        (c for c in kept if c.model_rank and c.model_rank <= TOP),
-        key=lambda c: (c.ranks, c.model_rank or 0),
-    )
+    return sorted((c for c in kept if c.model_rank and c.model_rank <= TOP), key=lambda c: (c.ranks, c.model_rank or 0))
 
 
 def row(candidate: Candidate) -> dict[str, Any]:
     """One candidate as a row, SI figures."""
     options, step = candidate.options, candidate.step_seconds
     return {
-        "id": str(candidate.number), "place": candidate.rank, "data × z × y × x": candidate.name,
-        "ranks": candidate.ranks, "micro-batch": candidate.micro_sequences, "step (s)": step,
+        "id": str(candidate.number),
+        "place": candidate.rank,
+        "data × z × y × x": candidate.name,
+        "ranks": candidate.ranks,
+        "micro-batch": candidate.micro_sequences,
+        "step (s)": step,
         "exposed (%)": None if not step else round(100 * (candidate.exposed_seconds or 0.0) / step, 2),
         "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
         "of peak (%)": None if candidate.percent_of_peak is None else round(candidate.percent_of_peak, 2),
         "tokens/s": None if candidate.tokens_per_second is None else round(candidate.tokens_per_second),
-        "model's place": candidate.model_rank, "recompute": "on" if options.recompute else "off",
-        "layers cached": options.cache_gathered_layers, "data reduction": options.data_reduction,
+        "model's place": candidate.model_rank,
+        "recompute": "on" if options.recompute else "off",
+        "layers cached": options.cache_gathered_layers,
+        "data reduction": options.data_reduction,
         **{name.replace("_", " "): "on" if getattr(options, name) else "off" for name in SWITCHES},
-    }  # fmt: skip
+    }
 
 
 def refused_row(candidate: Candidate) -> dict[str, Any]:
     """One candidate that cannot run, with the reason."""
-    why = {str(k): v for k, v in HINDRANCES.items()}.get(
-        candidate.hindrance, candidate.hindrance or "simulation"
-    )
+    why = {str(k): v for k, v in HINDRANCES.items()}.get(candidate.hindrance, candidate.hindrance or "simulation")
     return {
-        "data × z × y × x": candidate.name, "ranks": candidate.ranks, "hindered by": why,
+        "data × z × y × x": candidate.name,
+        "ranks": candidate.ranks,
+        "hindered by": why,
         "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
         "reason": candidate.reason,
-    }  # fmt: skip
+    }
 
 
 def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
@@ -61,19 +64,25 @@ def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
 
 def unable(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that cannot run."""
-    return [
-        refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MOST_ROWS)
-    ]
+    return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MOST_ROWS)]
 
 
 def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """The published model's best with their simulated places, and how much slower than the fastest they are."""
     fastest = min((c.step_seconds for c in kept if c.step_seconds), default=None)
-    return [{
-        "model's place": c.model_rank, "simulated place": c.rank, "data × z × y × x": c.name, "ranks": c.ranks,
-        "step (s)": c.step_seconds,
-        "slower than the fastest (%)": round(100 * (c.step_seconds / fastest - 1), 2) if c.step_seconds and fastest
-        else None} for c in model_top(kept)]  # fmt: skip
+    return [
+        {
+            "model's place": c.model_rank,
+            "simulated place": c.rank,
+            "data × z × y × x": c.name,
+            "ranks": c.ranks,
+            "step (s)": c.step_seconds,
+            "slower than the fastest (%)": round(100 * (c.step_seconds / fastest - 1), 2)
+            if c.step_seconds and fastest
+            else None,
+        }
+        for c in model_top(kept)
+    ]
 
 
 def comparison(chosen: Sequence[Candidate]) -> Component:
@@ -88,16 +97,30 @@ def comparison(chosen: Sequence[Candidate]) -> Component:
         shown_cells = [dmc.TableTd(dmc.Text(cell, size="sm", fw=bold)) for cell in cells]
         body.append(dmc.TableTr([dmc.TableTh(key), *shown_cells]))
     heads = [dmc.TableTh(dmc.Group([c.name, _download(c)])) for c in chosen]
-    words = ("Choose a second one to compare." if len(chosen) == 1 else
-             "Bold: where the two differ. Times are means over ranks.")  # fmt: skip
-    return card("Chosen" if len(chosen) == 1 else "Side by side", words, dmc.Table(
-        [dmc.TableThead(dmc.TableTr([dmc.TableTh("data × z × y × x"), *heads])), dmc.TableTbody(body)],
-        striped="even"))  # fmt: skip
+    words = (
+        "Choose a second one to compare."
+        if len(chosen) == 1
+        else "Bold: where the two differ. Times are means over ranks."
+    )
+    return card(
+        "Chosen" if len(chosen) == 1 else "Side by side",
+        words,
+        dmc.Table(
+            [dmc.TableThead(dmc.TableTr([dmc.TableTh("data × z × y × x"), *heads])), dmc.TableTbody(body)],
+            striped="even",
+        ),
+    )
 
 
 def _download(candidate: Candidate) -> Component:
-    return dmc.Button("Job file", id={"type": "candidate", "number": candidate.number}, size="xs", variant="default",
-                      disabled=candidate.micro_sequences is None, **aria(f"Job file of {candidate.name}"))  # fmt: skip
+    return dmc.Button(
+        "Job file",
+        id={"type": "candidate", "number": candidate.number},
+        size="xs",
+        variant="default",
+        disabled=candidate.micro_sequences is None,
+        **aria(f"Job file of {candidate.name}"),
+    )
 
 
 def facts(candidate: Candidate) -> dict[str, str]:
@@ -108,15 +131,19 @@ def facts(candidate: Candidate) -> dict[str, str]:
         return "–" if value is None else seconds(value)
 
     return {
-        "ranks": f"{candidate.ranks:,}", "micro-batch": str(candidate.micro_sequences or "–"),
-        "recompute": "on" if options.recompute else "off", "layers cached": str(options.cache_gathered_layers),
+        "ranks": f"{candidate.ranks:,}",
+        "micro-batch": str(candidate.micro_sequences or "–"),
+        "recompute": "on" if options.recompute else "off",
+        "layers cached": str(options.cache_gathered_layers),
         "data reduction": options.data_reduction.replace("_", " "),
         **{f"overlap, {name.replace('_', ' ')}": "on" if getattr(options, name) else "off" for name in SWITCHES},
-        "step": time(candidate.step_seconds), "place": f"{candidate.rank:,}" if candidate.rank else "–",
+        "step": time(candidate.step_seconds),
+        "place": f"{candidate.rank:,}" if candidate.rank else "–",
         "model's place": f"{candidate.model_rank:,}" if candidate.model_rank else "–",
-        "compute": time(candidate.compute_seconds), "exposed communication": time(candidate.exposed_seconds),
+        "compute": time(candidate.compute_seconds),
+        "exposed communication": time(candidate.exposed_seconds),
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
         "idle": time(candidate.idle_seconds),
         "memory of a rank": "–" if candidate.memory_bytes is None else f"{candidate.memory_bytes / 1e9:.4g} GB",
         **{f"memory, {name}": f"{size / 1e9:.4g} GB" for name, size in candidate.memory.items()},
-    }  # fmt: skip
+    }

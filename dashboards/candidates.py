@@ -62,32 +62,22 @@ class Candidate:
 def candidates_of(catalog: Catalog, entry: Entry) -> tuple[Candidate, ...]:
     """Read the candidates of a search, or take those read before. Raises DescriptionError."""
     if entry.kind != "search":
-        raise fail(
-            entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs"
-        )
+        raise fail(entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs")
     return catalog.kept(entry, "candidates", lambda: _read(entry))
 
 
 def _read(entry: Entry) -> tuple[Candidate, ...]:
     ranking = entry.head.get("ranking")
     if not isinstance(ranking, list) or not ranking:
-        raise fail(
-            f"{entry.label}: ranking", "expected a list of candidates; write the search again"
-        )
+        raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
     if len(ranking) > MOST_CANDIDATES:
-        raise fail(
-            f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking)
-        )
+        raise fail(f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking))
     found = []
     for number, raw in enumerate(ranking):
         try:
             found.append(_candidate(number, raw))
         except (TypeError, ValueError, KeyError) as error:
-            words = (
-                str(error)
-                if isinstance(error, DescriptionError | WrongError)
-                else "is not what a search writes"
-            )
+            words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
             raise fail(f"{entry.label}: ranking.{number}", words[:MOST_WORDS]) from None
     return tuple(found)
 
@@ -107,21 +97,32 @@ def _candidate(number: int, raw: Any) -> Candidate:
         raise WrongError("options.data_reduction: is none that Fourfold knows")
     feasible = _truth(raw, "feasible")
     return Candidate(
-        number=number, ranks=grid.ranks, grid=grid,
-        options=Options(_truth(options, "recompute"), _whole(options, "cache_gathered_layers") or 0, mode,
-                        *(_truth(overlap, name) for name in SWITCHES)),
-        micro_sequences=_whole(options, "micro_sequences"), feasible=feasible,
-        reason=_words(raw, "reason"), hindrance=_words(raw, "hindrance"),
-        step_seconds=_number(raw, "step_seconds"), rank=_whole(raw, "rank"),
+        number=number,
+        ranks=grid.ranks,
+        grid=grid,
+        options=Options(
+            _truth(options, "recompute"),
+            _whole(options, "cache_gathered_layers") or 0,
+            mode,
+            *(_truth(overlap, name) for name in SWITCHES),
+        ),
+        micro_sequences=_whole(options, "micro_sequences"),
+        feasible=feasible,
+        reason=_words(raw, "reason"),
+        hindrance=_words(raw, "hindrance"),
+        step_seconds=_number(raw, "step_seconds"),
+        rank=_whole(raw, "rank"),
         model_rank=_whole(raw, "communication_model_rank"),
-        memory_bytes=_number(memory, "per_rank_bytes"), capacity_bytes=_number(memory, "capacity_bytes"),
+        memory_bytes=_number(memory, "per_rank_bytes"),
+        capacity_bytes=_number(memory, "capacity_bytes"),
         memory=_numbers(memory, "by_category"),
         compute_seconds=_number(raw, "compute_seconds"),
         exposed_seconds=_number(raw, "exposed_communication_seconds"),
-        exposed_by_axis=_numbers(raw, "exposed_by_axis"), idle_seconds=_number(raw, "idle_seconds"),
+        exposed_by_axis=_numbers(raw, "exposed_by_axis"),
+        idle_seconds=_number(raw, "idle_seconds"),
         tokens_per_second=_number(raw, "tokens_per_second"),
         percent_of_peak=_number(raw, "hardware_percent_of_peak"),
-    )  # fmt: skip
+    )
 
 
 def _mapping(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -190,5 +191,6 @@ def job_text(catalog: Catalog, entry: Entry, candidate: Candidate) -> str:
             raise fail(f"{entry.label}/{BEST}: {key}", "expected a mapping")
     made = settled(raw, candidate.grid, candidate.micro_sequences, candidate.options)
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
-    return (f"# A candidate that `fourfold search` found: {candidate.name}{place}.\n"
-            + yaml.safe_dump(made, sort_keys=False, allow_unicode=True))  # fmt: skip
+    return f"# A candidate that `fourfold search` found: {candidate.name}{place}.\n" + yaml.safe_dump(
+        made, sort_keys=False, allow_unicode=True
+    )

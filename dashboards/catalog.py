@@ -28,9 +28,7 @@ MOST_JSON_BYTES = 64 << 20
 NAME_LENGTH = 12
 MOST_CACHED = 8
 Value = TypeVar("Value")
-HEADS: tuple[tuple[str, Head | None], ...] = (
-    (MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"),
-)  # fmt: skip
+HEADS: tuple[tuple[str, Head | None], ...] = ((MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"))
 """The file that tells what a directory is, and what that is; a run's manifest says it itself."""
 
 
@@ -78,9 +76,7 @@ class Catalog:
                 if found.kind is None:
                     raise fail(found.label, found.problem)
                 return found
-        raise fail(
-            "run", "is not in the directory any more; choose another on the page Runs", name[:40]
-        )
+        raise fail("run", "is not in the directory any more; choose another on the page Runs", name[:40])
 
     def kept(self, entry: Entry, what: str, make: Callable[[], Value]) -> Value:
         """Return what was made of an entry before, or make it; the oldest is forgotten first."""
@@ -111,9 +107,7 @@ class Catalog:
         """Return the path of a file of an entry. Raises DescriptionError if it leads out of the root."""
         path = entry.path / name
         if not path.resolve().is_relative_to(self._root):
-            raise fail(
-                f"{entry.label}/{name}", "is a link to a place outside the directory of runs"
-            )
+            raise fail(f"{entry.label}/{name}", "is a link to a place outside the directory of runs")
         return path
 
     def _directories(self) -> Iterator[Path]:
@@ -121,9 +115,7 @@ class Catalog:
         for seen, (folder, inside, _) in enumerate(os.walk(self._root, followlinks=False)):
             here = Path(folder)
             depth = len(here.relative_to(self._root).parts)
-            inside[:] = (
-                sorted(d for d in inside if not d.startswith(".")) if depth < MOST_DEPTH else []
-            )
+            inside[:] = sorted(d for d in inside if not d.startswith(".")) if depth < MOST_DEPTH else []
             if seen >= MOST_DIRECTORIES:
                 return
             yield here

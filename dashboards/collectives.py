@@ -25,12 +25,7 @@ from twin.study.compare.kinds import collective_kind
 from twin.study.single import BUS_FACTOR
 
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
-LINK_NAMES = {
-    "nic": "NIC",
-    "link": "link inside a node",
-    "port": "switch port",
-    "uplink": "global links of a group",
-}
+LINK_NAMES = {"nic": "NIC", "link": "link inside a node", "port": "switch port", "uplink": "global links of a group"}
 
 
 @dataclass(frozen=True)
@@ -57,9 +52,7 @@ class Row:
         """Bus bandwidth of the median transfer."""
         share = (self.members - 1) / self.members
         return (
-            BUS_FACTOR.get(self.kind, 1.0) * share * self.bytes / (self.transfer_ns / 1e9)
-            if self.transfer_ns
-            else 0.0
+            BUS_FACTOR.get(self.kind, 1.0) * share * self.bytes / (self.transfer_ns / 1e9) if self.transfer_ns else 0.0
         )
 
 
@@ -74,9 +67,7 @@ class Collectives:
     @property
     def transfer_seconds_per_rank(self) -> float:
         """Of one rank in one step, overlapping or not."""
-        return (
-            sum(row.total_transfer_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
-        )
+        return sum(row.total_transfer_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
     @property
     def skew_seconds_per_rank(self) -> float:
@@ -90,12 +81,8 @@ def collectives_of(events: Events, grid: Grid) -> Collectives:
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
         return Collectives((), ranks, steps)
-    keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(
-        np.float64
-    )
-    _, inverse = np.unique(
-        np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True
-    )
+    keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(np.float64)
+    _, inverse = np.unique(np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True)
     order = np.argsort(inverse.reshape(-1), kind="stable")
     bounds = np.flatnonzero(np.diff(inverse.reshape(-1)[order], prepend=-1, append=-2))
     rows = []
@@ -105,13 +92,22 @@ def collectives_of(events: Events, grid: Grid) -> Collectives:
         skew = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
         axis, name = events.axis[first], events.name[first]
-        rows.append(Row(
-            name=name, kind=collective_kind(name), axis=axis, stream=events.stream[first],
-            members=grid.size(cast("Axis", axis)) if axis else 1, bytes=float(events.bytes[first]),
-            count=len(at) / max(ranks * steps, 1), transfer_ns=float(np.median(transfer)),
-            transfer_p90_ns=float(np.percentile(transfer, 90)), skew_ns=float(np.median(skew)),
-            total_transfer_ns=float(transfer.sum()), total_skew_ns=float(skew.sum()),
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                name=name,
+                kind=collective_kind(name),
+                axis=axis,
+                stream=events.stream[first],
+                members=grid.size(cast("Axis", axis)) if axis else 1,
+                bytes=float(events.bytes[first]),
+                count=len(at) / max(ranks * steps, 1),
+                transfer_ns=float(np.median(transfer)),
+                transfer_p90_ns=float(np.percentile(transfer, 90)),
+                skew_ns=float(np.median(skew)),
+                total_transfer_ns=float(transfer.sum()),
+                total_skew_ns=float(skew.sum()),
+            )
+        )
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
 
 
@@ -135,23 +131,23 @@ def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
         return []
     library = job.machine.libraries[job.library or job.machine.library]
     layout = Layout.of(job)
-    used = dict.fromkeys(
-        (kind, COMMUNICATOR_AXIS[c]) for c, kind, _ in compile_program(generate(job), job).calls
-    )
+    used = dict.fromkeys((kind, COMMUNICATOR_AXIS[c]) for c, kind, _ in compile_program(generate(job), job).calls)
     curves = []
     for kind, axis in used:
         groups = groups_of(job.concrete_grid, axis, layout)
         members = groups.members.shape[1]
         placement = groups.placements[groups.pattern[0]]
-        found = [
-            collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES
-        ]
+        found = [collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES]
         factor = BUS_FACTOR[kind] * (members - 1) / members
-        curves.append({
-            "kind": kind, "axis": axis, "bytes": list(CURVE_BYTES),
-            "bus": [factor * size / one.seconds for size, one in zip(CURVE_BYTES, found, strict=True)],
-            "algorithm": [f"{one.algorithm}, {one.protocol}" for one in found],
-        })  # fmt: skip
+        curves.append(
+            {
+                "kind": kind,
+                "axis": axis,
+                "bytes": list(CURVE_BYTES),
+                "bus": [factor * size / one.seconds for size, one in zip(CURVE_BYTES, found, strict=True)],
+                "algorithm": [f"{one.algorithm}, {one.protocol}" for one in found],
+            }
+        )
     return curves
 
 
@@ -166,34 +162,28 @@ def link_loads(entry: Entry) -> list[dict[str, Any]]:
     groups = {axis: groups_of(job.concrete_grid, axis, layout) for axis in axes}
     library = job.machine.libraries[job.library or job.machine.library]
     prices = price(job.machine, library, program.calls, cast("Any", groups), layout)
-    calls = np.bincount([t for c, t in zip(program.code, program.target, strict=True) if c == 1],
-                        minlength=len(program.calls))  # fmt: skip
+    calls = np.bincount(
+        [t for c, t in zip(program.code, program.target, strict=True) if c == 1], minlength=len(program.calls)
+    )
     moved = np.zeros(len(prices.capacity))
     for axis, edges in prices.edges.items():
-        per_label = [
-            sum(size * calls[call] for call, size in label.items())
-            for label in prices.label_bytes[axis]
-        ]
+        per_label = [sum(size * calls[call] for call, size in label.items()) for label in prices.label_bytes[axis]]
         if len(edges.label):
             np.add.at(moved, edges.resource, np.array(per_label)[edges.label])
     rows = []
-    kinds = (
-        np.array([prices.kind_of(r) for r in range(len(moved))])
-        if len(moved) < 2_000_000
-        else np.array([])
-    )
+    kinds = np.array([prices.kind_of(r) for r in range(len(moved))]) if len(moved) < 2_000_000 else np.array([])
     for kind, name in LINK_NAMES.items():
-        at = (
-            np.flatnonzero((kinds == kind) & (moved > 0))
-            if len(kinds)
-            else np.zeros(0, dtype=np.int64)
-        )
+        at = np.flatnonzero((kinds == kind) & (moved > 0)) if len(kinds) else np.zeros(0, dtype=np.int64)
         if len(at):
             worst = at[np.argmax(moved[at] / prices.capacity[at])]
-            rows.append({
-                "link": name, "loaded ones": len(at), "GB a step, mean": round(float(moved[at].mean()) / 1e9, 3),
-                "GB a step, most": round(float(moved[at].max()) / 1e9, 3),
-                "rate (GB/s)": round(float(prices.capacity[worst]) / 1e9, 2),
-                "share of the step (%)": round(100 * float(moved[worst] / prices.capacity[worst]) / step, 2),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "link": name,
+                    "loaded ones": len(at),
+                    "GB a step, mean": round(float(moved[at].mean()) / 1e9, 3),
+                    "GB a step, most": round(float(moved[at].max()) / 1e9, 3),
+                    "rate (GB/s)": round(float(prices.capacity[worst]) / 1e9, 2),
+                    "share of the step (%)": round(100 * float(moved[worst] / prices.capacity[worst]) / step, 2),
+                }
+            )
     return rows

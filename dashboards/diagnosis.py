@@ -54,9 +54,7 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
         if job is None:
             return Shown(why_not="The twin does not know this run's job.")
         if job.ranks > MOST_RANKS_DIAGNOSED:
-            return Shown(
-                why_not=f"Of more than {MOST_RANKS_DIAGNOSED:,} ranks: use fourfold diagnose."
-            )
+            return Shown(why_not=f"Of more than {MOST_RANKS_DIAGNOSED:,} ranks: use fourfold diagnose.")
         catalog.check_files(entry)
         try:
             found = diagnose_side(read_side(entry.path, entry.label), job)
@@ -70,14 +68,9 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
 def read_watch(raw: Mapping[str, Any], ranks: int, label: str) -> Shown:
     """Read findings, which may be a stranger's. Raises DescriptionError."""
     findings, notes, once = raw.get("findings"), raw.get("notes", []), raw.get("suspected", [])
-    lists = all(
-        isinstance(each, list) and len(each) <= MOST_FINDINGS for each in (findings, notes, once)
-    )
+    lists = all(isinstance(each, list) and len(each) <= MOST_FINDINGS for each in (findings, notes, once))
     if not lists or not isinstance(findings, list):
-        raise fail(
-            f"{label}: findings",
-            f"expected lists of at most {MOST_FINDINGS} findings, notes and suspicions",
-        )
+        raise fail(f"{label}: findings", f"expected lists of at most {MOST_FINDINGS} findings, notes and suspicions")
     told = [*(f"Seen once, may be chance: {_text(each)}" for each in once), *map(_text, notes)]
     return Shown(tuple(_found(each, ranks, label) for each in findings), tuple(told))
 
@@ -85,9 +78,7 @@ def read_watch(raw: Mapping[str, Any], ranks: int, label: str) -> Shown:
 def _found(raw: Any, ranks: int, label: str) -> Found:
     named = raw.get("ranks") if isinstance(raw, dict) else None
     sure = raw.get("confidence") if isinstance(raw, dict) else None
-    known = isinstance(named, list) and all(
-        type(rank) is int and 0 <= rank < ranks for rank in named
-    )
+    known = isinstance(named, list) and all(type(rank) is int and 0 <= rank < ranks for rank in named)
     if not known or not isinstance(sure, int | float) or not 0 <= sure <= 1:
         raise fail(f"{label}: findings", f"expected ranks of {ranks} and a confidence from 0 to 1")
     assert named is not None

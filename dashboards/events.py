@@ -104,12 +104,23 @@ def columns(table: pa.Table) -> Events:
     category[kind.are("wait")] = len(CATEGORIES) - 1
     category[kind.are("compute")] = 0
     return Events(
-        rank=numbers("rank"), step=numbers("step"), layer=numbers("layer"), group=numbers("group"),
-        start_ns=numbers("start_ns"), end_ns=numbers("end_ns"), arrival_ns=numbers("arrival_ns"),
-        bytes=numbers("bytes"), flops=numbers("flops"), category=category, kind=kind,
-        stream=words(table.column("stream")), op=words(table.column("op")), name=words(table.column("name")),
-        phase=words(table.column("phase")), axis=axis,
-    )  # fmt: skip
+        rank=numbers("rank"),
+        step=numbers("step"),
+        layer=numbers("layer"),
+        group=numbers("group"),
+        start_ns=numbers("start_ns"),
+        end_ns=numbers("end_ns"),
+        arrival_ns=numbers("arrival_ns"),
+        bytes=numbers("bytes"),
+        flops=numbers("flops"),
+        category=category,
+        kind=kind,
+        stream=words(table.column("stream")),
+        op=words(table.column("op")),
+        name=words(table.column("name")),
+        phase=words(table.column("phase")),
+        axis=axis,
+    )
 
 
 def words(column: pa.ChunkedArray) -> Words:
@@ -142,10 +153,7 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
     said = figures.get("step_seconds") if isinstance(figures, Mapping) else None
     if isinstance(said, int | float):
         return float(said)
-    if (
-        entry.kind not in ("predicted", "measured")
-        or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES
-    ):
+    if entry.kind not in ("predicted", "measured") or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES:
         return None
 
     def median() -> float | None:

@@ -44,16 +44,14 @@ def pairs_of(first: Events, second: Events) -> Pairs:
         size=np.where(compute, first.flops[rows], first.bytes[rows]),
         first_ns=np.array([ours[name][0] for name in names]),
         second_ns=np.array([theirs[name][0] for name in names]),
-    )  # fmt: skip
+    )
 
 
 def _medians(events: Events) -> dict[str, tuple[float, int]]:
     """For each op its median time, and a row that tells the rest."""
     chosen = np.flatnonzero(~events.kind.are("wait"))
     base: dict[str, int] = {}
-    number = np.array(
-        [base.setdefault(word.partition("/")[2], len(base)) for word in events.op.words] or [0]
-    )
+    number = np.array([base.setdefault(word.partition("/")[2], len(base)) for word in events.op.words] or [0])
     which = number[events.op.code[chosen]]
     duration = (events.end_ns - events.start_ns)[chosen]
     order = np.lexsort((duration, which))

@@ -22,9 +22,7 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 
 
 FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
-NUMBER = {
-    "valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}
-}
+NUMBER = {"valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}}
 """How a column of numbers is shown; a file gets all digits."""
 
 
@@ -33,23 +31,28 @@ def aria(label: str, **more: str) -> dict[str, Any]:
     return {"aria-label": label, **{f"aria-{name}": value for name, value in more.items()}}
 
 
-def graph(
-    identifier: str, figure: go.Figure | None = None, *, label: str, height: int = 420
-) -> Component:
+def graph(identifier: str, figure: go.Figure | None = None, *, label: str, height: int = 420) -> Component:
     """Show a figure; `label` says to those who cannot see it what it is."""
     inside = dcc.Graph(
-        id=identifier, figure=go.Figure() if figure is None else figure, config=cast("Any", dict(GRAPH_CONFIG)),
-        style={"height": f"{height}px"}, responsive=True,
-    )  # fmt: skip
+        id=identifier,
+        figure=go.Figure() if figure is None else figure,
+        config=cast("Any", dict(GRAPH_CONFIG)),
+        style={"height": f"{height}px"},
+        responsive=True,
+    )
     return html.Div(inside, role="figure", **aria(label))
 
 
 def finished(figure: go.Figure, **layout: Any) -> go.Figure:
     """Give a figure the look of all: no background, colours of text and grid from the page."""
     figure.update_layout(
-        template="plotly_white", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 70, "r": 20, "t": 30, "b": 50}, font={"size": 13}, **layout,
-    )  # fmt: skip
+        template="plotly_white",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 70, "r": 20, "t": 30, "b": 50},
+        font={"size": 13},
+        **layout,
+    )
     return figure
 
 
@@ -62,50 +65,72 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def table(identifier: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Mapping[str, Any]] | None = None, *,
-          height: int = 360, **options: Any) -> Component:  # fmt: skip
+def table(
+    identifier: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    height: int = 360,
+    **options: Any,
+) -> Component:
     """Show rows, to be sorted, filtered and downloaded as CSV."""
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
     numeric = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     columns = [{**NUMBER, **column} if column["field"] in numeric else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
-    return html.Div([
-        dag.AgGrid(
-            id=identifier, rowData=[dict(row) for row in rows], columnDefs=[dict(column) for column in columns],
-            defaultColDef={"sortable": True, "filter": True, "resizable": True, "minWidth": 90,
-                           "useValueFormatterForExport": False},
-            csvExportParams={"fileName": f"{identifier}.csv"},
-            style={"height": f"{height}px"}, className="ag-theme-quartz grid", **options,
-        ),
-        dmc.Button("Download as CSV", id={"type": "csv", "table": identifier}, variant="default", size="xs", mt=6),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            dag.AgGrid(
+                id=identifier,
+                rowData=[dict(row) for row in rows],
+                columnDefs=[dict(column) for column in columns],
+                defaultColDef={
+                    "sortable": True,
+                    "filter": True,
+                    "resizable": True,
+                    "minWidth": 90,
+                    "useValueFormatterForExport": False,
+                },
+                csvExportParams={"fileName": f"{identifier}.csv"},
+                style={"height": f"{height}px"},
+                className="ag-theme-quartz grid",
+                **options,
+            ),
+            dmc.Button("Download as CSV", id={"type": "csv", "table": identifier}, variant="default", size="xs", mt=6),
+        ]
+    )
 
 
-def card(
-    title: str, summary: str | Component, *content: Component, identifier: str = ""
-) -> Component:
+def card(title: str, summary: str | Component, *content: Component, identifier: str = "") -> Component:
     """A section: heading, one sentence that says what is seen, and the content."""
     named = {"id": identifier} if identifier else {}
     return dmc.Paper(
         [dmc.Title(title, order=2, size="h4"), dmc.Text(summary, size="sm", c="var(--quiet)", mb="xs"), *content],
-        withBorder=True, p="md", radius="md", mb="md", **named,
-    )  # fmt: skip
+        withBorder=True,
+        p="md",
+        radius="md",
+        mb="md",
+        **named,
+    )
 
 
 def with_table(figure: Component, rows: Component) -> Component:
     """A figure and its twin as a table."""
     return dmc.Tabs(
-        [dmc.TabsList([dmc.TabsTab("Figure", value="figure"), dmc.TabsTab("Table", value="table")], mb="xs"),
-         dmc.TabsPanel(figure, value="figure"), dmc.TabsPanel(rows, value="table")],
-        value="figure", keepMounted=True,
-    )  # fmt: skip
+        [
+            dmc.TabsList([dmc.TabsTab("Figure", value="figure"), dmc.TabsTab("Table", value="table")], mb="xs"),
+            dmc.TabsPanel(figure, value="figure"),
+            dmc.TabsPanel(rows, value="table"),
+        ],
+        value="figure",
+        keepMounted=True,
+    )
 
 
 def problem(text: str) -> Component:
     """Say what is wrong, as text whatever it holds."""
-    return dmc.Alert(text, title="This cannot be shown", color="orange", variant="light", mb="md",
-                     className="problem")  # fmt: skip
+    return dmc.Alert(text, title="This cannot be shown", color="orange", variant="light", mb="md", className="problem")
 
 
 def seconds(value: float, digits: int = 4) -> str:

@@ -16,13 +16,15 @@ from twin.description.problems import fail
 RANKS = "ranks.parquet"
 MOST_RANKS = 1 << 20
 LABELS = {
-    "compute_seconds": "compute", "slowness": "slowness of the device",
-    "end_seconds": "end of the last op", "host_seconds": "waiting for the host",
+    "compute_seconds": "compute",
+    "slowness": "slowness of the device",
+    "end_seconds": "end of the last op",
+    "host_seconds": "waiting for the host",
     "loading_seconds": "loading data",
     **{f"exposed_{axis}_seconds": f"exposed communication, {axis}" for axis in AXES},
     **{f"peers_{axis}_seconds": f"waiting for the last member, {axis}" for axis in AXES},
     **{f"transfer_{axis}_seconds": f"collectives from the last arrival on, {axis}" for axis in AXES},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,7 @@ class RankTable:
     def names(self) -> list[str]:
         """Figures that are not the same for all ranks, the others last."""
         spread = {name: float(np.nanmax(v) - np.nanmin(v)) for name, v in self.figures.items()}
-        return sorted(
-            self.figures, key=lambda name: (spread[name] <= 0.0, list(LABELS).index(name))
-        )
+        return sorted(self.figures, key=lambda name: (spread[name] <= 0.0, list(LABELS).index(name)))
 
 
 def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
@@ -61,9 +61,7 @@ def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
     try:
         rows = pq.read_metadata(path).num_rows
         if rows != grid.ranks or rows > MOST_RANKS:
-            raise fail(
-                f"{entry.label}/{RANKS}", f"has {rows} rows, but the job has {grid.ranks} ranks"
-            )
+            raise fail(f"{entry.label}/{RANKS}", f"has {rows} rows, but the job has {grid.ranks} ranks")
         table = pq.read_table(path)
         rank = table.column("rank").to_numpy()
         figures = {}
@@ -73,9 +71,7 @@ def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
                 values[rank] = table.column(name).to_numpy().astype(np.float64)
                 figures[name] = values
     except (OSError, ValueError, KeyError, IndexError) as error:
-        raise fail(
-            f"{entry.label}/{RANKS}", f"cannot be read: {str(error).splitlines()[0]}"
-        ) from None
+        raise fail(f"{entry.label}/{RANKS}", f"cannot be read: {str(error).splitlines()[0]}") from None
     return RankTable(grid, figures, grid.ranks)
 
 
@@ -99,9 +95,7 @@ def _from_events(events: Events, grid: Grid) -> RankTable:
     """Add up events rank by rank; the mean over steps."""
     steps = max(len(events.steps), 1)
     if len(events) and events.ranks[-1] >= grid.ranks:
-        raise fail(
-            "rank", f"the run has events of a rank that a job of {grid.ranks} ranks does not have"
-        )
+        raise fail("rank", f"the run has events of a rank that a job of {grid.ranks} ranks does not have")
     there = np.zeros(grid.ranks, dtype=bool)
     there[events.ranks] = True
     figures: dict[str, Floats] = {}

@@ -51,15 +51,12 @@ def guard(server: flask.Flask, settings: Settings, content_policy: str) -> None:
         request = flask.request
         if _host(request.host) not in settings.hosts:
             return _refuse(
-                400,
-                "This address is not one that the dashboard was started for. Start it with --host-name NAME.",
+                400, "This address is not one that the dashboard was started for. Start it with --host-name NAME."
             )
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             return _refuse(403, "Requests from other sites are not answered.")
-        if not settings.token or _knows(
-            request.cookies.get(cookie_name(settings.token), ""), _cookie_value(settings)
-        ):
+        if not settings.token or _knows(request.cookies.get(cookie_name(settings.token), ""), _cookie_value(settings)):
             return None
         if _knows(request.args.get("token", ""), settings.token):
             return _welcome(settings)
@@ -86,9 +83,13 @@ def _welcome(settings: Settings) -> Response:
     query = f"?{urlencode(rest)}" if rest else ""
     response = flask.redirect(f"{settings.prefix.rstrip('/')}{flask.request.path}{query}")
     response.set_cookie(
-        cookie_name(settings.token), _cookie_value(settings), httponly=True, samesite="Strict", path=settings.prefix,
+        cookie_name(settings.token),
+        _cookie_value(settings),
+        httponly=True,
+        samesite="Strict",
+        path=settings.prefix,
         secure=flask.request.is_secure,
-    )  # fmt: skip
+    )
     return response
 
 

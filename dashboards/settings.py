@@ -37,11 +37,7 @@ class Settings:
         if not self.root.is_dir():
             raise fail(str(self.root), "is not a directory; name one that holds runs")
         if not (self.prefix.startswith("/") and self.prefix.endswith("/")):
-            raise fail(
-                "--prefix",
-                "must begin and end with a slash, such as /user/me/proxy/8050/",
-                self.prefix,
-            )
+            raise fail("--prefix", "must begin and end with a slash, such as /user/me/proxy/8050/", self.prefix)
         if self.token and len(self.token) < LEAST_TOKEN:
             raise fail("FOURFOLD_DASHBOARD_TOKEN", f"is shorter than {LEAST_TOKEN} characters", "…")
 

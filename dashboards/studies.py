@@ -48,13 +48,9 @@ def study_of(catalog: Catalog, entry: Entry) -> Opened:
         raise fail(entry.label, f"is a {entry.kind}, not a study; choose a study on the page Runs")
     path = catalog.file(entry, POINTS)
     if not path.is_file():
-        raise fail(
-            entry.label, "is not finished; the command that began it goes on where it stopped"
-        )
+        raise fail(entry.label, "is not finished; the command that began it goes on where it stopped")
     stat = path.stat()
-    return catalog.kept(
-        entry, f"study {stat.st_mtime_ns}", lambda: _read(entry, path.as_posix(), stat.st_size)
-    )
+    return catalog.kept(entry, f"study {stat.st_mtime_ns}", lambda: _read(entry, path.as_posix(), stat.st_size))
 
 
 def _read(entry: Entry, path: str, size: int) -> Opened:
@@ -69,8 +65,11 @@ def _read(entry: Entry, path: str, size: int) -> Opened:
     try:
         head = pq.read_metadata(path)
         if not 0 < head.num_rows <= MOST_ROWS or head.num_columns > MOST_COLUMNS:
-            raise fail(label, f"has {head.num_rows:,} rows and {head.num_columns:,} columns; expected 1 to "
-                       f"{MOST_ROWS:,} and at most {MOST_COLUMNS}")  # fmt: skip
+            raise fail(
+                label,
+                f"has {head.num_rows:,} rows and {head.num_columns:,} columns; expected 1 to "
+                f"{MOST_ROWS:,} and at most {MOST_COLUMNS}",
+            )
         found = pq.read_table(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, DescriptionError):
@@ -78,9 +77,7 @@ def _read(entry: Entry, path: str, size: int) -> Opened:
         raise fail(label, f"cannot be read: {str(error).splitlines()[0][:200]}") from None
     rows = tuple(_row(label, raw) for raw in found.to_pylist())
     title = entry.head.get("title")
-    opened = Opened(
-        study, title[:200] if isinstance(title, str) and title else entry.label, rows, ()
-    )
+    opened = Opened(study, title[:200] if isinstance(title, str) and title else entry.label, rows, ())
     if study.study != "sensitivity":
         return opened
     for row in rows[1:]:
@@ -95,23 +92,17 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
         if value is None:
             continue
         if not isinstance(value, PLAIN) or (isinstance(value, float) and not math.isfinite(value)):
-            raise fail(
-                f"{label}: {key}"[:MOST_WORDS], "holds something else than words and numbers"
-            )
+            raise fail(f"{label}: {key}"[:MOST_WORDS], "holds something else than words and numbers")
         row[key] = value[:MOST_WORDS] if isinstance(value, str) else value
     row.setdefault("reason", "")
     for key, value in row.items():
-        numeric = key.endswith(
-            ("_seconds", "_p10", "_p50", "_p90", "percent_of_peak", "efficiency", "_joules")
-        )
+        numeric = key.endswith(("_seconds", "_p10", "_p50", "_p90", "percent_of_peak", "efficiency", "_joules"))
         if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise fail(f"{label}: {key}"[:MOST_WORDS], "expected a number", value)
     if "step_seconds" in row:
         if row["step_seconds"] <= 0:
             raise fail(f"{label}: step_seconds", "must be more than 0", row["step_seconds"])
-        _need(
-            label, row, ("ranks", "grid_data", "grid_z", "grid_y", "grid_x", "micro_sequences"), int
-        )
+        _need(label, row, ("ranks", "grid_data", "grid_z", "grid_y", "grid_x", "micro_sequences"), int)
         _need(label, row, ("hardware_percent_of_peak",), float)
     return row
 

@@ -35,11 +35,9 @@ class Characters(nn.Module):
         self.table = nn.Embedding(vocabulary, 24)
         self.enter = nn.Linear(24 * WINDOW, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
-            )
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
             for _ in range(blocks)
-        )  # fmt: skip
+        )
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -76,9 +74,7 @@ def main() -> None:
         model = Characters(len(letters)).to(device)
     decayed = [p for p in model.parameters() if parallel.decays(p)]  # <- instead of p.ndim >= 2
     others = [p for p in model.parameters() if not parallel.decays(p)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=2e-3
-    )
+    optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=2e-3)
 
     order = torch.Generator().manual_seed(2)
     for step in range(STEPS):

@@ -33,11 +33,9 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-            )
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
             for _ in range(BLOCKS)
-        )  # fmt: skip
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (rows, WIDTH) to (rows, WIDTH)."""
@@ -68,6 +66,4 @@ if __name__ == "__main__":
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "own.json.gz")
     recording = record_step(GRID, RANK, build)
     write_recording(path, recording, overwrite=True)
-    sys.stdout.write(
-        f"{len(recording.schedule.ops)} ops of rank {RANK} of {GRID} written to {path}\n"
-    )
+    sys.stdout.write(f"{len(recording.schedule.ops)} ops of rank {RANK} of {GRID} written to {path}\n")

@@ -103,8 +103,9 @@ class Collectives:
     _open: deque[Together] = field(default_factory=deque)
     """Exchanges that may be under way."""
 
-    def all_gather(self, place: Place, communicator: Communicator, shard: torch.Tensor, *,
-                   phase: Phase | None = None) -> Handle:  # fmt: skip
+    def all_gather(
+        self, place: Place, communicator: Communicator, shard: torch.Tensor, *, phase: Phase | None = None
+    ) -> Handle:
         """Gather equal flat shards (n,) of all members into (size · n,), in order."""
         size = self.mesh.size(communicator)
         full = shard.new_empty(size * shard.numel())
@@ -118,8 +119,9 @@ class Collectives:
         op = self._op(place, "all_gather", communicator, phase, full)
         return self._start(op, launch, lambda: full)
 
-    def reduce_scatter(self, place: Place, communicator: Communicator, full: torch.Tensor, *,
-                       phase: Phase | None = None) -> Handle:  # fmt: skip
+    def reduce_scatter(
+        self, place: Place, communicator: Communicator, full: torch.Tensor, *, phase: Phase | None = None
+    ) -> Handle:
         """Sum flat (size · n,) over members; each keeps its part (n,)."""
         size = self.mesh.size(communicator)
         received = torch.empty_like(full) if self.direct else full.new_empty(full.numel() // size)
@@ -132,13 +134,18 @@ class Collectives:
             return dist.reduce_scatter_single(received, full, group=group, async_op=True)
 
         op = self._op(place, "reduce_scatter", communicator, phase, full)
-        return self._start(
-            op, launch, lambda: received.view(size, -1).sum(0) if self.direct else received
-        )
+        return self._start(op, launch, lambda: received.view(size, -1).sum(0) if self.direct else received)
 
-    def all_reduce(self, place: Place, communicator: Communicator, buffer: torch.Tensor, *,
-                   reduction: Reduction = "sum", name: str = "",
-                   phase: Phase | None = None) -> Handle:  # fmt: skip
+    def all_reduce(
+        self,
+        place: Place,
+        communicator: Communicator,
+        buffer: torch.Tensor,
+        *,
+        reduction: Reduction = "sum",
+        name: str = "",
+        phase: Phase | None = None,
+    ) -> Handle:
         """Reduce a contiguous tensor over members, in place."""
         size = self.mesh.size(communicator)
         exchange = self.direct and size > 2 and buffer.nbytes <= EXCHANGE_BYTES
@@ -164,16 +171,28 @@ class Collectives:
         op = self._op(place, "all_reduce", communicator, phase, buffer, name)
         return self._start(op, launch, finish)
 
-    def _op(self, place: Place, kind: CollectiveKind, communicator: Communicator,
-            phase: Phase | None, buffer: torch.Tensor, name: str = "") -> Op:  # fmt: skip
+    def _op(
+        self,
+        place: Place,
+        kind: CollectiveKind,
+        communicator: Communicator,
+        phase: Phase | None,
+        buffer: torch.Tensor,
+        name: str = "",
+    ) -> Op:
         verb = f"{kind}_{AXIS_OF[communicator]}"
         return self.ops.op(
-            place, f"{name}/{verb}" if name else verb, phase, bytes=float(buffer.nbytes), kind=kind,
+            place,
+            f"{name}/{verb}" if name else verb,
+            phase,
+            bytes=float(buffer.nbytes),
+            kind=kind,
             communicator=communicator,
-        )  # fmt: skip
+        )
 
-    def _exchange(self, communicator: Communicator, part_for: Callable[[int], torch.Tensor],
-                  received: torch.Tensor) -> Together:  # fmt: skip
+    def _exchange(
+        self, communicator: Communicator, part_for: Callable[[int], torch.Tensor], received: torch.Tensor
+    ) -> Together:
         """Send each member its part and receive one of each: `received` is (size, n)."""
         group, size = self.mesh.groups[communicator], self.mesh.size(communicator)
         mine = self.mesh.coordinates[AXIS_OF[communicator]]
@@ -193,8 +212,7 @@ class Collectives:
         self._open.append(exchange)
         return exchange
 
-    def _start(self, op: Op, launch: Callable[[], Any],
-               finish: Callable[[], torch.Tensor]) -> Handle:  # fmt: skip
+    def _start(self, op: Op, launch: Callable[[], Any], finish: Callable[[], torch.Tensor]) -> Handle:
         listener = self.ops.listener
         try:
             work = launch() if listener is None else listener.start(op, launch)
@@ -213,6 +231,5 @@ def _explained(error: RuntimeError, op: Op, mesh: Mesh) -> CollectiveError:
     late = "timed out" in reason.lower() or "timeout" in reason.lower()
     guess = "a peer hangs or is too slow" if late else "a peer has probably died"
     return CollectiveError(
-        f"{mesh.where()}: {op.name} with rank{'s' if len(peers) > 1 else ''} {shown} failed: "
-        f"{guess} ({reason})"
+        f"{mesh.where()}: {op.name} with rank{'s' if len(peers) > 1 else ''} {shown} failed: {guess} ({reason})"
     )

@@ -45,23 +45,49 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
 def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     def train(
         job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")],
-        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the "
-                                                            "job, such as train.steps=100. May be repeated.")] = None,
-        ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start the job's ranks here, as so many "
-                                                  "processes; without it torchrun or srun starts them.")] = None,
-        out: Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there "
-                                                 "is continued.")] = None,
+        overrides: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                metavar="KEY=VALUE",
+                help="Override a key of the job, such as train.steps=100. May be repeated.",
+            ),
+        ] = None,
+        ranks: Annotated[
+            int | None,
+            typer.Option(
+                "--ranks",
+                min=1,
+                help="Start the job's ranks here, as so many processes; without it torchrun or srun starts them.",
+            ),
+        ] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there is continued."),
+        ] = None,
         force: Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")] = False,
-        trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this "
-                                                   "directory.")] = None,
+        trace: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this directory.")
+        ] = None,
         trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")] = "3-5",
-        watch: Annotated[int | None, typer.Option(metavar="N", min=10, help="Every N steps, look for a slow rank, "
-                                                  "host, link or axis; warn, and write alerts.jsonl.")] = None,
-        restarts: Annotated[int, typer.Option("--restarts", metavar="K", min=0, help="With --ranks: start all "
-                                              "ranks again after a failure, so often.")] = 0,
-        slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's "
-                                                "machine, and stop.")] = False,
-    ) -> None:  # fmt: skip
+        watch: Annotated[
+            int | None,
+            typer.Option(
+                metavar="N",
+                min=10,
+                help="Every N steps, look for a slow rank, host, link or axis; warn, and write alerts.jsonl.",
+            ),
+        ] = None,
+        restarts: Annotated[
+            int,
+            typer.Option(
+                "--restarts", metavar="K", min=0, help="With --ranks: start all ranks again after a failure, so often."
+            ),
+        ] = 0,
+        slurm: Annotated[
+            bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")
+        ] = False,
+    ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.environment import from_environment
         from runtime.options import read_options
@@ -93,10 +119,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             from runtime.options import settled
 
             arguments = ["train", str(job), "--out", str(out)]
-            for override in (
-                *(overrides or []),
-                *(settled(described) if here == described.ranks else ()),
-            ):
+            for override in (*(overrides or []), *(settled(described) if here == described.ranks else ())):
                 arguments += ["--set", override]
             arguments += ["--force"] if force else []
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
@@ -108,34 +131,46 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     return train
 
 
-def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, options: TrainOptions, *,
-                 force: bool) -> None:  # fmt: skip
+def _check_ranks(
+    job: Job, ranks: int | None, restarts: int, process: Process, options: TrainOptions, *, force: bool
+) -> None:
     from twin.description.problems import fail
 
     if process.launcher != "alone":
         if ranks is not None:
-            raise fail(
-                "--ranks",
-                f"the ranks are started by {process.launcher} already; leave it out",
-                ranks,
-            )
+            raise fail("--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks)
         if restarts:
-            raise fail("--restarts", f"the ranks are started by {process.launcher}, which starts them again "
-                       "if told to (torchrun --max-restarts, sbatch --requeue); leave it out", restarts)  # fmt: skip
+            raise fail(
+                "--restarts",
+                f"the ranks are started by {process.launcher}, which starts them again "
+                "if told to (torchrun --max-restarts, sbatch --requeue); leave it out",
+                restarts,
+            )
         if force and options.elastic and process.launcher == "torchrun":
-            raise fail("--force", "torchrun does not say whether it starts an elastic run for the first time: it "
-                       "would be deleted whenever nodes come or go; delete it yourself")  # fmt: skip
+            raise fail(
+                "--force",
+                "torchrun does not say whether it starts an elastic run for the first time: it "
+                "would be deleted whenever nodes come or go; delete it yourself",
+            )
         return
     if ranks is None and (job.ranks > 1 or restarts):
-        raise fail("ranks", f"start the job's {job.ranks} ranks with torchrun or srun, or here with "
-                   f"--ranks {job.ranks}", job.ranks)  # fmt: skip
+        raise fail(
+            "ranks",
+            f"start the job's {job.ranks} ranks with torchrun or srun, or here with --ranks {job.ranks}",
+            job.ranks,
+        )
     if ranks not in (None, job.ranks) and not options.elastic:
-        raise fail("--ranks", f"the job has {job.ranks} ranks (grid {job.grid}); start as many, --set ranks and "
-                   "grid too, or let the run choose a grid (train.elastic: true)", ranks)  # fmt: skip
+        raise fail(
+            "--ranks",
+            f"the job has {job.ranks} ranks (grid {job.grid}); start as many, --set ranks and "
+            "grid too, or let the run choose a grid (train.elastic: true)",
+            ranks,
+        )
 
 
-def _trace_wanted(directory: Path | None, steps: str, last: int, process: Process, *,
-                  force: bool) -> TraceWanted | None:  # fmt: skip
+def _trace_wanted(
+    directory: Path | None, steps: str, last: int, process: Process, *, force: bool
+) -> TraceWanted | None:
     from twin.description.problems import fail
 
     if directory is None:
@@ -161,14 +196,20 @@ def need_torch(command: str) -> None:
     from twin.description.problems import fail
 
     if find_spec("torch") is None:
-        raise fail(
-            command, "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
-        )
+        raise fail(command, "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'")
 
 
-def _train_here(job: Job, options: TrainOptions, out: Path, trace: TraceWanted | None,
-                watch: WatchWanted | None, process: Process, resolve: Resolve, *,
-                force: bool) -> None:  # fmt: skip
+def _train_here(
+    job: Job,
+    options: TrainOptions,
+    out: Path,
+    trace: TraceWanted | None,
+    watch: WatchWanted | None,
+    process: Process,
+    resolve: Resolve,
+    *,
+    force: bool,
+) -> None:
     """Be one rank of the run."""
     from runtime.survive.signals import Notice
 

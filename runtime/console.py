@@ -25,9 +25,14 @@ class Display:
         console = Console(stderr=True)
         if shown and console.is_terminal:
             self._progress = Progress(
-                TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[figures]}"), console=console, transient=True,
-            )  # fmt: skip
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=console,
+                transient=True,
+            )
             self._task = self._progress.add_task("", total=steps, completed=start, figures="")
             self._progress.start()
 
@@ -50,13 +55,9 @@ class Display:
         if not self.shown:
             return
         if self._progress is not None:
-            self._progress.update(
-                self._task, completed=figures["step"] + 1, figures=line(figures, short=True)
-            )
+            self._progress.update(self._task, completed=figures["step"] + 1, figures=line(figures, short=True))
         elif (figures["step"] + 1) % self._every == 0 or figures["step"] + 1 == self.steps:
-            self.say(
-                f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}"
-            )
+            self.say(f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}")
 
     def close(self) -> None:
         """Take the bar away."""
@@ -78,10 +79,7 @@ def line(figures: Mapping[str, Any], *, short: bool = False) -> str:
     if figures.get("tokens_per_second"):
         parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
     if figures.get("model_flops_utilisation") is not None:
-        parts.append(
-            f"{figures['model_flops_utilisation'] * 100:.1f} %"
-            + ("" if short else " model-FLOP utilisation")
-        )
+        parts.append(f"{figures['model_flops_utilisation'] * 100:.1f} %" + ("" if short else " model-FLOP utilisation"))
     parts.append(f"{figures['memory_bytes'] / 1e9:.1f} GB")
     return "  ".join(parts)
 

@@ -51,13 +51,20 @@ class Context:
             most_in_flight=self.job.scatters_in_flight,
         )
         self.store = ParameterStore(
-            self.mesh.grid, dict(self.mesh.coordinates), self.job.seed, self.master_type,
-            self.compute_type, self.device, self.initialised,
-        )  # fmt: skip
+            self.mesh.grid,
+            dict(self.mesh.coordinates),
+            self.job.seed,
+            self.master_type,
+            self.compute_type,
+            self.device,
+            self.initialised,
+        )
 
     @classmethod
-    def of_job(cls, job: Job, mesh: Mesh, device: torch.device, *, compile_: bool = False,
-               initialised: bool = True) -> Context:  # fmt: skip
+    def of_job(
+        cls, job: Job, mesh: Mesh, device: torch.device, *, compile_: bool = False, initialised: bool = True
+    ) -> Context:
         """Make the context of a job: compute in its precision, master weights in fp32."""
-        return cls(job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_,
-                   initialised=initialised)  # fmt: skip
+        return cls(
+            job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_, initialised=initialised
+        )

@@ -71,9 +71,8 @@ def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> Non
     """
     context, check = trainee.context, FiniteCheck()
     bad = next(
-        (p.spec.name for p in context.store.parameters.values()
-         if not bool(torch.isfinite(p.weight).all())), None,
-    )  # fmt: skip
+        (p.spec.name for p in context.store.parameters.values() if not bool(torch.isfinite(p.weight).all())), None
+    )
     context.ops.listener = check
     before, context.step = context.step, step  # dropout's masks depend on it
     try:

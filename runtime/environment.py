@@ -57,24 +57,21 @@ def from_environment(environment: Mapping[str, str]) -> Process:
     if "RANK" in environment and "WORLD_SIZE" in environment:
         socket = environment.get(STORE_SOCKET)
         return Process(
-            rank=_number(environment, "RANK"), ranks=_number(environment, "WORLD_SIZE"),
+            rank=_number(environment, "RANK"),
+            ranks=_number(environment, "WORLD_SIZE"),
             local_rank=_number(environment, "LOCAL_RANK", "0"),
             local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1"),
             launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
             port=_number(environment, "MASTER_PORT"),
-            attempt=_number(
-                environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"
-            ),
+            attempt=_number(environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             socket=None if socket is None else int(socket),
-        )  # fmt: skip
+        )
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
         # a shell that salloc or `srun --pty bash` opened is a step of one task, in which SLURM_NTASKS
         # may still be the whole job's: whoever types there is alone
-        counted = (
-            "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
-        )
+        counted = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         attempt = _number(environment, "SLURM_RESTART_COUNT", "0")
         ranks = _number(environment, counted)
         if ranks == 1:
@@ -82,25 +79,28 @@ def from_environment(environment: Mapping[str, str]) -> Process:
         low, high = SLURM_PORTS
         by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
         return Process(
-            rank=_number(environment, "SLURM_PROCID"), ranks=ranks,
+            rank=_number(environment, "SLURM_PROCID"),
+            ranks=ranks,
             local_rank=_number(environment, "SLURM_LOCALID", "0"),
             local_ranks=_first_count(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")),
             launcher="srun",
-            address=environment.get("MASTER_ADDR") or first_host(
-                environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
-            ),
+            address=environment.get("MASTER_ADDR")
+            or first_host(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")),
             port=_number(environment, "MASTER_PORT", str(by_job)),
             attempt=attempt,
             cores=_number(environment, "SLURM_CPUS_PER_TASK", "0") or None,
-        )  # fmt: skip
+        )
     return Process()
 
 
 def _number(environment: Mapping[str, str], key: str, default: str | None = None) -> int:
     text = environment.get(key, default)
     if text is None:
-        raise fail(key, "is not set in the environment, but other variables of a launcher are; "
-                        "start with torchrun, srun or --ranks")  # fmt: skip
+        raise fail(
+            key,
+            "is not set in the environment, but other variables of a launcher are; "
+            "start with torchrun, srun or --ranks",
+        )
     if not text.isdecimal():
         raise fail(key, "expected a whole number in the environment", text)
     return int(text)

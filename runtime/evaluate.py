@@ -28,9 +28,7 @@ def validation_loss(context: Context, model: GPT, batches: Batches, sequences: i
         window = torch.stack([torch.from_numpy(batches.sequences(i, 1)[0]) for i in numbers])
         window = window.to(context.device)
         counts = torch.tensor([float(i < sequences) for i in range(first, first + micro)])
-        weights = (
-            counts[:, None].expand(micro, batches.sequence).to(context.device, context.master_type)
-        )
+        weights = counts[:, None].expand(micro, batches.sequence).to(context.device, context.master_type)
         loss = model.loss(window[:, :-1], window[:, 1:], weights, backward=False)
         total += loss.double()
     context.training = True
@@ -39,8 +37,7 @@ def validation_loss(context: Context, model: GPT, batches: Batches, sequences: i
 
 
 @torch.no_grad()
-def generate(context: Context, model: GPT, prompt: list[int], count: int,
-             temperature: float) -> list[int]:  # fmt: skip
+def generate(context: Context, model: GPT, prompt: list[int], count: int, temperature: float) -> list[int]:
     """Continue a prompt by so many tokens; every rank must call it, and gets the same.
 
     Without a cache of keys and values: meant for a look at what was learnt, not for serving.

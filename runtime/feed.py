@@ -59,7 +59,5 @@ def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch
     value = value.reshape(1).to(context.device)
     for communicator in REPLICAS:
         if context.mesh.size(communicator) > 1:
-            value = context.collectives.all_reduce(
-                KEPT, communicator, value, name=name, phase="reduce"
-            ).wait()
+            value = context.collectives.all_reduce(KEPT, communicator, value, name=name, phase="reduce").wait()
     return value[0]

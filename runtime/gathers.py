@@ -126,9 +126,7 @@ class WeightGathers:
         assert self.compute is not None
         first = unit.members[0].start
         shard = self.compute[first : first + unit.stored]
-        self._flight[id(unit)] = self.collectives.all_gather(
-            unit.place, "z_gather", shard, phase=phase
-        )
+        self._flight[id(unit)] = self.collectives.all_gather(unit.place, "z_gather", shard, phase=phase)
 
     def _arrive(self, unit: Unit) -> None:
         full = self._flight.pop(id(unit)).wait().view(self.z, unit.stored)
@@ -152,9 +150,7 @@ class WeightGathers:
         gradients = [self._cut(member, waiting[id(member)]) for member in unit.members]
         del self._gradients[id(unit)]
         full = gradients[0] if len(gradients) == 1 else torch.cat(gradients, dim=1)
-        handle = self.collectives.reduce_scatter(
-            unit.place, "z_scatter", full.reshape(-1), phase="bwd"
-        )
+        handle = self.collectives.reduce_scatter(unit.place, "z_scatter", full.reshape(-1), phase="bwd")
         self._scatters.append((unit, handle))
         self.scattered += 1
         self.finish_scatters(until=self.scattered - self.most_in_flight)
@@ -189,6 +185,9 @@ class WeightGathers:
                 member.accumulate(part)
 
         self.collectives.ops.compute(
-            unit.place, "accumulate", accumulate,
-            lambda: Memory(sum(member.accumulation(part) for member, part in parts)), phase="bwd",
-        )  # fmt: skip
+            unit.place,
+            "accumulate",
+            accumulate,
+            lambda: Memory(sum(member.accumulation(part) for member, part in parts)),
+            phase="bwd",
+        )

@@ -21,9 +21,7 @@ __all__ = ["MODES", "Gemms", "Mode", "Pass", "Signature"]
 
 MODES: tuple[Mode, ...] = ("NN", "NT", "TN")
 Pass = Literal["forward", "input_gradient", "weight_gradient"]
-NATURAL: dict[Pass, Mode] = {
-    "forward": "TN", "input_gradient": "NN", "weight_gradient": "NT",
-}  # fmt: skip
+NATURAL: dict[Pass, Mode] = {"forward": "TN", "input_gradient": "NN", "weight_gradient": "NT"}
 REPEATS = 5
 
 
@@ -52,8 +50,7 @@ class Gemms:
         mode = self.modes.get(Signature(pass_, m, n, k), NATURAL[pass_])
         return Gemm(m, n, k, mode, element_bytes=a.element_size())
 
-    def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor,
-                out: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply a (m, k) by b (k, n)."""
         if self.modes:
             signature = Signature(pass_, a.shape[0], b.shape[1], a.shape[1])
@@ -62,15 +59,9 @@ class Gemms:
                 a, b = arrange(a, b, mode)
         return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
 
-    def accumulate(
-        self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor
-    ) -> None:
+    def accumulate(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
         """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
-        mode = (
-            self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1]))
-            if self.modes
-            else None
-        )
+        mode = self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1])) if self.modes else None
         if mode is not None:
             a, b = arrange(a, b, mode)
         torch.addmm(total, a, b, out=total)
@@ -98,9 +89,7 @@ def natural_operands(
 def time_modes(signature: Signature, dtype: torch.dtype, device: torch.device) -> list[float]:
     """Seconds of the product in each of `MODES`, copies of operands included: the fastest run."""
     a, b = natural_operands(signature, dtype, device)
-    synchronize: Callable[[], None] = (
-        torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    )
+    synchronize: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     seconds = []
     for mode in MODES:
         best = float("inf")

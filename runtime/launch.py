@@ -34,20 +34,27 @@ def open_store(process: Process, timeout_seconds: float) -> Store:
     keeps = process.rank == 0 and not process.agent_store
     try:
         store = TCPStore(
-            process.address, process.port, world_size=process.ranks, is_master=keeps, timeout=wait,
-            wait_for_workers=False, master_listen_fd=process.socket if keeps else None,
-        )  # fmt: skip
+            process.address,
+            process.port,
+            world_size=process.ranks,
+            is_master=keeps,
+            timeout=wait,
+            wait_for_workers=False,
+            master_listen_fd=process.socket if keeps else None,
+        )
         if process.agent_store:
             return own_part(store, process.rank, process.ranks, timeout_seconds)
     except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as error:
         text = str(error)
         if "EADDRINUSE" in text or "address already in use" in text.lower():
-            raise fail("MASTER_PORT", "is in use on this host; choose another, or stop the process "
-                       "that has it", process.port) from None  # fmt: skip
+            raise fail(
+                "MASTER_PORT", "is in use on this host; choose another, or stop the process that has it", process.port
+            ) from None
         raise fail(
-            "MASTER_ADDR", f"rank {process.rank} cannot reach the meeting point "
+            "MASTER_ADDR",
+            f"rank {process.rank} cannot reach the meeting point "
             f"{process.address}:{process.port} within {timeout_seconds:g} s ({text.splitlines()[0]})",
-        ) from None  # fmt: skip
+        ) from None
     # agents of torchrun do not agree on the attempt; the store is of this attempt alone where rank 0 keeps it
     attempt = 0 if process.launcher == "torchrun" else process.attempt
     return PrefixStore(f"attempt{attempt}", store)
@@ -75,8 +82,9 @@ def agree(store: Store | None, process: Process, what: str, check: Callable[[], 
     except RuntimeError as lost:  # of torch's store
         if defect is None:
             reason = str(lost).strip().split("\n")[0]
-            raise CollectiveError(f"rank {process.rank}: not all ranks came ({what}): one has probably died, or "
-                                  f"hangs ({reason})") from None  # fmt: skip
+            raise CollectiveError(
+                f"rank {process.rank}: not all ranks came ({what}): one has probably died, or hangs ({reason})"
+            ) from None
     if defect is not None:
         raise defect
     if verdict:
@@ -93,10 +101,7 @@ def _verdict(store: Store, process: Process, what: str, problem: str) -> list[st
         for rank, text in enumerate(found):
             if text:
                 where.setdefault(text, []).append(rank)
-        verdict = [
-            text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}"
-            for text, ranks in where.items()
-        ]
+        verdict = [text if len(ranks) == process.ranks else f"{_ranks(ranks)}: {text}" for text, ranks in where.items()]
         store.set(f"{what}/verdict", json.dumps(verdict))
         # rank 0 may keep the store: it must not leave with it before all have read
         store.wait([f"{what}/read/{rank}" for rank in range(1, process.ranks)])
@@ -144,12 +149,13 @@ def choose_device(wanted: str, process: Process) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not (count and enough)):
         return torch.device("cpu")
     if not count:
-        raise fail(
-            "train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted
-        )
+        raise fail("train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted)
     if not enough:
-        raise fail("train.device", f"this host shows {count} devices to {process.local_ranks} ranks; start one "
-                   "rank a device, or use cpu", wanted)  # fmt: skip
+        raise fail(
+            "train.device",
+            f"this host shows {count} devices to {process.local_ranks} ranks; start one rank a device, or use cpu",
+            wanted,
+        )
     return torch.device("cuda", 0 if own else process.local_rank)
 
 
@@ -158,9 +164,12 @@ def join(process: Process, store: Store, device: torch.device, timeout_seconds: 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", store=store, rank=process.rank,
-        world_size=process.ranks, timeout=timedelta(seconds=timeout_seconds),
-    )  # fmt: skip
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=process.rank,
+        world_size=process.ranks,
+        timeout=timedelta(seconds=timeout_seconds),
+    )
 
 
 def make_deterministic() -> None:
@@ -171,7 +180,5 @@ def make_deterministic() -> None:
 
 def set_threads(process: Process, wanted: int | None) -> None:
     """Give a rank its share of the host's cores."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(wanted or process.cores or max(1, cores // process.local_ranks))

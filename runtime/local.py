@@ -71,7 +71,7 @@ class Forwarding:
                     process.send_signal(number)
 
 
-def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forward: bool = False) -> int:  # fmt: skip
+def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forward: bool = False) -> int:
     """Run `fourfold` with these arguments in so many processes; returns the exit code.
 
     That is 0 if all end well, 2 if the input was bad, 1 if a rank failed or died and there was
@@ -79,9 +79,7 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
     else SIGTERM ends all at once.
     """
     forwarding = Forwarding()
-    leaving: dict[signal.Signals, Callable[[int, object], None]] = {
-        signal.SIGHUP: _leave, signal.SIGTERM: _leave
-    }  # fmt: skip
+    leaving: dict[signal.Signals, Callable[[int, object], None]] = {signal.SIGHUP: _leave, signal.SIGTERM: _leave}
     if forward:
         leaving |= dict.fromkeys(HEARD, forwarding)
     # leave by way of what stands below, so that the ranks are stopped
@@ -91,15 +89,17 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
             outcome = _attempt(arguments, ranks, attempt, forwarding if forward else None)
             if outcome.code in FINAL or forwarding.asked or attempt == restarts:
                 break
-            _say(f"{outcome.reason}; starting all {ranks} ranks again from the newest checkpoint, "
-                 f"restart {attempt + 1} of at most {restarts}")  # fmt: skip
+            _say(
+                f"{outcome.reason}; starting all {ranks} ranks again from the newest checkpoint, "
+                f"restart {attempt + 1} of at most {restarts}"
+            )
         return 1 if outcome.code == GIVE_UP else outcome.code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _attempt(arguments: Sequence[str], ranks: int, attempt: int, forwarding: Forwarding | None) -> Outcome:  # fmt: skip
+def _attempt(arguments: Sequence[str], ranks: int, attempt: int, forwarding: Forwarding | None) -> Outcome:
     processes: Processes = []
     try:
         with socket.socket() as listener, _held(forwarding is not None):
@@ -131,20 +131,24 @@ def _start(
     arguments: Sequence[str], rank: int, ranks: int, attempt: int, listener: socket.socket
 ) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ, "FOURFOLD_RANKS": str(ranks), "RANK": str(rank), "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]), PARENT: str(os.getpid()),
+        **os.environ,
+        "FOURFOLD_RANKS": str(ranks),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(listener.getsockname()[1]),
+        PARENT: str(os.getpid()),
         ATTEMPT: str(attempt),
         # gloo listens where the host's name points otherwise, which need not be this host alone
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-    }  # fmt: skip
+    }
     passed = []
     if rank == 0:
         environment[STORE_SOCKET] = str(listener.fileno())
         passed = [listener.fileno()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "twin", *arguments], env=environment, pass_fds=passed
-    )
+    return subprocess.Popen([sys.executable, "-m", "twin", *arguments], env=environment, pass_fds=passed)
 
 
 def _leave(number: int, _frame: object) -> None:

@@ -18,9 +18,7 @@ from twin.description.grid import AXES, Axis, Grid
 
 Communicator = Literal["x", "y", "z_gather", "z_scatter", "data"]
 
-AXIS_OF: Mapping[Communicator, Axis] = {
-    "x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data",
-}  # fmt: skip
+AXIS_OF: Mapping[Communicator, Axis] = {"x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data"}
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,14 @@ class Mesh:
         timeout = timedelta(seconds=timeout_seconds)
         groups = {
             communicator: dist.new_group(
-                line(grid, rank, axis), timeout=timeout, use_local_synchronization=True,
-                group_desc=communicator,
+                line(grid, rank, axis), timeout=timeout, use_local_synchronization=True, group_desc=communicator
             )
-            for communicator, axis in AXIS_OF.items() if grid.size(axis) > 1
-        }  # fmt: skip
+            for communicator, axis in AXIS_OF.items()
+            if grid.size(axis) > 1
+        }
         everyone = dist.group.WORLD
         if dist.get_world_size() != grid.ranks:
-            everyone = dist.new_group(
-                list(range(grid.ranks)), timeout=timeout, use_local_synchronization=True
-            )
+            everyone = dist.new_group(list(range(grid.ranks)), timeout=timeout, use_local_synchronization=True)
         return cls(grid, rank, grid.coordinates(rank), groups, everyone)
 
     def size(self, communicator: Communicator) -> int:

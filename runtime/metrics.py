@@ -31,10 +31,16 @@ def speed(job: Job, step_seconds: float, *, peak_known: bool) -> Speed:
     """Turn a step's time into rates."""
     model = job.model
     flops = model_flops(
-        sequences=job.batch.sequences, sequence=model.sequence, layers=model.layers,
-        hidden=model.hidden, mlp_ratio=model.mlp_ratio, vocabulary=model.vocabulary,
-        recompute=False, mlp_width=model.mlp_width, activation=model.activation,
-    )  # fmt: skip
+        sequences=job.batch.sequences,
+        sequence=model.sequence,
+        layers=model.layers,
+        hidden=model.hidden,
+        mlp_ratio=model.mlp_ratio,
+        vocabulary=model.vocabulary,
+        recompute=False,
+        mlp_width=model.mlp_width,
+        activation=model.activation,
+    )
     rate = flops / step_seconds
     peak = peak_flops_per_second(job) * job.ranks
     return Speed(job.tokens_per_step / step_seconds, rate, rate / peak if peak_known else None)
@@ -65,17 +71,20 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def step_line(
-    context: Context, step: int, figures: StepFigures, rate: float, seconds: float
-) -> dict[str, Any]:
+def step_line(context: Context, step: int, figures: StepFigures, rate: float, seconds: float) -> dict[str, Any]:
     """Everything that is written down of a step (counted from 0) that took so long, at this learning rate."""
     job, device = context.job, context.device
     known = device.type == "cuda" and is_described(job, torch.cuda.get_device_name(device))
     fast = speed(job, seconds, peak_known=known)
     return {
-        "step": step, "loss": float(figures.loss), "gradient_norm": float(figures.gradient_norm),
-        "learning_rate": rate, "tokens": (step + 1) * job.tokens_per_step, "seconds": seconds,
+        "step": step,
+        "loss": float(figures.loss),
+        "gradient_norm": float(figures.gradient_norm),
+        "learning_rate": rate,
+        "tokens": (step + 1) * job.tokens_per_step,
+        "seconds": seconds,
         "tokens_per_second": fast.tokens_per_second,
         "model_flops_per_second": fast.model_flops_per_second,
-        "model_flops_utilisation": fast.utilisation, "memory_bytes": peak_memory_bytes(device),
-    }  # fmt: skip
+        "model_flops_utilisation": fast.utilisation,
+        "memory_bytes": peak_memory_bytes(device),
+    }

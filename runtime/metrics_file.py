@@ -46,14 +46,20 @@ class MetricsFile:
             raise self._problem(error) from None
 
     def _problem(self, error: OSError) -> Exception:
-        return fail(str(self.path), f"cannot be written: {error.strerror}; make room, and run the same "
-                    "command again to go on from the last checkpoint")  # fmt: skip
+        return fail(
+            str(self.path),
+            f"cannot be written: {error.strerror}; make room, and run the same "
+            "command again to go on from the last checkpoint",
+        )
 
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
-        return [line for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-                if line.endswith("\n")]  # fmt: skip
+        return [
+            line
+            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def _stays(self, line: str) -> bool:
         try:
@@ -80,7 +86,7 @@ class MetricsFile:
             if error.errno not in NO_SPACE:
                 raise self._problem(error) from None
             if not self._warned:
-                print(f"fourfold: {self.path}: {error.strerror}; lines are kept until there is space", file=sys.stderr)  # noqa: T201  # fmt: skip
+                print(f"fourfold: {self.path}: {error.strerror}; lines are kept until there is space", file=sys.stderr)  # noqa: T201
             self._warned = True
 
     def _flush(self) -> None:
@@ -105,8 +111,11 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an optional package
         except ImportError:
-            raise fail("train.tensorboard", "the package tensorboard is missing; pip install tensorboard, "
-                       "or set it to false", True) from None  # fmt: skip
+            raise fail(
+                "train.tensorboard",
+                "the package tensorboard is missing; pip install tensorboard, or set it to false",
+                True,
+            ) from None
         self._writer = SummaryWriter(str(folder / TENSORBOARD), purge_step=done)
 
     def write(self, figures: Mapping[str, Any]) -> None:

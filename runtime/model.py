@@ -41,16 +41,21 @@ class Block(torch.nn.Module):
         self.context, self.layer = context, layer
         place = self.place = Place(f"block{layer}", layer)
 
-        def linear(
-            name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1
-        ) -> Linear4D:
+        def linear(name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1) -> Linear4D:
             # what is added to the residual stream starts smaller, as in GPT-2
             init = INIT / (2 * model.layers) ** 0.5 if transposed else INIT
             return Linear4D(
-                context, f"blocks.{layer}.{name}", place.under(name), n, k, transposed=transposed,
-                bias=bias, parts=parts, init=init,
+                context,
+                f"blocks.{layer}.{name}",
+                place.under(name),
+                n,
+                k,
+                transposed=transposed,
+                bias=bias,
+                parts=parts,
+                init=init,
                 bias_fused=context.job.fused_elementwise and name != "qkv",
-            )  # fmt: skip
+            )
 
         gates = 2 if model.activation == "swiglu" else 1
         self.qkv = linear("qkv", 3 * h, h, parts=3)
@@ -71,12 +76,10 @@ class Block(torch.nn.Module):
         context, place = self.context, self.place
         kept, side = branch(stream, context.ops, place, "residual1")
         attended = self.attention(self.qkv(self.norm1(side)), sequences)
-        stream = residual(context, place, "residual1", kept, self.projection(attended),
-                          self.projection.bias_left)  # fmt: skip
+        stream = residual(context, place, "residual1", kept, self.projection(attended), self.projection.bias_left)
         kept, side = branch(stream, context.ops, place, "residual2")
         inner = activate(context, place, self.mlp_up(self.norm2(side)), self.mlp_up.bias_left)
-        return residual(context, place, "residual2", kept, self.mlp_down(inner),
-                        self.mlp_down.bias_left)  # fmt: skip
+        return residual(context, place, "residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
 
 
 class GPT(torch.nn.Module):
@@ -88,13 +91,12 @@ class GPT(torch.nn.Module):
         self.context = context
         # Declared in the order in which backward passes finish with them, which is the order of the
         # store's buffers, so that buckets of gradients are contiguous.
-        self.head = Linear4D(context, "head", Place("head"), model.vocabulary, model.hidden,
-                             transposed=False, bias=False, init=INIT)  # fmt: skip
+        self.head = Linear4D(
+            context, "head", Place("head"), model.vocabulary, model.hidden, transposed=False, bias=False, init=INIT
+        )
         blocks = [Block(context, layer) for layer in reversed(range(model.layers))]
         self.blocks = torch.nn.ModuleList(reversed(blocks))
-        self.final_norm = Norm4D(
-            context, "final_norm", Place("final_norm"), model.hidden, bias=model.biases
-        )
+        self.final_norm = Norm4D(context, "final_norm", Place("final_norm"), model.hidden, bias=model.biases)
         self.embedding = Embedding4D(context)
         data = context.mesh.grid.data if context.job.data_reduction.mode == "sharded" else 1
         context.store.allocate(data)
@@ -163,8 +165,9 @@ class GPT(torch.nn.Module):
     def _missing(self, layer: int) -> list[Unit]:
         return [unit for unit in self.units[layer] if not unit.keep]
 
-    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *,
-             backward: bool) -> torch.Tensor:  # fmt: skip
+    def loss(
+        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, backward: bool
+    ) -> torch.Tensor:
         """Return the weighted sum of token losses of one micro-step, and go backward through it.
 
         tokens and targets (sequences, s); weights (sequences, s): what each target counts for. The
@@ -173,9 +176,13 @@ class GPT(torch.nn.Module):
         with torch.set_grad_enabled(backward):
             logits = self(tokens)
             loss, gradient = cross_entropy(
-                self.context, logits, targets.reshape(-1), weights.reshape(-1),
-                self.head.weight_shard, with_gradient=backward,
-            )  # fmt: skip
+                self.context,
+                logits,
+                targets.reshape(-1),
+                weights.reshape(-1),
+                self.head.weight_shard,
+                with_gradient=backward,
+            )
         if gradient is not None:
             logits.backward(gradient)
         self.context.gathers.end_micro_step()

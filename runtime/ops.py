@@ -78,14 +78,14 @@ class Ops:
     forward_phase: Phase = "fwd"
     """fwd, or recompute while a block is run again."""
 
-    def compute(self, place: Place, name: str, run: Callable[[], T], describe: Describe, *,
-                phase: Phase | None = None) -> T:  # fmt: skip
+    def compute(
+        self, place: Place, name: str, run: Callable[[], T], describe: Describe, *, phase: Phase | None = None
+    ) -> T:
         """Do device work under a name; `phase` defaults to that of forward passes."""
         if self.listener is None:
             return run()
         kernel = describe()
-        op = self.op(place, name, phase, flops=kernel.flops, bytes=kernel.bytes,
-                     shape=_shape(kernel), kernel=kernel)  # fmt: skip
+        op = self.op(place, name, phase, flops=kernel.flops, bytes=kernel.bytes, shape=_shape(kernel), kernel=kernel)
         return self.listener.compute(op, run)
 
     def op(self, place: Place, name: str, phase: Phase | None = None, **facts: Any) -> Op:

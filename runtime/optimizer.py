@@ -32,9 +32,7 @@ FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
 class Optimizer:
     """Updates a rank's master weights, or its part of them."""
 
-    def __init__(
-        self, context: Context, settings: AdamSettings, make_adam: MakeAdam = FUSED_ADAM
-    ) -> None:
+    def __init__(self, context: Context, settings: AdamSettings, make_adam: MakeAdam = FUSED_ADAM) -> None:
         self.context, self.settings = context, settings
         store, grid = context.store, context.mesh.grid
         self.sharded = context.job.data_reduction.mode == "sharded" and grid.data > 1
@@ -42,10 +40,7 @@ class Optimizer:
         first = length * context.mesh.coordinates["data"] if self.sharded else 0
         self.part = slice(first, first + length)
         decayed, used = store.decayed, store.used
-        bounds = [
-            (first, min(first + length, decayed)),
-            (max(first, decayed), min(first + length, used)),
-        ]
+        bounds = [(first, min(first + length, decayed)), (max(first, decayed), min(first + length, used))]
         self.spans = [(begin, end) for begin, end in bounds if end > begin]
         self._weights = [torch.nn.Parameter(store.master[b:e]) for b, e in self.spans]
         groups = [
@@ -57,9 +52,7 @@ class Optimizer:
         self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
-            self._adam = make_adam(
-                groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon
-            )
+            self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
             self._attach(0)
 
     def step(self, learning_rate: float) -> torch.Tensor:
@@ -74,18 +67,14 @@ class Optimizer:
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
-            ops.compute(
-                CLIP,
-                "scale",
-                lambda: self._scale(norm),
-                lambda: Memory(2 * size),
-                phase="optimizer",
-            )
+            ops.compute(CLIP, "scale", lambda: self._scale(norm), lambda: Memory(2 * size), phase="optimizer")
         ops.compute(
-            OPTIMIZER, "adamw", lambda: self._update(learning_rate),
+            OPTIMIZER,
+            "adamw",
+            lambda: self._update(learning_rate),
             lambda: Memory(ADAM_PASSES * size + (copied if store.compute is not store.master else 0)),
             phase="optimizer",
-        )  # fmt: skip
+        )
         if self.sharded:
             self._share()
         return norm
@@ -103,9 +92,8 @@ class Optimizer:
             return total
 
         total = context.ops.compute(
-            CLIP, "norm", squares, lambda: Memory(float(store.gradient[self.part].nbytes)),
-            phase="optimizer",
-        )  # fmt: skip
+            CLIP, "norm", squares, lambda: Memory(float(store.gradient[self.part].nbytes)), phase="optimizer"
+        )
         over: list[Communicator] = ["x", "y", "z_scatter"]
         if self.sharded:
             over.append("data")

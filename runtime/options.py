@@ -160,12 +160,15 @@ def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
     problems = []
     rate = options.learning_rate
     if rate.least is not None and rate.least > rate.peak:
-        problems.append(
-            Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least)
-        )
+        problems.append(Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least))
     if options.rollback is not None and options.checkpoints.keep < 2:
-        problems.append(Problem("train.checkpoints.keep", "must be at least 2 with train.rollback: the newest "
-                                "checkpoint may be one to go back from", options.checkpoints.keep))  # fmt: skip
+        problems.append(
+            Problem(
+                "train.checkpoints.keep",
+                "must be at least 2 with train.rollback: the newest checkpoint may be one to go back from",
+                options.checkpoints.keep,
+            )
+        )
     if problems:
         raise DescriptionError(problems)
     changes = {

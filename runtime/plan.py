@@ -40,10 +40,13 @@ class Plan:
         return {
             "name": job.name,
             "model": job.model.model_dump(mode="json", by_alias=True, exclude={"name"}),
-            "precision": job.precision, "dropout": job.dropout, "seed": job.seed,
-            "sequences": job.batch.sequences, "data": data.manifest.model_dump(mode="json"),
+            "precision": job.precision,
+            "dropout": job.dropout,
+            "seed": job.seed,
+            "sequences": job.batch.sequences,
+            "data": data.manifest.model_dump(mode="json"),
             "goldfish": None if goldfish is None else goldfish.model_dump(mode="json"),
-        }  # fmt: skip
+        }
 
 
 def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
@@ -53,12 +56,17 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     """
     job, options = plan.job, plan.options
     if process.ranks != job.ranks and not (options.elastic and job.ranks < process.ranks):
-        raise fail("ranks", f"the job wants {job.ranks} ranks ({job.concrete_grid}), but {process.ranks} "
-                   "were started; start as many, --set ranks and grid, or let the run choose a grid for "
-                   "what is there (train.elastic: true)", process.ranks)  # fmt: skip
+        raise fail(
+            "ranks",
+            f"the job wants {job.ranks} ranks ({job.concrete_grid}), but {process.ranks} "
+            "were started; start as many, --set ranks and grid, or let the run choose a grid for "
+            "what is there (train.elastic: true)",
+            process.ranks,
+        )
     if job.precision == "fp16":
-        raise fail("precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which "
-                   "it does not have", "fp16")  # fmt: skip
+        raise fail(
+            "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
+        )
     device = choose_device(options.device, process)
     path = Path(options.data)
     if options.data == STANDARD_LIBRARY:
@@ -67,8 +75,11 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     if options.initial_weights is not None and not Path(options.initial_weights).is_file():
         raise fail("train.initial_weights", "no such file", options.initial_weights)
     if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
-        raise fail("train.sample.prompt", f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
-                   options.sample.prompt)  # fmt: skip
+        raise fail(
+            "train.sample.prompt",
+            f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
+            options.sample.prompt,
+        )
     if process.rank == 0:
         check_directory(plan.out, plan.identity(data), force=plan.force)
     return device, data

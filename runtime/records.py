@@ -12,9 +12,7 @@ from runtime.metrics_file import MetricsFile, TensorBoard
 class Records:
     """The files of a run that goes on after `done` of `steps` steps; on other ranks (not `kept`) nothing."""
 
-    def __init__(
-        self, folder: Path, done: int, steps: int, *, kept: bool, tensorboard: bool
-    ) -> None:
+    def __init__(self, folder: Path, done: int, steps: int, *, kept: bool, tensorboard: bool) -> None:
         self.folder, self.steps, self.kept, self.tensorboard = folder, steps, kept, tensorboard
         self._writers: list[MetricsFile | TensorBoard] = []
         self._metrics: MetricsFile | None = None

@@ -37,9 +37,7 @@ class Reduction:
     @property
     def overlapped(self) -> bool:
         """Whether data all-reduces run beside the backward pass."""
-        return (
-            self.context.job.data_reduction.mode == "overlapped" and self.context.mesh.grid.data > 1
-        )
+        return self.context.job.data_reduction.mode == "overlapped" and self.context.mesh.grid.data > 1
 
     def block_done(self, layer: int | None) -> None:
         """Take note that a block's (or the head's) weight gradients are on their way."""
@@ -69,9 +67,7 @@ class Reduction:
         if self._end > self._begin:
             bucket = self.context.store.gradient[self._begin : self._end]
             self._buckets.append(
-                self.context.collectives.all_reduce(
-                    Place(f"bucket{len(self._buckets)}"), "data", bucket, phase="bwd"
-                )
+                self.context.collectives.all_reduce(Place(f"bucket{len(self._buckets)}"), "data", bucket, phase="bwd")
             )
         self._begin = self._end
 
@@ -85,9 +81,7 @@ class Reduction:
             if not parameter.seen:  # nothing came: what lies there is the last step's
                 parameter.gradient.zero_()
         if context.mesh.grid.z > 1:
-            collectives.all_reduce(
-                REDUCE, "z_scatter", replicated, name="replicated", phase="reduce"
-            ).wait()
+            collectives.all_reduce(REDUCE, "z_scatter", replicated, name="replicated", phase="reduce").wait()
         if context.mesh.grid.data == 1:
             return
         mode = context.job.data_reduction.mode
@@ -101,12 +95,8 @@ class Reduction:
             gradient[data * length : (data + 1) * length] = part
             store.loss.copy_(loss)
         elif mode == "overlapped":
-            last = collectives.all_reduce(
-                REDUCE, "data", replicated, name="replicated", phase="reduce"
-            )
+            last = collectives.all_reduce(REDUCE, "data", replicated, name="replicated", phase="reduce")
             for handle in (*self._buckets, last):
                 handle.wait()
         else:
-            collectives.all_reduce(
-                REDUCE, "data", gradient[: store.used + 1], phase="reduce"
-            ).wait()
+            collectives.all_reduce(REDUCE, "data", gradient[: store.used + 1], phase="reduce").wait()

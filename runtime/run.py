@@ -49,32 +49,33 @@ class Run:
     """The state of a run on one rank."""
 
     def __init__(
-        self, plan: Plan, process: Process, mesh: Mesh, device: torch.device, data: DataSet,
-        stop: Stop, history: History, owned: Ownership | None,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        process: Process,
+        mesh: Mesh,
+        device: torch.device,
+        data: DataSet,
+        stop: Stop,
+        history: History,
+        owned: Ownership | None,
+    ) -> None:
         self.plan, self.process, self.data = plan, process, data
         self.stop, self.history, self.owned = stop, history, owned
         job, options = plan.job, plan.options
         self.first = process.rank == 0
-        self.context = Context.of_job(
-            job, mesh, device, compile_=options.compile or job.fused_elementwise
-        )
+        self.context = Context.of_job(job, mesh, device, compile_=options.compile or job.fused_elementwise)
         self.model = GPT(self.context)
         self.trainee = Trainee(self.context, self.model, Optimizer(self.context, options.adam))
         vocabulary = job.model.vocabulary
-        goldfish = (
-            None if options.goldfish is None else Goldfish(options.goldfish.k, options.goldfish.h)
-        )
-        self.feed = Feed(
-            self.context, Batches(data.train, job.model.sequence, job.seed, vocabulary), goldfish
-        )
-        self.held_out = Batches(
-            data.validation, job.model.sequence, job.seed, vocabulary, shuffle=False
-        )
+        goldfish = None if options.goldfish is None else Goldfish(options.goldfish.k, options.goldfish.h)
+        self.feed = Feed(self.context, Batches(data.train, job.model.sequence, job.seed, vocabulary), goldfish)
+        self.held_out = Batches(data.validation, job.model.sequence, job.seed, vocabulary, shuffle=False)
         self.checkpoints = Checkpoints(
-            plan.out / CHECKPOINTS, mesh, keep=options.checkpoints.keep,
+            plan.out / CHECKPOINTS,
+            mesh,
+            keep=options.checkpoints.keep,
             timeout_seconds=options.checkpoints.timeout_seconds,
-        )  # fmt: skip
+        )
         self.copies: MemoryCopies | None = None
         self.step = self.began = 0
         self.ended = False
@@ -94,9 +95,7 @@ class Run:
         if loaded is not None:
             self.step = self.began = self.saved_at = self.context.step = loaded.step
             self.modes = dict(loaded.extra.get("gemm_modes", {}))
-            self.history = longer(
-                self.history, History.read(loaded.extra.get(KEY), str(loaded.path))
-            )
+            self.history = longer(self.history, History.read(loaded.extra.get(KEY), str(loaded.path)))
         elif options.initial_weights is not None:
             from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
 
@@ -106,16 +105,22 @@ class Run:
             self.display.say(text)
         parameters = f"{job.model.parameters / 1e6:,.1f} M parameters"
         if self.step == 0:
-            self.display.say(f"training {job.name}: {parameters} on {job.concrete_grid}, {job.precision}, "
-                             f"{self.data.manifest.train.tokens:,} tokens")  # fmt: skip
+            self.display.say(
+                f"training {job.name}: {parameters} on {job.concrete_grid}, {job.precision}, "
+                f"{self.data.manifest.train.tokens:,} tokens"
+            )
         if loaded is not None:
             for text in loaded.rejected:
                 self.display.warn(text)
             self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}")
         self.modes = settle(
-            self.context, self.model, options.gemm_modes, self.modes,
-            deterministic=options.deterministic, say=self.display.say,
-        )  # fmt: skip
+            self.context,
+            self.model,
+            options.gemm_modes,
+            self.modes,
+            deterministic=options.deterministic,
+            say=self.display.say,
+        )
         self._check_trace()
 
     def _check_trace(self) -> None:
@@ -134,11 +139,7 @@ class Run:
         """Open what is written to while training, and see what losses were before."""
         options, wanted = self.plan.options, self.plan.options.rollback
         self.records = Records(
-            self.plan.out,
-            self.step,
-            options.steps,
-            kept=self.first,
-            tensorboard=options.tensorboard,
+            self.plan.out, self.step, options.steps, kept=self.first, tensorboard=options.tensorboard
         )
         if wanted is not None:
             losses = self.records.losses(wanted.window)
@@ -148,9 +149,7 @@ class Run:
         """Train until the last step, or until a signal ends the run."""
         options, watch, since = self.plan.options, Stopwatch(), self.step
         if self.plan.watch is not None:
-            self.lookout = Lookout(
-                self.context, self.process, self.plan.out, self.plan.watch, self.display
-            )
+            self.lookout = Lookout(self.context, self.process, self.plan.out, self.plan.watch, self.display)
         listeners = [each for each in (self.tracer, self.lookout) if each is not None]
         if self.step == 0:
             with watch.paused():
@@ -181,9 +180,7 @@ class Run:
                 if self.copies is not None and _due(options.checkpoints.memory_every, done):
                     self._copy(self.copies)
 
-    def _step(
-        self, rate: float, listeners: list[Tracer | Lookout]
-    ) -> tuple[list[MicroBatch], StepFigures]:
+    def _step(self, rate: float, listeners: list[Tracer | Lookout]) -> tuple[list[MicroBatch], StepFigures]:
         for each in listeners:
             each.before(self.step)
         batch = self.feed.step(self.history.batch(self.step))
@@ -217,9 +214,8 @@ class Run:
         assert rollback is not None
         self._settle_checkpoint()
         gone = go_back(
-            culprit, self.history, self.checkpoints, self.context, self.trainee.optimizer,
-            self.plan.out, rollback.most,
-        )  # fmt: skip
+            culprit, self.history, self.checkpoints, self.context, self.trainee.optimizer, self.plan.out, rollback.most
+        )
         if gone is None:
             raise self._diverged(culprit, batch)
         self.history, entry = gone
@@ -229,15 +225,19 @@ class Run:
             self.copies.forget()
         if self.records is not None:
             self.records.go_back(self.step, entry.model_dump(mode="json"))
-        self.display.warn(f"step {culprit.step}: {culprit.why}; going back to step {entry.to_step} and on "
-                          f"without batches {', '.join(map(str, entry.left_out))}")  # fmt: skip
+        self.display.warn(
+            f"step {culprit.step}: {culprit.why}; going back to step {entry.to_step} and on "
+            f"without batches {', '.join(map(str, entry.left_out))}"
+        )
         return True
 
     def _diverged(self, culprit: Culprit, batch: list[MicroBatch]) -> NonFiniteError:
         if not culprit.finite:
             return find_non_finite(self.trainee, batch, culprit.step)
-        return DivergedError(f"step {culprit.step}: {culprit.why}, and the run has gone back often enough "
-                             "(train.rollback.most); try a lower learning rate")  # fmt: skip
+        return DivergedError(
+            f"step {culprit.step}: {culprit.why}, and the run has gone back often enough "
+            "(train.rollback.most); try a lower learning rate"
+        )
 
     def _write(self, step: StepFigures, rate: float, seconds: float) -> None:
         if self.records is None or not self.first:
@@ -249,9 +249,7 @@ class Run:
         self.display.step(figures)
         if self.guard is not None:
             last = self.step + 1 == self.plan.options.steps
-            self.guard.see(
-                self.step, figures["loss"], None if last else self._next_look(self.step + 1)
-            )
+            self.guard.see(self.step, figures["loss"], None if last else self._next_look(self.step + 1))
 
     def _evaluate(self) -> None:
         sequences = self.plan.options.evaluation.sequences
@@ -259,9 +257,7 @@ class Run:
             return
         loss = validation_loss(self.context, self.model, self.held_out, sequences)
         if not math.isfinite(loss):
-            raise find_non_finite(
-                self.trainee, self.feed.step(self.history.batch(self.step)), self.step
-            )
+            raise find_non_finite(self.trainee, self.feed.step(self.history.batch(self.step)), self.step)
         if self.records is not None:
             self.records.write({"after_steps": self.step, "validation_loss": loss})
         self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
@@ -276,9 +272,12 @@ class Run:
             self.owned.check()
         self._settle_checkpoint()
         self.checkpoints.save(
-            self.context, self.trainee.optimizer, step=self.step,
-            samples=self.step * self.plan.job.batch.sequences, extra=self._extra(),
-        )  # fmt: skip
+            self.context,
+            self.trainee.optimizer,
+            step=self.step,
+            samples=self.step * self.plan.job.batch.sequences,
+            extra=self._extra(),
+        )
         self.saved_at = self.step
 
     def _settle_checkpoint(self) -> None:
@@ -286,9 +285,7 @@ class Run:
         try:
             self.checkpoints.wait()
         except NoSpaceError as error:
-            self.display.warn(
-                f"{error.problems[0]}; training goes on, the next one is tried in its turn"
-            )
+            self.display.warn(f"{error.problems[0]}; training goes on, the next one is tried in its turn")
 
     def _copy(self, copies: MemoryCopies) -> None:
         samples = self.step * self.plan.job.batch.sequences
@@ -315,8 +312,9 @@ class Run:
 
     def _say_stopped(self) -> None:
         name, steps = self.stop.signal or "", self.plan.options.steps
-        self.display.say(f"{name}: stopped after step {self.step} of {steps}, saved; the same command continues "
-                         "from there")  # fmt: skip
+        self.display.say(
+            f"{name}: stopped after step {self.step} of {steps}, saved; the same command continues from there"
+        )
         if self.first and self.step > self.began:  # a start that gets nowhere is not to be repeated
             with suppress(OSError):
                 mark_stopped(self.plan.out, name, self.step)

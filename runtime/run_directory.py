@@ -57,8 +57,11 @@ def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> N
         raise fail(str(out / RUN), "is damaged; choose another --out, or --force to begin anew")
     different = [key for key, value in identity.items() if described.get(key) != value]
     if different:
-        raise fail(str(out), f"holds a run with another {', '.join(different)}; choose another --out, "
-                   "or --force to delete it and begin anew")  # fmt: skip
+        raise fail(
+            str(out),
+            f"holds a run with another {', '.join(different)}; choose another --out, "
+            "or --force to delete it and begin anew",
+        )
 
 
 def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> None:
@@ -104,9 +107,7 @@ class Ownership:
         try:
             (out / OWNER).write_text(name + "\n", encoding="ascii")
         except OSError as error:
-            raise fail(
-                str(out), f"cannot be written: {error.strerror}; choose another --out"
-            ) from None
+            raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
         return cls(out, name)
 
     def check(self, *, at_most_every_seconds: float = 0.0) -> None:
@@ -120,9 +121,7 @@ class Ownership:
         except (OSError, ValueError):
             return  # deleted, or the file system is away: nobody has taken over
         if found and found != self.name:
-            raise TakenOverError(
-                f"{self.out}: another start of this run has taken over; this one ends"
-            )
+            raise TakenOverError(f"{self.out}: another start of this run has taken over; this one ends")
 
 
 def read_run(out: Path) -> dict[str, Any]:
@@ -136,8 +135,11 @@ def add_to_run(out: Path, facts: Mapping[str, Any]) -> None:
     try:
         _write(out, {**read_run(out), **facts})
     except OSError as error:
-        raise fail(str(out / RUN), f"cannot be written: {error.strerror}; make room, and run the same "
-                   "command again to go on from the last checkpoint") from None  # fmt: skip
+        raise fail(
+            str(out / RUN),
+            f"cannot be written: {error.strerror}; make room, and run the same "
+            "command again to go on from the last checkpoint",
+        ) from None
 
 
 def mark_stopped(out: Path, signal: str, step: int) -> None:

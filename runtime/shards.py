@@ -112,9 +112,7 @@ class Shard:
             yield from self._rectangle(row, count, column, width, position - begin)
             position += count * width
 
-    def _rectangle(
-        self, row: int, count: int, column: int, width: int, first: int
-    ) -> Iterator[Rectangle]:
+    def _rectangle(self, row: int, count: int, column: int, width: int, first: int) -> Iterator[Rectangle]:
         part, inside = divmod(row, self.part_rows)
         full_part = self.spec.shape[0] // self.spec.parts
         axis = self.spec.axes[0]

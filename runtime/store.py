@@ -158,9 +158,7 @@ class ParameterStore:
             across = torch.arange(column, column + columns, device=self.device)
             for begin in range(0, rows, at_once):
                 end = min(rows, begin + at_once)
-                down = torch.arange(
-                    rectangle.offsets[0] + begin, rectangle.offsets[0] + end, device=self.device
-                )
+                down = torch.arange(rectangle.offsets[0] + begin, rectangle.offsets[0] + end, device=self.device)
                 indices = down[:, None] * full_columns + across
                 target[begin:end] = random.normal(indices, stream) * spec.init
 

@@ -12,15 +12,7 @@ from functools import partial
 from runtime.data.tokens import DataSet
 from runtime.diagnosis import NonFiniteError
 from runtime.environment import Process
-from runtime.launch import (
-    DisagreementError,
-    agree,
-    join,
-    make_deterministic,
-    open_store,
-    set_threads,
-    told_by_another,
-)
+from runtime.launch import DisagreementError, agree, join, make_deterministic, open_store, set_threads, told_by_another
 from runtime.mesh import Mesh
 from runtime.plan import Plan, check_plan
 from runtime.run import Run
@@ -36,8 +28,7 @@ from runtime.survive.stop import Stop
 from twin.description.problems import DescriptionError
 
 
-def train(plan: Plan, process: Process, notice: Notice | None = None,
-          resolve: elastic.Resolve | None = None) -> None:  # fmt: skip
+def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: elastic.Resolve | None = None) -> None:
     """Train on this rank until the last step; every rank of the job must call it.
 
     If `notice` hears a signal, the run ends before that, in a checkpoint. `resolve` chooses grids where

@@ -53,8 +53,9 @@ def tune(context: Context, model: GPT) -> list[Choice]:
     wanted = signatures(context, model)
     times = torch.tensor(
         [time_modes(signature, context.compute_type, context.device) for signature in wanted],
-        dtype=torch.float64, device=context.device,
-    )  # fmt: skip
+        dtype=torch.float64,
+        device=context.device,
+    )
     for communicator in ("x", "y", "z_scatter", "data"):
         if context.mesh.size(communicator) > 1:
             times = context.collectives.all_reduce(
@@ -75,8 +76,15 @@ def use(context: Context, modes: dict[str, Mode], known: list[Signature]) -> Non
             context.gemms.modes[signature] = mode
 
 
-def settle(context: Context, model: GPT, wanted: str, before: dict[str, str], *, deterministic: bool,
-           say: Callable[[str], None]) -> dict[str, str]:  # fmt: skip
+def settle(
+    context: Context,
+    model: GPT,
+    wanted: str,
+    before: dict[str, str],
+    *,
+    deterministic: bool,
+    say: Callable[[str], None],
+) -> dict[str, str]:
     """Tune the products' operand modes, or use what the run used before; return what is used.
 
     `wanted` is `train.gemm_modes`; `say` gets a line for each choice. Every rank must call it.
@@ -90,7 +98,5 @@ def settle(context: Context, model: GPT, wanted: str, before: dict[str, str], *,
         return before
     choices = tune(context, model)
     for each in choices:
-        say(
-            f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode"
-        )
+        say(f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode")
     return {str(choice.signature): choice.mode for choice in choices}

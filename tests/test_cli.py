@@ -19,17 +19,30 @@ from twin.trace.store import read_trace
 from twin.trace.table import check_table
 
 JOB = {
-    "model": {"preset": "gpt2", "layers": 2}, "machine": "perlmutter", "ranks": 16,
-    "grid": {"data": 2, "z": 2, "y": 2, "x": 2}, "batch": {"sequences": 16, "micro_sequences": 2},
-}  # fmt: skip
+    "model": {"preset": "gpt2", "layers": 2},
+    "machine": "perlmutter",
+    "ranks": 16,
+    "grid": {"data": 2, "z": 2, "y": 2, "x": 2},
+    "batch": {"sequences": 16, "micro_sequences": 2},
+}
 COMMANDS = ["simulate", "machines", "models", "schema", "validate", "collective", "gemm"]
 PARTS = ("compute", "slowest_device_wait", "exposed_communication", "idle")
 STEP_PARTS = [f"{part}_seconds" for part in PARTS]
 PROMISED = {
-    *STEP_PARTS, "step_seconds", "exposed_by_axis", "model_flops_per_second", "percent_of_peak",
-    "hardware_flops_per_second", "tokens_per_second", "memory", "energy_joules", "grid", "ranks",
-    "classes", "wall_seconds",
-}  # fmt: skip
+    *STEP_PARTS,
+    "step_seconds",
+    "exposed_by_axis",
+    "model_flops_per_second",
+    "percent_of_peak",
+    "hardware_flops_per_second",
+    "tokens_per_second",
+    "memory",
+    "energy_joules",
+    "grid",
+    "ranks",
+    "classes",
+    "wall_seconds",
+}
 
 
 class Cli:
@@ -78,9 +91,12 @@ def test_version_and_help(cli):
 
 
 EDITS: list[dict[str, object]] = [
-    {}, {"recompute": "false"}, {"slowest_device": "false"}, {"overlap__all_gather": "false"},
+    {},
+    {"recompute": "false"},
+    {"slowest_device": "false"},
+    {"overlap__all_gather": "false"},
     {"stragglers": "[{rank: 3, slowdown: 1.5}]"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: next(iter(e), "as given"))
@@ -157,8 +173,9 @@ def test_auto_grid_and_micro_batch_are_resolved(cli):
 
 
 def test_auto_that_cannot_fit_says_why(cli):
-    message = cli.refused("simulate", cli.job, "--set=grid=auto", "--set=ranks=2",
-                          "--set=machine.device.memory=2.001 GB")  # fmt: skip
+    message = cli.refused(
+        "simulate", cli.job, "--set=grid=auto", "--set=ranks=2", "--set=machine.device.memory=2.001 GB"
+    )
     assert all(word in message for word in ("grid", "memory"))
 
 
@@ -179,9 +196,7 @@ def test_run_directory_reads_back(cli, tmp_path):
     assert load_job(manifest["job"]) == load_job(out / "job.yaml") == load_job(JOB)
     page = (out / "timeline.html").read_text(encoding="utf-8")
     assert page.lstrip().lower().startswith("<!doctype html")
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?https?:", page), (
-        "the page needs the network"
-    )
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?https?:", page), "the page needs the network"
     assert [p.name for p in out.parent.iterdir()] == ["first"], "temporary files are left"
 
 

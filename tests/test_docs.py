@@ -22,9 +22,18 @@ from twin.description.load import load_job
 ROOT = Path(twin.__file__).parents[1]
 PAGES = [p for p in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))] if p.is_file()]
 NOT_RUN = (
-    "make", "git", "python -m build", "python -m pip", "python3 -m venv", "pip", "cd", "source",
-    "torchrun", "srun", "sbatch",
-)  # fmt: skip
+    "make",
+    "git",
+    "python -m build",
+    "python -m pip",
+    "python3 -m venv",
+    "pip",
+    "cd",
+    "source",
+    "torchrun",
+    "srun",
+    "sbatch",
+)
 """Commands that belong to a checkout, a cluster or a shell, not to this test."""
 OWN = re.compile(r"(?:\$ )?(?:\.venv/bin/)?fourfold(?= |$)")
 
@@ -54,9 +63,7 @@ def run(command: str, folder: Path) -> tuple[int, str]:
     if set(words) & set("|><;&$`*"):
         names = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         shell = ["bash", "-e", "-o", "pipefail", "-c", words]
-        done = subprocess.run(
-            shell, cwd=folder, env=os.environ | names, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(shell, cwd=folder, env=os.environ | names, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(words, comments=True)[1:])
@@ -76,8 +83,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_command_in_a_page_is_run_or_known(page):
     """A command that this test neither runs nor knows would rot unseen."""
-    strange = [c for c in commands(page) if not runs_here(c)
-               and not re.sub(r"^\$ ", "", c).startswith(NOT_RUN)]  # fmt: skip
+    strange = [c for c in commands(page) if not runs_here(c) and not re.sub(r"^\$ ", "", c).startswith(NOT_RUN)]
     assert not strange, strange
 
 

@@ -99,13 +99,7 @@ def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
     Measurements of ranks and links are no part of a step.
     """
     measuring = {"runtime/tracing/probe.py", "runtime/watch/window.py"}
-    verbs = (
-        "all_reduce",
-        "all_gather_single",
-        "all_gather_into_tensor",
-        "reduce_scatter",
-        "all_to_all",
-    )
+    verbs = ("all_reduce", "all_gather_single", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
     bad = [
         name_of(path)
         for path in sources("runtime")
@@ -117,10 +111,7 @@ def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
 
 @pytest.mark.parametrize(
     ("package", "shared"),
-    [
-        ("runtime", {"description", "trace", "schedule"}),
-        ("dashboards", set(LAYERS) - {"cli", "commands", "show"}),
-    ],
+    [("runtime", {"description", "trace", "schedule"}), ("dashboards", set(LAYERS) - {"cli", "commands", "show"})],
 )
 def test_runtime_and_dashboards_use_only_what_they_share_with_the_twin(package, shared):
     """The runtime: the job, the event table, the language in which it says what it does.
@@ -138,9 +129,7 @@ def test_runtime_and_dashboards_use_only_what_they_share_with_the_twin(package, 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_is_too_long(package):
-    lengths = {
-        name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in sources(package)
-    }
+    lengths = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in sources(package)}
     assert {n: c for n, c in lengths.items() if c > MOST_LINES} == {}
 
 
@@ -164,9 +153,7 @@ def public(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Functi
 def untyped(function: Function, *, method: bool) -> bool:
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
-    bound = method and not any(
-        isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list
-    )
+    bound = method and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
     if bound:
         named = named[1:]
     named += [a for a in (given.vararg, given.kwarg) if a]

@@ -89,10 +89,7 @@ print(*bad)
 def test_a_simulation_loads_nothing_heavy(tmp_path):
     """What a command imports when it runs counts too."""
     job = tmp_path / "job.yaml"
-    job.write_text(
-        "{model: gpt2, machine: laptop, ranks: 1, grid: {}, "
-        "batch: {sequences: 1, micro_sequences: 1}}"
-    )
+    job.write_text("{model: gpt2, machine: laptop, ranks: 1, grid: {}, batch: {sequences: 1, micro_sequences: 1}}")
     code = (
         "import sys\n"
         "from twin.cli import main\n"

@@ -21,11 +21,7 @@ GRIDS = ("1x1x2x4", "1x2x2x2", "1x4x2x1", "2x1x2x2", "2x2x2x1", "4x2x1x1", "8x1x
 KEPT = {".json", ".parquet", ".yaml", ".jsonl", ".csv"}
 COMMANDS = {
     "gpt-320b-frontier": ["simulate", "examples/gpt-320b-frontier-32768.yaml"],
-    "gpt-320b-frontier-every-rank": [
-        "simulate",
-        "examples/gpt-320b-frontier-32768.yaml",
-        "--engine=ranks",
-    ],
+    "gpt-320b-frontier-every-rank": ["simulate", "examples/gpt-320b-frontier-32768.yaml", "--engine=ranks"],
     "gpt-5b-search": ["search", "examples/gpt-5b-auto.yaml"],
     "weak-scaling": ["study", "examples/studies/weak-scaling-spread.yaml"],
 }
@@ -52,8 +48,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for name, command in COMMANDS.items():
             out = Path(temporary) / name
-            subprocess.run([sys.executable, "-m", "twin", *command, "--out", str(out), "--json"], cwd=ROOT,
-                           check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+            subprocess.run(
+                [sys.executable, "-m", "twin", *command, "--out", str(out), "--json"],
+                cwd=ROOT,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             keep(out, RUNS / name)
     size = sum(file.stat().st_size for file in RUNS.rglob("*") if file.is_file())
     print(f"{RUNS}: {size / 1e6:.1f} MB")

@@ -72,9 +72,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         t, b, h = x.shape
-        q, k, v = (
-            self.qkv(self.norm1(x)).view(t, b * HEADS, 3 * h // HEADS).transpose(0, 1).chunk(3, -1)
-        )
+        q, k, v = self.qkv(self.norm1(x)).view(t, b * HEADS, 3 * h // HEADS).transpose(0, 1).chunk(3, -1)
         scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(h // HEADS)
         weights = torch.softmax(scores.masked_fill(self.mask, -1e4), -1)
         mixed = torch.bmm(nn.functional.dropout(weights, 0.1), v)
@@ -87,9 +85,7 @@ class Checkpoint(torch.autograd.Function):
     """Run a block without saving, and again before its backward, with the same random numbers."""
 
     @staticmethod
-    def forward(
-        ctx: Any, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         ctx.run, ctx.states = run, (torch.get_rng_state(), torch.get_rng_state())
         ctx.save_for_backward(x)
         with torch.no_grad():
@@ -111,11 +107,17 @@ class Checkpoint(torch.autograd.Function):
 
 def kernels_per_block() -> int:
     """Kernels that the schedule counts for one such block."""
-    job = load_job({
-        "model": {"layers": 1, "hidden": WIDTH, "heads": HEADS, "sequence": TOKENS, "vocabulary": 64},
-        "machine": "laptop", "ranks": 1, "grid": {}, "batch": {"sequences": 1, "micro_sequences": 1},
-        "attention": "plain", "dropout": 0.1,
-    })  # fmt: skip
+    job = load_job(
+        {
+            "model": {"layers": 1, "hidden": WIDTH, "heads": HEADS, "sequence": TOKENS, "vocabulary": 64},
+            "machine": "laptop",
+            "ranks": 1,
+            "grid": {},
+            "batch": {"sequences": 1, "micro_sequences": 1},
+            "attention": "plain",
+            "dropout": 0.1,
+        }
+    )
     ops = [op for _, op in generate(job).named() if isinstance(op, Compute) and op.layer == 0]
     return sum(1 if isinstance(op.kernel, Gemm) else op.kernel.kernels for op in ops)
 
@@ -141,9 +143,7 @@ def main() -> None:
         step()
         seconds.append((time.perf_counter() - begin) / BLOCKS)
     block, kernels = statistics.median(seconds), kernels_per_block()
-    print(
-        f"{block * 1e3:.3f} ms a block, {kernels} kernels: {block / kernels * 1e6:.1f} us of CPU a kernel"
-    )
+    print(f"{block * 1e3:.3f} ms a block, {kernels} kernels: {block / kernels * 1e6:.1f} us of CPU a kernel")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,7 @@ def main() -> None:
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         ranks = subprocess.Popen([*pytest, *OF_RANKS], stdout=log, stderr=subprocess.STDOUT)
         try:
-            others = subprocess.run(
-                [*pytest, "tests", *(f"--ignore={place}" for place in OF_RANKS)], check=False
-            )
+            others = subprocess.run([*pytest, "tests", *(f"--ignore={place}" for place in OF_RANKS)], check=False)
             ranks.wait()
         finally:
             ranks.kill()

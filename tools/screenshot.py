@@ -31,12 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZE = "1400,460"
 CLICK = "<script>setTimeout(() => document.querySelectorAll('#buttons button')[2].click(), 1500)</script>"
 SIZES = {"laptop": (1400, 900), "4k": (3840, 2160)}
-PICTURES = {
-    "/verdict": "verdict",
-    "/timeline": "timeline",
-    "/configurations": "configurations",
-    "/ranks": "rank-map",
-}
+PICTURES = {"/verdict": "verdict", "/timeline": "timeline", "/configurations": "configurations", "/ranks": "rank-map"}
 SETTLE_MILLISECONDS = 1500
 """For what draws itself after the page is there: answers of the what-if page, fonts, tables."""
 
@@ -44,10 +39,20 @@ SETTLE_MILLISECONDS = 1500
 def shoot(browser: str, page: Path, picture: Path) -> None:
     """Take one picture of a page."""
     subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}",
-         "--virtual-time-budget=9000", f"--screenshot={picture}", page.as_uri()],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={SIZE}",
+            "--virtual-time-budget=9000",
+            f"--screenshot={picture}",
+            page.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+    )
     print(picture)
 
 
@@ -72,26 +77,23 @@ def queries(runs: Path) -> dict[str, str]:
     entries = sorted(Catalog(runs).entries(), key=lambda e: e.label)
 
     def first(*kinds: str, having: str = "", word: str = "") -> str:
-        found = [
-            e for e in entries if e.kind in kinds and (not having or (e.path / having).is_file())
-        ]
+        found = [e for e in entries if e.kind in kinds and (not having or (e.path / having).is_file())]
         return next((e.name for e in found if word in e.label), found[0].name if found else "")
 
     measured = first("measured", word="2x2x2x1")
-    label = next((e.label for e in entries if e.name == measured), "").replace(
-        "measured", "predicted"
-    )
+    label = next((e.label for e in entries if e.name == measured), "").replace("measured", "predicted")
     pair = f"run={first('predicted', word=label or 'x')}&other={measured}"
     special = {
-        "/": pair, "/configurations": f"run={first('search')}", "/scaling": f"run={first('study')}",
-        "/ranks": f"run={first('predicted', having='ranks.parquet')}", "/whatif": f"run={first('predicted')}",
-    }  # fmt: skip
+        "/": pair,
+        "/configurations": f"run={first('search')}",
+        "/scaling": f"run={first('study')}",
+        "/ranks": f"run={first('predicted', having='ranks.parquet')}",
+        "/whatif": f"run={first('predicted')}",
+    }
     return {page.path: special.get(page.path, pair) for page in PAGES}
 
 
-def shoot_pages(
-    chromium: str, runs: Path, folder: Path, wanted: dict[str, str], *, everything: bool
-) -> None:
+def shoot_pages(chromium: str, runs: Path, folder: Path, wanted: dict[str, str], *, everything: bool) -> None:
     """Take pictures of pages of the dashboard, one per page, size and theme."""
     from playwright.sync_api import sync_playwright
 
@@ -103,7 +105,7 @@ def shoot_pages(
             for theme in ("light", "dark") if everything else ("light",):
                 context: Any = browser.new_context(
                     viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
-                )  # fmt: skip
+                )
                 page = context.new_page()
                 page.goto(address)
                 for path, name in wanted.items():
@@ -111,9 +113,7 @@ def shoot_pages(
                     page.locator("#content h1").wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(SETTLE_MILLISECONDS)
-                    picture = folder / (
-                        f"{name}-{size}-{theme}.png" if everything else f"dashboard-{name}.png"
-                    )
+                    picture = folder / (f"{name}-{size}-{theme}.png" if everything else f"dashboard-{name}.png")
                     page.screenshot(path=picture, full_page=everything and size == "laptop")
                     print(picture)
                 context.close()

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from twin.study.diagnose.watch import Watcher
 
 app = typer.Typer(
-    name="fourfold", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
-    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    name="fourfold",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="4D-parallel LLM training: simulate a step before paying for it, then train the same job.",
-)  # fmt: skip
+)
 
 BAD_INPUT = 2
 
@@ -68,10 +72,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
@@ -97,8 +98,7 @@ def machines(
 
 @app.command()
 def models(
-    name: Annotated[str | None, typer.Argument(help="Model to describe; all if absent.")] = None,
-    as_json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="Model to describe; all if absent.")] = None, as_json: Json = False
 ) -> None:
     """List the models known by name."""
     from twin import show
@@ -122,11 +122,16 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="Which file's schema.
 
 @app.command()
 def validate(
-    measurements: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Measured collectives, GEMMs or "
-                                                      "iterations to compare with; published runs if absent.")] = None,
+    measurements: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Measured collectives, GEMMs or iterations to compare with; published runs if absent.",
+        ),
+    ] = None,
     as_json: Json = False,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes to use.")] = 2,
-) -> None:  # fmt: skip
+) -> None:
     """Compare predictions with published runs, or with your own measurements."""
     from twin import show
 
@@ -148,12 +153,13 @@ def validate(
 def compare(
     predicted: Annotated[Path, typer.Argument(help="Directory that `simulate --out` wrote.")],
     measured: Annotated[Path, typer.Argument(help="Directory that `train --trace` wrote.")],
-    step: Annotated[int | None, typer.Option(help="Measured step to take apart; the one of median length if "
-                                             "absent.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Measured step to take apart; the one of median length if absent.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write one self-contained page.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a page that --html wrote before.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Say where the difference between a predicted and a measured step comes from."""
     from twin import show
     from twin.study.compare.compare import compare as held_together
@@ -172,19 +178,18 @@ def collective(
     machine: Annotated[str, typer.Option(help="Machine name or path.")],
     kind: Annotated[CollectiveName, typer.Option(help="Which collective.")],
     ranks: Annotated[int, typer.Option(min=1, help="Members of the group.")],
-    bytes_: Annotated[str, typer.Option("--bytes", help="Gathered output, scattered input or reduced buffer, "
-                                        "such as 64MiB.")],
+    bytes_: Annotated[
+        str, typer.Option("--bytes", help="Gathered output, scattered input or reduced buffer, such as 64MiB.")
+    ],
     stride: Annotated[int, typer.Option(min=1, help="Ranks between neighbours of the group.")] = 1,
     library: Annotated[str | None, typer.Option(help="Collective library; the machine's default if absent.")] = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Say how long one collective takes, alone and with all its sister groups at work."""
     from twin import show
     from twin.study.single import collective_answer
 
-    show.answer(
-        collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json
-    )
+    show.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
 
 
 @app.command()
@@ -193,11 +198,12 @@ def gemm(
     m: Annotated[int, typer.Option(min=1, max=10**9)],
     n: Annotated[int, typer.Option(min=1, max=10**9)],
     k: Annotated[int, typer.Option(min=1, max=10**9)],
-    mode: Annotated[ModeName, typer.Option(help="Operand layout: TN forward, NN input gradient, "
-                                           "NT weight gradient.")] = ModeName.tn,
+    mode: Annotated[
+        ModeName, typer.Option(help="Operand layout: TN forward, NN input gradient, NT weight gradient.")
+    ] = ModeName.tn,
     tuned: Annotated[bool, typer.Option("--tuned/--untuned", help="Pick the fastest mode.")] = True,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Say how long one matrix product C[m, n] = A[m, k] · B[k, n] takes on a machine's device."""
     from twin import show
     from twin.study.single import gemm_answer
@@ -244,9 +250,7 @@ def application() -> typer.Typer:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; the entry point of the `fourfold` script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="replace"
-        )  # a terminal that knows no "×" is no reason to fail
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no "×" is no reason to fail
     try:
         return application()(args=arguments)
     except DescriptionError as error:

@@ -15,25 +15,35 @@ SYMBOLS = ("circle", "diamond-open")
 MOST_BARS = 12
 
 
-def bandwidth(
-    found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping[str, Any]]
-) -> go.Figure:
+def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Points for what runs reached, lines for what the library is modelled to reach; log-log."""
     figure = go.Figure()
     for curve in curves:
-        figure.add_trace(go.Scatter(
-            x=curve["bytes"], y=[v / 1e9 for v in curve["bus"]], mode="lines",
-            line={"color": KINDS[curve["axis"]], "width": 1.5},
-            name=f"model: {curve['kind']}, {curve['axis']}", text=curve["algorithm"],
-            hovertemplate="%{x:.3s}B  %{y:.3g} GB/s<br>%{text}<extra></extra>"))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=curve["bytes"],
+                y=[v / 1e9 for v in curve["bus"]],
+                mode="lines",
+                line={"color": KINDS[curve["axis"]], "width": 1.5},
+                name=f"model: {curve['kind']}, {curve['axis']}",
+                text=curve["algorithm"],
+                hovertemplate="%{x:.3s}B  %{y:.3g} GB/s<br>%{text}<extra></extra>",
+            )
+        )
     for (label, one), symbol in zip(found, SYMBOLS, strict=False):
         for axis in dict.fromkeys(row.axis for row in one.rows):
             rows = [row for row in one.rows if row.axis == axis and row.transfer_ns > 0]
-            figure.add_trace(go.Scatter(
-                x=[row.bytes for row in rows], y=[row.bus_bytes_per_second / 1e9 for row in rows], mode="markers",
-                marker={"color": KINDS.get(axis, GREY), "symbol": symbol, "size": 9}, name=escape(f"{label}, {axis}"),
-                text=[escape(f"{row.name}, {row.members} members") for row in rows],
-                hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3g} GB/s<extra></extra>"))  # fmt: skip
+            figure.add_trace(
+                go.Scatter(
+                    x=[row.bytes for row in rows],
+                    y=[row.bus_bytes_per_second / 1e9 for row in rows],
+                    mode="markers",
+                    marker={"color": KINDS.get(axis, GREY), "symbol": symbol, "size": 9},
+                    name=escape(f"{label}, {axis}"),
+                    text=[escape(f"{row.name}, {row.members} members") for row in rows],
+                    hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3g} GB/s<extra></extra>",
+                )
+            )
     figure.update_xaxes(type="log", title="bytes", exponentformat="SI")
     figure.update_yaxes(type="log", title="bus bandwidth, GB/s", dtick=1, exponentformat="power")
     return finished(figure, legend={"font": {"size": 11}})
@@ -42,19 +52,25 @@ def bandwidth(
 def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
     """Seconds of a rank and step that collectives take, by name: transfer, and waiting for the last member."""
     figure = go.Figure()
-    largest = {
-        row.name: row.total_transfer_ns + row.total_skew_ns for _, one in found for row in one.rows
-    }
+    largest = {row.name: row.total_transfer_ns + row.total_skew_ns for _, one in found for row in one.rows}
     names = sorted(largest, key=lambda name: -largest[name])[:MOST_BARS]
     for number, (label, one) in enumerate(found):
         share = 1e9 * max(one.ranks * one.steps, 1)
         for what, pattern in (("transfer", ""), ("skew", "/")):
-            totals = {name: sum(getattr(row, f"total_{what}_ns") for row in one.rows if row.name == name) / share
-                      for name in names}  # fmt: skip
-            figure.add_trace(go.Bar(
-                y=[escape(name) for name in names], x=list(totals.values()), orientation="h",
-                name=escape(f"{label}: {what}"), offsetgroup=number,
-                marker={"color": ("#0072B2", "#D55E00")[number % 2], "pattern": {"shape": pattern}}))  # fmt: skip
+            totals = {
+                name: sum(getattr(row, f"total_{what}_ns") for row in one.rows if row.name == name) / share
+                for name in names
+            }
+            figure.add_trace(
+                go.Bar(
+                    y=[escape(name) for name in names],
+                    x=list(totals.values()),
+                    orientation="h",
+                    name=escape(f"{label}: {what}"),
+                    offsetgroup=number,
+                    marker={"color": ("#0072B2", "#D55E00")[number % 2], "pattern": {"shape": pattern}},
+                )
+            )
     figure.update_layout(barmode="stack" if len(found) == 1 else "relative")
     figure.update_xaxes(title="seconds of a rank and step")
     figure.update_yaxes(autorange="reversed", automargin=True)

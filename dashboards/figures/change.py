@@ -21,11 +21,20 @@ def terms(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Term]:
 
     `old` and `new` are what `fourfold simulate --json` prints.
     """
-    parts = [("compute", "compute", "compute_seconds"),
-             ("slowest", "wait for the slowest device", "slowest_device_wait_seconds")]  # fmt: skip
+    parts = [
+        ("compute", "compute", "compute_seconds"),
+        ("slowest", "wait for the slowest device", "slowest_device_wait_seconds"),
+    ]
     found = [_term(name, label, old[key], new[key]) for name, label, key in parts]
-    found += [_term(f"exposed_{axis}", f"exposed {axis}", old["exposed_by_axis"].get(axis, 0.0),
-                    new["exposed_by_axis"].get(axis, 0.0)) for axis in reversed(AXES)]  # fmt: skip
+    found += [
+        _term(
+            f"exposed_{axis}",
+            f"exposed {axis}",
+            old["exposed_by_axis"].get(axis, 0.0),
+            new["exposed_by_axis"].get(axis, 0.0),
+        )
+        for axis in reversed(AXES)
+    ]
     found.append(_term("idle", "idle, peers waited for", old["idle_seconds"], new["idle_seconds"]))
     return found
 

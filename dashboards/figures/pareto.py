@@ -39,25 +39,49 @@ def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
     places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
     best = front(places)
     exposed = [100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0) for c in known]
-    figure = go.Figure([
-        _points(known, places, range(len(known)), "candidates", {
-            "color": exposed, "colorscale": SCALE, "size": 8, "line": {"width": 0.5, "color": "#555"},
-            "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14}}),
-        go.Scatter(x=[places[n][0] for n in best], y=[places[n][1] for n in best], mode="lines", name="front",
-                   line={"color": VERMILION, "width": 2}, hoverinfo="skip"),
-        _points(known, places, [n for n, c in enumerate(known) if c.model_rank and c.model_rank <= TOP],
-                f"the model's first {TOP}", {"size": 14, "symbol": "circle-open", "color": GREEN, "line_width": 2}),
-        _points(known, places, [n for n, c in enumerate(known) if c.number in chosen], "chosen",
-                {"size": 17, "symbol": "square-open", "color": ORANGE, "line": {"width": 3}}),
-    ])  # fmt: skip
+    figure = go.Figure(
+        [
+            _points(
+                known,
+                places,
+                range(len(known)),
+                "candidates",
+                {
+                    "color": exposed,
+                    "colorscale": SCALE,
+                    "size": 8,
+                    "line": {"width": 0.5, "color": "#555"},
+                    "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14},
+                },
+            ),
+            go.Scatter(
+                x=[places[n][0] for n in best],
+                y=[places[n][1] for n in best],
+                mode="lines",
+                name="front",
+                line={"color": VERMILION, "width": 2},
+                hoverinfo="skip",
+            ),
+            _points(
+                known,
+                places,
+                [n for n, c in enumerate(known) if c.model_rank and c.model_rank <= TOP],
+                f"the model's first {TOP}",
+                {"size": 14, "symbol": "circle-open", "color": GREEN, "line_width": 2},
+            ),
+            _points(
+                known,
+                places,
+                [n for n, c in enumerate(known) if c.number in chosen],
+                "chosen",
+                {"size": 17, "symbol": "square-open", "color": ORANGE, "line": {"width": 3}},
+            ),
+        ]
+    )
     capacity = max((c.capacity_bytes or 0.0 for c in known), default=0.0) / 1e9
     if capacity and capacity < FAR * max((p[1] for p in places), default=0.0):
         figure.add_hline(
-            y=capacity,
-            line_dash="dash",
-            line_color=GREY,
-            annotation_text="device",
-            annotation_position="top left",
+            y=capacity, line_dash="dash", line_color=GREY, annotation_text="device", annotation_position="top left"
         )
     low, high = min((p[0] for p in places), default=1.0), max((p[0] for p in places), default=1.0)
     figure.update_xaxes(title="step (s)", type="log" if high > 5 * low > 0 else "linear")
@@ -73,33 +97,44 @@ def _points(
     marker: dict[str, object],
 ) -> go.Scatter:
     return go.Scatter(
-        x=[places[n][0] for n in at], y=[places[n][1] for n in at], mode="markers", name=name, marker=marker,
-        customdata=[known[n].number for n in at], hoverinfo="text", hovertext=[describe(known[n]) for n in at],
-    )  # fmt: skip
+        x=[places[n][0] for n in at],
+        y=[places[n][1] for n in at],
+        mode="markers",
+        name=name,
+        marker=marker,
+        customdata=[known[n].number for n in at],
+        hoverinfo="text",
+        hovertext=[describe(known[n]) for n in at],
+    )
 
 
 def describe(candidate: Candidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
     options = candidate.options
+    recomputed = "recomputed" if options.recompute else "not recomputed"
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
     model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
-    return "<br>".join([
-        f"{candidate.name}{place}{model}",
-        f"{seconds(candidate.step_seconds or 0.0)}, {(candidate.memory_bytes or 0.0) / 1e9:.1f} GB",
-        f"{candidate.micro_sequences} sequences at a time, {'recomputed' if options.recompute else 'not recomputed'}",
-        f"{options.cache_gathered_layers} layers cached, {options.data_reduction.replace('_', ' ')}",
-    ])  # fmt: skip
+    return "<br>".join(
+        [
+            f"{candidate.name}{place}{model}",
+            f"{seconds(candidate.step_seconds or 0.0)}, {(candidate.memory_bytes or 0.0) / 1e9:.1f} GB",
+            f"{candidate.micro_sequences} sequences at a time, {recomputed}",
+            f"{options.cache_gathered_layers} layers cached, {options.data_reduction.replace('_', ' ')}",
+        ]
+    )
 
 
 Axis = tuple[str, Callable[[Candidate], float], bool]
 COORDINATES: tuple[Axis, ...] = (
-    ("data", lambda c: float(c.grid.data), True), ("z", lambda c: float(c.grid.z), True),
-    ("y", lambda c: float(c.grid.y), True), ("x", lambda c: float(c.grid.x), True),
+    ("data", lambda c: float(c.grid.data), True),
+    ("z", lambda c: float(c.grid.z), True),
+    ("y", lambda c: float(c.grid.y), True),
+    ("x", lambda c: float(c.grid.x), True),
     ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
     ("memory (GB)", lambda c: (c.memory_bytes or 0.0) / 1e9, False),
     ("exposed (%)", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False),
     ("step (s)", lambda c: c.step_seconds or 0.0, True),
-)  # fmt: skip
+)
 """Name, value, and whether it is drawn on a logarithmic scale."""
 
 
@@ -126,16 +161,30 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
             y.append(None)
             words.append("")
         if x:
-            figure.add_trace(go.Scatter(
-                x=x, y=y, mode="lines+markers", name=name, hoverinfo="text", hovertext=words, opacity=0.75,
-                line={"color": colour, "width": 1.2}, marker={"size": 4}, legendrank=number))  # fmt: skip
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    mode="lines+markers",
+                    name=name,
+                    hoverinfo="text",
+                    hovertext=words,
+                    opacity=0.75,
+                    line={"color": colour, "width": 1.2},
+                    marker={"size": 4},
+                    legendrank=number,
+                )
+            )
     for axis, (low, high) in enumerate(ends):
         for at, end in ((-0.05, low), (1.05, high)):
-            figure.add_annotation(
-                x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12}
-            )
-    figure.update_xaxes(tickvals=list(range(len(COORDINATES))), ticktext=[name for name, _, _ in COORDINATES],
-                        range=[-0.4, len(COORDINATES) - 0.6], showgrid=True, zeroline=False)  # fmt: skip
+            figure.add_annotation(x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12})
+    figure.update_xaxes(
+        tickvals=list(range(len(COORDINATES))),
+        ticktext=[name for name, _, _ in COORDINATES],
+        range=[-0.4, len(COORDINATES) - 0.6],
+        showgrid=True,
+        zeroline=False,
+    )
     figure.update_yaxes(visible=False, range=[-0.1, 1.1])
     return finished(figure, hovermode="closest", legend=LEGEND)
 
@@ -165,13 +214,29 @@ def orders(shown: Sequence[Candidate]) -> go.Figure:
         ("others", SKY, "circle", others),
         (f"the model's first {TOP}", MEASURED, "diamond", first),
     ):
-        figure.add_trace(go.Scatter(
-            x=[c.model_rank for c in of], y=[c.rank for c in of], mode="markers", name=name, hoverinfo="text",
-            hovertext=[describe(c) for c in of], marker={"color": colour, "symbol": symbol, "size": 7},
-            customdata=[c.number for c in of]))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=[c.model_rank for c in of],
+                y=[c.rank for c in of],
+                mode="markers",
+                name=name,
+                hoverinfo="text",
+                hovertext=[describe(c) for c in of],
+                marker={"color": colour, "symbol": symbol, "size": 7},
+                customdata=[c.number for c in of],
+            )
+        )
     most = max((max(c.rank or 1, c.model_rank or 1) for c in known), default=1)
-    figure.add_trace(go.Scatter(x=[1, most], y=[1, most], mode="lines", name="same place", hoverinfo="skip",
-                                line={"color": GREY, "dash": "dot"}))  # fmt: skip
+    figure.add_trace(
+        go.Scatter(
+            x=[1, most],
+            y=[1, most],
+            mode="lines",
+            name="same place",
+            hoverinfo="skip",
+            line={"color": GREY, "dash": "dot"},
+        )
+    )
     figure.update_xaxes(title="place by the published model")
     figure.update_yaxes(title="place in simulated time")
     return finished(figure, hovermode="closest", legend=LEGEND)

@@ -19,8 +19,15 @@ MOST_POINTS = 5000
 """Of more points only the longest ops are drawn; the table has all."""
 
 
-def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Sequence[str], *, unit: str = "seconds",
-           axes: tuple[str, str] = ("predicted", "measured")) -> go.Figure:  # fmt: skip
+def parity(
+    predicted: Floats,
+    measured: Floats,
+    sorts: Sequence[str],
+    names: Sequence[str],
+    *,
+    unit: str = "seconds",
+    axes: tuple[str, str] = ("predicted", "measured"),
+) -> go.Figure:
     """Scatter on log-log axes, one colour and symbol for each sort, and lines at equal and at ± 20 %."""
     figure = go.Figure()
     good = (predicted > 0) & (measured > 0)
@@ -28,17 +35,31 @@ def parity(predicted: Floats, measured: Floats, sorts: Sequence[str], names: Seq
         good &= measured >= np.sort(measured[good])[-MOST_POINTS]
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero(good & (np.array(sorts) == sort))
-        figure.add_trace(go.Scatter(
-            x=measured[at], y=predicted[at], mode="markers", name=escape(sort),
-            text=[escape(names[i]) for i in at.tolist()],
-            marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
-            hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>"))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=measured[at],
+                y=predicted[at],
+                mode="markers",
+                name=escape(sort),
+                text=[escape(names[i]) for i in at.tolist()],
+                marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
+                hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>",
+            )
+        )
     if good.any():
         both = np.concatenate([predicted[good], measured[good]])
         ends = np.array([both.min() / 1.3, both.max() * 1.3])
         for factor, dash in ((1.0, "solid"), (1.2, "dot"), (1 / 1.2, "dot")):
-            figure.add_trace(go.Scatter(x=ends, y=ends * factor, mode="lines", hoverinfo="skip", showlegend=False,
-                                        line={"color": GREY, "dash": dash, "width": 1}))  # fmt: skip
+            figure.add_trace(
+                go.Scatter(
+                    x=ends,
+                    y=ends * factor,
+                    mode="lines",
+                    hoverinfo="skip",
+                    showlegend=False,
+                    line={"color": GREY, "dash": dash, "width": 1},
+                )
+            )
     figure.update_xaxes(type="log", title=f"{axes[1]}, {unit}")
     figure.update_yaxes(type="log", title=f"{axes[0]}, {unit}")
     return finished(figure)
@@ -49,9 +70,7 @@ def _symbol(number: int) -> str:
     return SYMBOLS[(number + number // len(COLOURS)) % len(SYMBOLS)]
 
 
-def errors_by_size(
-    size: Floats, error: Floats, sorts: Sequence[str], names: Sequence[str]
-) -> go.Figure:
+def errors_by_size(size: Floats, error: Floats, sorts: Sequence[str], names: Sequence[str]) -> go.Figure:
     """Relative error against size, for each sort."""
     figure = go.Figure()
     shown = (size > 0) & ~np.isnan(error)
@@ -59,14 +78,18 @@ def errors_by_size(
         shown &= size >= np.sort(size[shown])[-MOST_POINTS]
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero((np.array(sorts) == sort) & shown)
-        figure.add_trace(go.Scatter(
-            x=size[at], y=100 * error[at], mode="markers", name=escape(sort),
-            text=[escape(names[i]) for i in at.tolist()],
-            marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
-            hovertemplate="%{text}<br>%{x:.3s}<br>%{y:+.1f} %<extra></extra>"))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=size[at],
+                y=100 * error[at],
+                mode="markers",
+                name=escape(sort),
+                text=[escape(names[i]) for i in at.tolist()],
+                marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
+                hovertemplate="%{text}<br>%{x:.3s}<br>%{y:+.1f} %<extra></extra>",
+            )
+        )
     figure.add_hline(y=0, line_color=GREY)
-    figure.update_xaxes(
-        type="log", title="flops of compute, bytes of collectives", exponentformat="SI"
-    )
+    figure.update_xaxes(type="log", title="flops of compute, bytes of collectives", exponentformat="SI")
     figure.update_yaxes(title="predicted over measured, less one, %")
     return finished(figure)

@@ -23,29 +23,32 @@ def rank_map(values: Floats, grid: Grid, label: str, culprits: Sequence[int] = (
     """
     rows, columns = grid.data * grid.z, grid.y * grid.x
     ranks = np.arange(grid.ranks).reshape(rows, columns)
-    where = (
-        [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MOST_NAMED else None
-    )
+    where = [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MOST_NAMED else None
     figure = go.Figure(
         go.Heatmap(
-            z=values.reshape(rows, columns), customdata=ranks, colorscale="Cividis", colorbar={"title": label},
-            text=where, hovertemplate="%{text}<br>%{z:.5g}<extra></extra>" if where else
-            "rank %{customdata}<br>%{z:.5g}<extra></extra>",
+            z=values.reshape(rows, columns),
+            customdata=ranks,
+            colorscale="Cividis",
+            colorbar={"title": label},
+            text=where,
+            hovertemplate="%{text}<br>%{z:.5g}<extra></extra>"
+            if where
+            else "rank %{customdata}<br>%{z:.5g}<extra></extra>",
         )
-    )  # fmt: skip
+    )
     if culprits:
         row, column = np.divmod(np.array(culprits), columns)
         figure.add_scatter(
-            x=column, y=row, mode="markers", name="named by the diagnosis", customdata=list(culprits),
+            x=column,
+            y=row,
+            mode="markers",
+            name="named by the diagnosis",
+            customdata=list(culprits),
             marker={"symbol": "x-thin", "size": 16, "line": {"width": 3, "color": "#D55E00"}},
             hovertemplate="rank %{customdata} is named by the diagnosis<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_xaxes(title=f"y × x ({grid.y} × {grid.x}), x fastest", dtick=_tick(columns))
-    figure.update_yaxes(
-        title=f"data × z ({grid.data} × {grid.z}), z fastest",
-        autorange="reversed",
-        dtick=_tick(rows),
-    )
+    figure.update_yaxes(title=f"data × z ({grid.data} × {grid.z}), z fastest", autorange="reversed", dtick=_tick(rows))
     return finished(figure)
 
 
@@ -55,9 +58,7 @@ def _tick(count: int) -> int | None:
 
 
 def _place(grid: Grid, rank: int) -> str:
-    return f"rank {rank}: " + ", ".join(
-        f"{axis} {at}" for axis, at in grid.coordinates(rank).items()
-    )
+    return f"rank {rank}: " + ", ".join(f"{axis} {at}" for axis, at in grid.coordinates(rank).items())
 
 
 def spread(values: Floats, label: str) -> go.Figure:

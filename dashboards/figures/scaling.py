@@ -12,8 +12,12 @@ from dashboards.studies import Opened
 from twin.description.problems import fail
 from twin.study.studies.figures import Picture, pictures
 
-PARTS = {"compute": KINDS["compute"], "wait for the slowest device": SKY, "idle, peers waited for": GREY,
-         **{f"exposed {axis}": KINDS[axis] for axis in ("x", "y", "z", "data")}}  # fmt: skip
+PARTS = {
+    "compute": KINDS["compute"],
+    "wait for the slowest device": SKY,
+    "idle, peers waited for": GREY,
+    **{f"exposed {axis}": KINDS[axis] for axis in ("x", "y", "z", "data")},
+}
 PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
 """So that parts are told apart without colour too."""
 MOST_DRAWN = 4000
@@ -28,9 +32,7 @@ def drawn(opened: Opened) -> list[tuple[str, str, go.Figure]]:
         found = pictures(opened.study, opened.rows[:MOST_DRAWN], opened.effects)
         return [(p.title, p.note, figure_of(p)) for p in found]
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        raise fail(
-            "points.parquet", f"does not hold what its study asks for: {str(error)[:200]}"
-        ) from None
+        raise fail("points.parquet", f"does not hold what its study asks for: {str(error)[:200]}") from None
 
 
 def figure_of(picture: Picture) -> go.Figure:
@@ -41,11 +43,7 @@ def figure_of(picture: Picture) -> go.Figure:
         traces.append(_recoloured(trace))
     layout = {k: v for k, v in picture.layout.items() if k != "height"}
     figure = go.Figure(traces)
-    finished(
-        figure,
-        hovermode="closest",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-    )
+    finished(figure, hovermode="closest", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(**layout)
     figure.update_layout(xaxis={"automargin": True}, yaxis={"automargin": True})
     return figure
@@ -61,10 +59,16 @@ def band(trace: dict[str, Any]) -> dict[str, Any]:
     colour = trace["line"]["color"]
     red, green, blue = (int(colour[n : n + 2], 16) for n in (1, 3, 5))
     return {
-        "type": "scatter", "x": [*along, *along[::-1]], "y": [*above, *below[::-1]], "fill": "toself", "mode": "lines",
-        "line": {"width": 0}, "fillcolor": f"rgba({red},{green},{blue},0.25)", "hoverinfo": "skip",
+        "type": "scatter",
+        "x": [*along, *along[::-1]],
+        "y": [*above, *below[::-1]],
+        "fill": "toself",
+        "mode": "lines",
+        "line": {"width": 0},
+        "fillcolor": f"rgba({red},{green},{blue},0.25)",
+        "hoverinfo": "skip",
         "name": f"{trace['name']}, p10 to p90",
-    }  # fmt: skip
+    }
 
 
 def _recoloured(trace: dict[str, Any]) -> dict[str, Any]:

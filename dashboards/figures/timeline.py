@@ -15,8 +15,14 @@ from dashboards.timeline.view import Lanes, Pair, View
 MOST_BARS = 3000
 COLUMNS = 1400
 LANE_PIXELS, MOST_PIXELS = 20, 1200
-WORDS = {"compute": "compute", "x": "collective, x", "y": "collective, y", "z": "collective, z",
-         "data": "collective, data", "wait": "wait"}  # fmt: skip
+WORDS = {
+    "compute": "compute",
+    "x": "collective, x",
+    "y": "collective, y",
+    "z": "collective, z",
+    "data": "collective, data",
+    "wait": "wait",
+}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
 COLOURS = [KINDS[name] for name in CATEGORIES]
@@ -38,8 +44,9 @@ def whole_window(shown: Lanes) -> tuple[float, float]:
     return low - room, high + room
 
 
-def timeline(pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View,
-             window: tuple[float, float] | None) -> tuple[go.Figure, str]:  # fmt: skip
+def timeline(
+    pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View, window: tuple[float, float] | None
+) -> tuple[go.Figure, str]:
     """Draw what lies in a window of seconds, and say in a sentence what it is.
 
     Bars carry the place of their event in `shown` as customdata.
@@ -56,25 +63,32 @@ def timeline(pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View,
     figure = go.Figure(traces)
     figure.update_xaxes(title="seconds", range=[low, high])
     figure.update_yaxes(
-        tickvals=list(range(len(shown.names))), ticktext=list(shown.names), range=[len(shown.names) - 0.5, -0.5],
-        fixedrange=True, automargin=True, showgrid=False, zeroline=False,
+        tickvals=list(range(len(shown.names))),
+        ticktext=list(shown.names),
+        range=[len(shown.names) - 0.5, -0.5],
+        fixedrange=True,
+        automargin=True,
+        showgrid=False,
+        zeroline=False,
         tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},
-    )  # fmt: skip
+    )
     if len(shown.names) > MOST_PIXELS // 8:
-        figure.update_yaxes(
-            tickvals=list(range(0, len(shown.names), 8)), ticktext=list(shown.names[::8])
-        )
-    finished(figure, barmode="overlay", bargap=0, dragmode="zoom", uirevision="timeline", hovermode="closest",
-             legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})  # fmt: skip
+        figure.update_yaxes(tickvals=list(range(0, len(shown.names), 8)), ticktext=list(shown.names[::8]))
+    finished(
+        figure,
+        barmode="overlay",
+        bargap=0,
+        dragmode="zoom",
+        uirevision="timeline",
+        hovermode="closest",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    )
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
 def _legend() -> list[go.Bar]:
     """Empty bars, for the legend of a picture."""
-    return [
-        go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=KINDS[name])
-        for name in CATEGORIES
-    ]
+    return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=KINDS[name]) for name in CATEGORIES]
 
 
 def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go.Heatmap:
@@ -92,30 +106,35 @@ def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(share > 0.05, sums / share, np.nan)
         return go.Heatmap(
-            z=mean.astype(np.float32), x=centres, y=np.arange(lanes), colorscale=DIVERGING,
-            zmin=-CHANGE_LIMIT, zmax=CHANGE_LIMIT,
-            colorbar=_colour_bar(), hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
-        )  # fmt: skip
+            z=mean.astype(np.float32),
+            x=centres,
+            y=np.arange(lanes),
+            colorscale=DIVERGING,
+            zmin=-CHANGE_LIMIT,
+            zmax=CHANGE_LIMIT,
+            colorbar=_colour_bar(),
+            hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
+        )
     kinds = len(CATEGORIES)
-    shares = coverage(
-        shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS)
-    )
+    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS))
     # single bytes, for a picture of many lanes is large: -1 is nothing, and clear
     numbers = np.nan_to_num(dominant(shares), nan=-1.0).astype(np.int8)
     shades = ["rgba(0,0,0,0)", *COLOURS]
     return go.Heatmap(
-        z=numbers, x=centres, y=np.arange(lanes), zmin=-1.5, zmax=kinds - 0.5, showscale=False, hoverongaps=False,
+        z=numbers,
+        x=centres,
+        y=np.arange(lanes),
+        zmin=-1.5,
+        zmax=kinds - 0.5,
+        showscale=False,
+        hoverongaps=False,
         colorscale=[[(i + j) / len(shades), shade] for i, shade in enumerate(shades) for j in (0, 1)],
         hovertemplate="%{x:.5g} s<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _colour_bar() -> dict[str, object]:
-    return {
-        "title": "measured over<br>predicted",
-        "tickvals": [-2, -1, 0, 1, 2],
-        "ticktext": ["¼", "½", "1", "2", "4"],
-    }
+    return {"title": "measured over<br>predicted", "tickvals": [-2, -1, 0, 1, 2], "ticktext": ["¼", "½", "1", "2", "4"]}
 
 
 def _bars(
@@ -125,9 +144,13 @@ def _bars(
         change = np.clip(shown.change[at], -CHANGE_LIMIT, CHANGE_LIMIT)
         known = ~np.isnan(change)
         marker = {
-            "color": change[known], "colorscale": DIVERGING, "cmin": -CHANGE_LIMIT, "cmax": CHANGE_LIMIT,
-            "colorbar": _colour_bar(), "line": {"width": 0.5, "color": "#666"},
-        }  # fmt: skip
+            "color": change[known],
+            "colorscale": DIVERGING,
+            "cmin": -CHANGE_LIMIT,
+            "cmax": CHANGE_LIMIT,
+            "colorbar": _colour_bar(),
+            "line": {"width": 0.5, "color": "#666"},
+        }
         return [
             _trace(pair, events, shown, at[known], "paired", marker),
             _trace(pair, events, shown, at[~known], ALONE, HATCHED),
@@ -135,20 +158,15 @@ def _bars(
     traces = []
     alone = np.zeros(len(at), dtype=bool)
     if len(pair.steps) > 1:  # an op that the other run lacks is hatched
-        alone = np.isnan(shown.change[at]) & np.array([pair.partner[s][e] < 0 for s, e in zip(
-            shown.side[at].tolist(), shown.event[at].tolist(), strict=True)], dtype=bool)  # fmt: skip
+        alone = np.isnan(shown.change[at]) & np.array(
+            [pair.partner[s][e] < 0 for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
+            dtype=bool,
+        )
     for number, name in enumerate(CATEGORIES):
         of_kind = at[(shown.category[at] == number) & ~alone]
         if len(of_kind):
             traces.append(
-                _trace(
-                    pair,
-                    events,
-                    shown,
-                    of_kind,
-                    WORDS[name],
-                    {"color": KINDS[name], "line": {"width": 0}},
-                )
+                _trace(pair, events, shown, of_kind, WORDS[name], {"color": KINDS[name], "line": {"width": 0}})
             )
     lonely = at[alone & (shown.category[at] != len(CATEGORIES) - 1)]
     if len(lonely):
@@ -156,13 +174,21 @@ def _bars(
     return traces
 
 
-def _trace(pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], name: str,
-           marker: dict[str, object]) -> go.Bar:  # fmt: skip
+def _trace(
+    pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], name: str, marker: dict[str, object]
+) -> go.Bar:
     return go.Bar(
-        y=shown.lane[at], x=shown.end[at] - shown.start[at], base=shown.start[at], orientation="h", width=0.84,
-        name=name, marker=marker, customdata=at, hoverinfo="text",
+        y=shown.lane[at],
+        x=shown.end[at] - shown.start[at],
+        base=shown.start[at],
+        orientation="h",
+        width=0.84,
+        name=name,
+        marker=marker,
+        customdata=at,
+        hoverinfo="text",
         hovertext=[describe(pair, events, shown, place) for place in at.tolist()],
-    )  # fmt: skip
+    )
 
 
 def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -> str:
@@ -191,9 +217,7 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
         lines.append(f"waited {seconds(late)} for the last member")
     size, flops = float(of.bytes[row]), float(of.flops[row])
     if flops:
-        lines.append(
-            f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else "")
-        )
+        lines.append(f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else ""))
     elif size:
         lines.append(f"{size / 1e6:.4g} MB")
     return "<br>".join(lines)

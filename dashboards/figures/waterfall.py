@@ -11,8 +11,12 @@ from dashboards.parts import finished, seconds
 from twin.study.compare.compare import Term
 
 
-def waterfall(predicted_seconds: float, measured_seconds: float, terms: Sequence[Term],
-              names: tuple[str, str] = ("predicted", "measured")) -> go.Figure:  # fmt: skip
+def waterfall(
+    predicted_seconds: float,
+    measured_seconds: float,
+    terms: Sequence[Term],
+    names: tuple[str, str] = ("predicted", "measured"),
+) -> go.Figure:
     """Draw both steps as bars and each term from where the one before ended.
 
     A bar's customdata is the term's name. Bars are told apart by label and place, colours only help:
@@ -22,9 +26,7 @@ def waterfall(predicted_seconds: float, measured_seconds: float, terms: Sequence
     for term in terms:
         base.append(level)
         length.append(term.difference_seconds)
-        colour.append(
-            YELLOW if term.unexplained else MEASURED if term.difference_seconds > 0 else SKY
-        )
+        colour.append(YELLOW if term.unexplained else MEASURED if term.difference_seconds > 0 else SKY)
         level += term.difference_seconds
     labels = [names[0], *(term.label for term in terms), names[1]]
     shown = [
@@ -34,17 +36,20 @@ def waterfall(predicted_seconds: float, measured_seconds: float, terms: Sequence
     ]
     figure = go.Figure(
         go.Bar(
-            y=labels, x=[*length, measured_seconds], base=[*base, 0.0], orientation="h", text=shown,
-            textposition="outside", cliponaxis=False, marker_color=[*colour, GREY],
+            y=labels,
+            x=[*length, measured_seconds],
+            base=[*base, 0.0],
+            orientation="h",
+            text=shown,
+            textposition="outside",
+            cliponaxis=False,
+            marker_color=[*colour, GREY],
             customdata=["predicted", *(term.name for term in terms), "measured"],
-            hovertext=[f"{label}: {words}" for label, words in zip(labels, shown, strict=True)], hoverinfo="text",
+            hovertext=[f"{label}: {words}" for label, words in zip(labels, shown, strict=True)],
+            hoverinfo="text",
         )
-    )  # fmt: skip
-    edges = [
-        predicted_seconds,
-        measured_seconds,
-        *(b + n for b, n in zip(base, length, strict=True)),
-    ]
+    )
+    edges = [predicted_seconds, measured_seconds, *(b + n for b, n in zip(base, length, strict=True))]
     low, high = min(edges), max(edges)
     room = 0.15 * (high - low or high or 1.0)
     figure.update_xaxes(title="seconds", range=[max(0.0, low - room), high + room])

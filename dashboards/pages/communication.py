@@ -25,24 +25,29 @@ def shown(context: Context, query: Query) -> Component:
     entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
     found = [_collectives(context, entry) for entry in entries]
     labels = [f"{entry.label} ({entry.kind})" for entry in entries]
-    rows = [
-        row
-        for entry, label, one in zip(entries, labels, found, strict=True)
-        for row in _rows(label, entry, one)
-    ]
+    rows = [row for entry, label, one in zip(entries, labels, found, strict=True) for row in _rows(label, entry, one)]
     total = "; ".join(_total(label, one) for label, one in zip(labels, found, strict=True))
     curve = predicted_curve(entries[0]) if entries else []
     figure = bandwidth(list(zip(labels, found, strict=True)), curve)
-    return html.Div([
-        card("Bus bandwidth against size",
-             "One point for each kind of collective: the median transfer. The lines are what the machine's library "
-             "is modelled to reach alone on this placement.",
-             with_table(graph("bandwidth", figure, label="Bus bandwidth against size of collectives", height=460),
-                        table("bandwidth-table", rows, height=420))),
-        card("Transfer and arrival skew", total + ".",
-             graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=360)),
-        _links(entries),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            card(
+                "Bus bandwidth against size",
+                "One point for each kind of collective: the median transfer. The lines are what the machine's library "
+                "is modelled to reach alone on this placement.",
+                with_table(
+                    graph("bandwidth", figure, label="Bus bandwidth against size of collectives", height=460),
+                    table("bandwidth-table", rows, height=420),
+                ),
+            ),
+            card(
+                "Transfer and arrival skew",
+                total + ".",
+                graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=360),
+            ),
+            _links(entries),
+        ]
+    )
 
 
 def _collectives(context: Context, entry: Entry) -> Collectives:
@@ -55,12 +60,21 @@ def _collectives(context: Context, entry: Entry) -> Collectives:
 def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
     del entry
     return [
-        {"run": label, "collective": one.name, "axis": one.axis, "members": one.members, "stream": one.stream,
-         "MB": round(one.bytes / 1e6, 4), "times a rank and step": round(one.count, 2),
-         "transfer, median (ms)": _ms(one.transfer_ns), "transfer, 90 % (ms)": _ms(one.transfer_p90_ns),
-         "skew, median (ms)": _ms(one.skew_ns), "bus bandwidth (GB/s)": round(one.bus_bytes_per_second / 1e9, 3)}
+        {
+            "run": label,
+            "collective": one.name,
+            "axis": one.axis,
+            "members": one.members,
+            "stream": one.stream,
+            "MB": round(one.bytes / 1e6, 4),
+            "times a rank and step": round(one.count, 2),
+            "transfer, median (ms)": _ms(one.transfer_ns),
+            "transfer, 90 % (ms)": _ms(one.transfer_p90_ns),
+            "skew, median (ms)": _ms(one.skew_ns),
+            "bus bandwidth (GB/s)": round(one.bus_bytes_per_second / 1e9, 3),
+        }
         for one in found.rows
-    ]  # fmt: skip
+    ]
 
 
 def _ms(nanoseconds: float) -> float:
@@ -83,8 +97,7 @@ def _links(entries: Sequence[Entry]) -> Component:
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
     return (
-        f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last "
-        "members come"
+        f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last members come"
     )
 
 

@@ -9,25 +9,9 @@ import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.candidate_rows import (
-    able,
-    comparison,
-    model_rows,
-    model_top,
-    refused_row,
-    row,
-    unable,
-)
+from dashboards.candidate_rows import able, comparison, model_rows, model_top, refused_row, row, unable
 from dashboards.candidates import Candidate, candidates_of, job_text
-from dashboards.figures.pareto import (
-    MOST_LINES,
-    MOST_POINTS,
-    TOP,
-    drawable,
-    orders,
-    parallel,
-    pareto,
-)
+from dashboards.figures.pareto import MOST_LINES, MOST_POINTS, TOP, drawable, orders, parallel, pareto
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
@@ -44,10 +28,7 @@ MOST_CHOICES = 200
 def opened(context: Context, query: Query) -> tuple[Candidate, ...]:
     """Read the search that an address names. Raises DescriptionError."""
     if "run" not in query:
-        raise fail(
-            "run",
-            "choose a search on the page Runs first; `fourfold search JOB --out DIR` writes one",
-        )
+        raise fail("run", "choose a search on the page Runs first; `fourfold search JOB --out DIR` writes one")
     return candidates_of(context.catalog, context.catalog.entry(query["run"]))
 
 
@@ -59,11 +40,7 @@ def value_of(candidate: Candidate, key: str) -> str:
         return str(candidate.ranks)
     if key == "fits":
         return "yes" if candidate.feasible else candidate.hindrance
-    return (
-        ("on" if candidate.options.recompute else "off")
-        if key == "recompute"
-        else candidate.options.data_reduction
-    )
+    return ("on" if candidate.options.recompute else "off") if key == "recompute" else candidate.options.data_reduction
 
 
 def filtered(found: Sequence[Candidate], query: Query) -> list[Candidate]:
@@ -88,8 +65,10 @@ def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     if not drawn:
         return f"{words}."
     best = drawn[0]
-    return (f"{words}. Fastest: {best.name} (data × z × y × x), {seconds(best.step_seconds or 0.0)}, "
-            f"{(best.memory_bytes or 0.0) / 1e9:.1f} GB.")  # fmt: skip
+    return (
+        f"{words}. Fastest: {best.name} (data × z × y × x), {seconds(best.step_seconds or 0.0)}, "
+        f"{(best.memory_bytes or 0.0) / 1e9:.1f} GB."
+    )
 
 
 def model_summary(kept: Sequence[Candidate]) -> str:
@@ -98,9 +77,7 @@ def model_summary(kept: Sequence[Candidate]) -> str:
     if not top:
         return "No candidate of the published communication model's first ten is shown."
     places = ", ".join(f"{c.rank:,}" if c.rank else "–" for c in top)
-    return (
-        f"The published communication model's first {TOP} lie at places {places} in simulated time."
-    )
+    return f"The published communication model's first {TOP} lie at places {places} in simulated time."
 
 
 def figures(kept: Sequence[Candidate], chosen: Sequence[Candidate]) -> tuple[Any, Any, Any]:
@@ -114,57 +91,94 @@ def shown(context: Context, query: Query) -> Component:
     kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
     first, second, third = figures(kept, chosen)
     columns: list[dict[str, Any]] = [
-        {"field": name, "headerName": name, "minWidth": 150 if "×" in name else 110}
-        for name in row(found[0])
+        {"field": name, "headerName": name, "minWidth": 150 if "×" in name else 110} for name in row(found[0])
     ]
     columns[0] |= {"hide": True}
     words = summary_of(found, kept)
-    return html.Div([
-        card("Step time against memory", html.Span(words, id="configurations-words", role="status"),
-             dmc.Group([_choice(found, query, key) for key in FILTERS],
-                       mb="xs", align="end"),
-             with_table(graph(PARETO, first, label="Step time against memory of all candidates", height=480),
-                        table(TABLE, able(kept), columns, height=480, getRowId="params.data.id",
-                              selectedRows={"ids": [str(c.number) for c in chosen]},
-                              dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": True,
-                                                                "enableSelectionWithoutKeys": True}})),
-             dmc.Text("The line is the front: no candidate is both faster and smaller. Click points, or choose rows "
-                      "of the table, to compare two.", size="sm")),
-        html.Div(comparison(chosen), id="configurations-pair", role="status"),
-        dcc.Input(id=state("pair"), type="hidden", value=query.get("pair", "")),
-        dcc.Download(id="configurations-file"),
-        html.Div(id="configurations-problem", role="alert"),
-        card("All options at once", f"The {MOST_LINES} fastest at most: one line each through all of its choices, "
-             "coloured by its quarter in time; every axis from its least value below to its largest above.",
-             with_table(graph(PARALLEL, second, label="Options of the fastest candidates, a line each", height=440),
-                        dmc.Text("The same candidates are the rows of the table above.", size="sm"))),
-        card("The published model's order", html.Span(model_summary(kept), id="configurations-model"),
-             with_table(graph(ORDERS, third, label="Place by the published model against place in simulated time"),
-                        table("model-top", model_rows(kept)))),
-        card("What cannot run", html.Span(_refused_words(kept), id="configurations-refused"),
-             table(REFUSED, unable(kept), [
-                 {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
-                 for name in refused_row(found[0])])),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            card(
+                "Step time against memory",
+                html.Span(words, id="configurations-words", role="status"),
+                dmc.Group([_choice(found, query, key) for key in FILTERS], mb="xs", align="end"),
+                with_table(
+                    graph(PARETO, first, label="Step time against memory of all candidates", height=480),
+                    table(
+                        TABLE,
+                        able(kept),
+                        columns,
+                        height=480,
+                        getRowId="params.data.id",
+                        selectedRows={"ids": [str(c.number) for c in chosen]},
+                        dashGridOptions={
+                            "rowSelection": {
+                                "mode": "multiRow",
+                                "enableClickSelection": True,
+                                "enableSelectionWithoutKeys": True,
+                            }
+                        },
+                    ),
+                ),
+                dmc.Text(
+                    "The line is the front: no candidate is both faster and smaller. Click points, or choose rows "
+                    "of the table, to compare two.",
+                    size="sm",
+                ),
+            ),
+            html.Div(comparison(chosen), id="configurations-pair", role="status"),
+            dcc.Input(id=state("pair"), type="hidden", value=query.get("pair", "")),
+            dcc.Download(id="configurations-file"),
+            html.Div(id="configurations-problem", role="alert"),
+            card(
+                "All options at once",
+                f"The {MOST_LINES} fastest at most: one line each through all of its choices, "
+                "coloured by its quarter in time; every axis from its least value below to its largest above.",
+                with_table(
+                    graph(PARALLEL, second, label="Options of the fastest candidates, a line each", height=440),
+                    dmc.Text("The same candidates are the rows of the table above.", size="sm"),
+                ),
+            ),
+            card(
+                "The published model's order",
+                html.Span(model_summary(kept), id="configurations-model"),
+                with_table(
+                    graph(ORDERS, third, label="Place by the published model against place in simulated time"),
+                    table("model-top", model_rows(kept)),
+                ),
+            ),
+            card(
+                "What cannot run",
+                html.Span(_refused_words(kept), id="configurations-refused"),
+                table(
+                    REFUSED,
+                    unable(kept),
+                    [
+                        {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
+                        for name in refused_row(found[0])
+                    ],
+                ),
+            ),
+        ]
+    )
 
 
 def _refused_words(kept: Sequence[Candidate]) -> str:
     rows = [c for c in kept if not c.feasible]
-    counts = [f"{sum(c.hindrance == kind for c in rows):,} for {words}" for kind, words in HINDRANCES.items()
-              if any(c.hindrance == kind for c in rows)]  # fmt: skip
-    return (
-        f"{len(rows):,} candidates cannot run: {', '.join(counts)}."
-        if rows
-        else "All of them can run."
-    )
+    counts = [
+        f"{sum(c.hindrance == kind for c in rows):,} for {words}"
+        for kind, words in HINDRANCES.items()
+        if any(c.hindrance == kind for c in rows)
+    ]
+    return f"{len(rows):,} candidates cannot run: {', '.join(counts)}." if rows else "All of them can run."
 
 
 def _choice(found: Sequence[Candidate], query: Query, key: str) -> Component:
     values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MOST_CHOICES]
     given = [word for word in query.get(key, "").split(",") if word in values]
     hidden = {"style": {"display": "none"}} if len(values) < 2 else {}
-    return dmc.MultiSelect(id=state(key), label=key, data=values, value=given, w=150, clearable=True, placeholder="all",
-                           **hidden)  # fmt: skip
+    return dmc.MultiSelect(
+        id=state(key), label=key, data=values, value=given, w=150, clearable=True, placeholder="all", **hidden
+    )
 
 
 def asked(values: Sequence[Any], search: Any) -> dict[str, str]:
@@ -188,13 +202,20 @@ def register(app: Dash, context: Context) -> None:
     """Filters, choosing, and the job file."""
 
     @app.callback(
-        Output(PARETO, "figure"), Output(PARALLEL, "figure"), Output(ORDERS, "figure"), Output(TABLE, "rowData"),
-        Output(REFUSED, "rowData"), Output("configurations-words", "children"),
-        Output("configurations-model", "children"), Output("configurations-refused", "children"),
-        Output("configurations-pair", "children"), Output("configurations-problem", "children"),
-        *(Input(state(key), "value") for key in (*FILTERS, "pair")), State("address", "search"),
+        Output(PARETO, "figure"),
+        Output(PARALLEL, "figure"),
+        Output(ORDERS, "figure"),
+        Output(TABLE, "rowData"),
+        Output(REFUSED, "rowData"),
+        Output("configurations-words", "children"),
+        Output("configurations-model", "children"),
+        Output("configurations-refused", "children"),
+        Output("configurations-pair", "children"),
+        Output("configurations-problem", "children"),
+        *(Input(state(key), "value") for key in (*FILTERS, "pair")),
+        State("address", "search"),
         prevent_initial_call=True,
-    )  # fmt: skip
+    )
     def narrow(*given: Any) -> Any:
         *values, search = given
         query = asked(values, search)
@@ -203,14 +224,26 @@ def register(app: Dash, context: Context) -> None:
         except DescriptionError as error:
             return *(no_update,) * 9, str(error)
         kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
-        return (*figures(kept, chosen), able(kept), unable(kept), summary_of(found, kept), model_summary(kept),
-                _refused_words(kept), comparison(chosen), "")  # fmt: skip
+        return (
+            *figures(kept, chosen),
+            able(kept),
+            unable(kept),
+            summary_of(found, kept),
+            model_summary(kept),
+            _refused_words(kept),
+            comparison(chosen),
+            "",
+        )
 
     @app.callback(
-        Output(state("pair"), "value"), Output(TABLE, "selectedRows"), Input(TABLE, "selectedRows"),
-        Input(PARETO, "clickData"), *(State(state(key), "value") for key in (*FILTERS, "pair")),
-        State("address", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output(state("pair"), "value"),
+        Output(TABLE, "selectedRows"),
+        Input(TABLE, "selectedRows"),
+        Input(PARETO, "clickData"),
+        *(State(state(key), "value") for key in (*FILTERS, "pair")),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
     def choose(rows: Any, clicked: Any, *given: Any) -> Any:
         *values, search = given
         query = asked(values, search)
@@ -228,22 +261,21 @@ def register(app: Dash, context: Context) -> None:
         else:
             if not isinstance(rows, list):
                 return no_update, no_update
-            there = [
-                int(r["id"]) for r in rows if isinstance(r, dict) and str(r.get("id")).isdecimal()
-            ]
+            there = [int(r["id"]) for r in rows if isinstance(r, dict) and str(r.get("id")).isdecimal()]
             seen = {c.number for c in filtered(found, query)}
             there += [n for n in old if n not in seen]  # a filter hides a row and does not drop it
         new = chosen_of(old, there)
         same = sorted(new) == sorted(n for n in there if n < len(found))
-        selected = (
-            no_update if same and ctx.triggered_id == TABLE else {"ids": [str(n) for n in new]}
-        )
+        selected = no_update if same and ctx.triggered_id == TABLE else {"ids": [str(n) for n in new]}
         return ",".join(map(str, new)) if new != old else no_update, selected
 
     @app.callback(
-        Output("configurations-file", "data"), Output("configurations-problem", "children", allow_duplicate=True),
-        Input({"type": "candidate", "number": ALL}, "n_clicks"), State("address", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output("configurations-file", "data"),
+        Output("configurations-problem", "children", allow_duplicate=True),
+        Input({"type": "candidate", "number": ALL}, "n_clicks"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
     def save(clicks: Any, search: Any) -> Any:
         cause = ctx.triggered_id
         if not any(clicks or []) or not isinstance(cause, dict):

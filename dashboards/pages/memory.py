@@ -35,15 +35,31 @@ def shown(context: Context, query: Query) -> Component:
         f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}."
     )
     others = variants(jobs[0][1])
-    return html.Div([
-        card("Peak of a rank", summary,
-             with_table(graph("memory", stacked(uses), label=summary, height=200 + 60 * len(uses)),
-                        table("memory-table", [row(name, one) for name, one in uses], height=220))),
-        card("With other options", "The same job with one thing changed, by the same count.",
-             with_table(graph("memory-options", stacked(others), label="Memory with other options",
-                              height=160 + 38 * len(others)),
-                        table("memory-options-table", [row(name, one) for name, one in others]))),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            card(
+                "Peak of a rank",
+                summary,
+                with_table(
+                    graph("memory", stacked(uses), label=summary, height=200 + 60 * len(uses)),
+                    table("memory-table", [row(name, one) for name, one in uses], height=220),
+                ),
+            ),
+            card(
+                "With other options",
+                "The same job with one thing changed, by the same count.",
+                with_table(
+                    graph(
+                        "memory-options",
+                        stacked(others),
+                        label="Memory with other options",
+                        height=160 + 38 * len(others),
+                    ),
+                    table("memory-options-table", [row(name, one) for name, one in others]),
+                ),
+            ),
+        ]
+    )
 
 
 def _job(entry: Entry) -> Job:
@@ -62,40 +78,46 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
         "optimizer sharded over data": job.model_copy(update={"data_reduction": DataReduction(mode="sharded")}),
         "all gathered layers cached": job.model_copy(update={"cache_gathered_layers": job.model.layers}),
         "plain attention": job.model_copy(update={"attention": "plain"}),
-    }  # fmt: skip
+    }
     for other in (max(1, micro // 2), micro * 2):
         if other != micro:
             changed[f"{other} sequences at a time"] = with_micro_sequences(job, other)
     largest = largest_micro_sequences(job)
     if largest is not None and largest != micro:
-        changed[f"{largest} sequences at a time, the most that fit"] = with_micro_sequences(
-            job, largest
-        )
+        changed[f"{largest} sequences at a time, the most that fit"] = with_micro_sequences(job, largest)
     return [(name, memory_use(one)) for name, one in changed.items()]
 
 
 def row(label: str, use: MemoryUse) -> dict[str, Any]:
     """One job's memory in GB."""
     categories = {name: round(size / 1e9, 3) for name, size in use.by_category.items()}
-    return {"job": label, **categories, "all (GB)": round(use.per_rank_bytes / 1e9, 3),
-            "device (GB)": round(use.capacity_bytes / 1e9, 3), "fits": "yes" if use.fits else "no"}  # fmt: skip
+    return {
+        "job": label,
+        **categories,
+        "all (GB)": round(use.per_rank_bytes / 1e9, 3),
+        "device (GB)": round(use.capacity_bytes / 1e9, 3),
+        "fits": "yes" if use.fits else "no",
+    }
 
 
 def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
     """Stacked bars of categories, one per job, and a line where the device ends."""
     figure = go.Figure()
     for number, category in enumerate(uses[0][1].by_category):
-        figure.add_trace(go.Bar(
-            y=[escape(label) for label, _ in uses],
-            x=[use.by_category[category] / 1e9 for _, use in uses], orientation="h",
-            name=category, marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
-            hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>"))  # fmt: skip
+        figure.add_trace(
+            go.Bar(
+                y=[escape(label) for label, _ in uses],
+                x=[use.by_category[category] / 1e9 for _, use in uses],
+                orientation="h",
+                name=category,
+                marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
+                hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>",
+            )
+        )
     device, most = uses[0][1].capacity_bytes, max(use.per_rank_bytes for _, use in uses)
     title = "GB"
     if device < FAR * most:
-        figure.add_vline(
-            x=device / 1e9, line_dash="dash", line_color="#8c8c8c", annotation_text="device"
-        )
+        figure.add_vline(x=device / 1e9, line_dash="dash", line_color="#8c8c8c", annotation_text="device")
     else:  # bars would be slivers beside it
         title = f"GB (the device has {device / 1e9:.3g}, far to the right)"
     figure.update_xaxes(title=title)

@@ -40,25 +40,42 @@ def shown(context: Context, query: Query) -> Component:
         f"largest {known.max():.5g} on rank {int(np.nanargmax(values)):,}."
     )
     who = diagnosis_of(context.catalog, entry)
-    return html.Div([
-        diagnosis_card(who),
-        card("Every rank", summary,
-             dmc.Select(id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs",
-                        **aria("figure")),
-             with_table(graph(MAP, rank_map(values, found.grid, label, who.ranks), label=summary, height=520),
-                        table("rank-table", rows(found, list(np.argsort(-np.nan_to_num(values, nan=-1.0)))[:2000]))),
-             dmc.Text("Choose a rank to see its timeline.", size="sm")),
-        dmc.SimpleGrid([
-            card("Spread", f"How {label} is spread over ranks.",
-                 graph("spread", spread(values, label), label=f"Histogram of {label}", height=300)),
-            card("Means along the axes", "A slow host, link or replica is higher than its neighbours.",
-                 table("axis-means", axis_means(found, name), height=300)),
-        ], cols={"base": 1, "lg": 2}),
-        dcc.Location(id="rank-leads", refresh="callback-nav"),
-        dcc.Location(id="rank-again", refresh=True),
-        dcc.Store(id="rank-changed", data=entry.changed),
-        dcc.Interval(id="rank-look", interval=LOOK_MILLISECONDS, disabled=entry.kind != "watch"),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            diagnosis_card(who),
+            card(
+                "Every rank",
+                summary,
+                dmc.Select(
+                    id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs", **aria("figure")
+                ),
+                with_table(
+                    graph(MAP, rank_map(values, found.grid, label, who.ranks), label=summary, height=520),
+                    table("rank-table", rows(found, list(np.argsort(-np.nan_to_num(values, nan=-1.0)))[:2000])),
+                ),
+                dmc.Text("Choose a rank to see its timeline.", size="sm"),
+            ),
+            dmc.SimpleGrid(
+                [
+                    card(
+                        "Spread",
+                        f"How {label} is spread over ranks.",
+                        graph("spread", spread(values, label), label=f"Histogram of {label}", height=300),
+                    ),
+                    card(
+                        "Means along the axes",
+                        "A slow host, link or replica is higher than its neighbours.",
+                        table("axis-means", axis_means(found, name), height=300),
+                    ),
+                ],
+                cols={"base": 1, "lg": 2},
+            ),
+            dcc.Location(id="rank-leads", refresh="callback-nav"),
+            dcc.Location(id="rank-again", refresh=True),
+            dcc.Store(id="rank-changed", data=entry.changed),
+            dcc.Interval(id="rank-look", interval=LOOK_MILLISECONDS, disabled=entry.kind != "watch"),
+        ]
+    )
 
 
 def diagnosis_card(who: Shown) -> Component:
@@ -69,22 +86,26 @@ def diagnosis_card(who: Shown) -> Component:
     if not who.findings:
         return card("Diagnosis", "Nothing found: no rank, host, link or axis stands out.", *notes)
     alerts = [
-        dmc.Alert([dmc.Text(each.evidence, size="sm")], title=f"{each.text} ({100 * each.confidence:.1f} % sure)",
-                  color="red", variant="light", mb="xs")
+        dmc.Alert(
+            [dmc.Text(each.evidence, size="sm")],
+            title=f"{each.text} ({100 * each.confidence:.1f} % sure)",
+            color="red",
+            variant="light",
+            mb="xs",
+        )
         for each in who.findings
-    ]  # fmt: skip
+    ]
     count = len(who.findings)
-    return card("Diagnosis", f"{count} finding{'s' if count > 1 else ''}; ranks that are named are crossed.", *alerts,
-                *notes)  # fmt: skip
+    return card(
+        "Diagnosis", f"{count} finding{'s' if count > 1 else ''}; ranks that are named are crossed.", *alerts, *notes
+    )
 
 
 def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
     """Describe ranks, all figures."""
     made = []
     for rank in map(int, ranks):
-        at: dict[str, Any] = {
-            str(axis): place for axis, place in found.grid.coordinates(rank).items()
-        }
+        at: dict[str, Any] = {str(axis): place for axis, place in found.grid.coordinates(rank).items()}
         figures = {LABELS[name]: _plain(values[rank]) for name, values in found.figures.items()}
         made.append({"rank": rank, **at, **figures})
     return made
@@ -94,9 +115,7 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
     """The highest mean along each axis, and how far above the others it lies."""
     values = found.figures[name].reshape(found.grid.sizes)
     made = []
-    for number, (axis, size) in enumerate(
-        zip(("data", "z", "y", "x"), found.grid.sizes, strict=True)
-    ):
+    for number, (axis, size) in enumerate(zip(("data", "z", "y", "x"), found.grid.sizes, strict=True)):
         if size == 1:
             continue
         others = tuple(i for i in range(4) if i != number)
@@ -104,8 +123,15 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
         mean = np.nansum(values, axis=others) / np.maximum(count, 1)
         at = int(np.argmax(np.where(count > 0, mean, -np.inf)))
         middle = float(np.median(mean[count > 0]))
-        made.append({"axis": axis, "highest at": at, "mean there": _plain(mean[at]), "median of all": _plain(middle),
-                     "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None})  # fmt: skip
+        made.append(
+            {
+                "axis": axis,
+                "highest at": at,
+                "mean there": _plain(mean[at]),
+                "median of all": _plain(middle),
+                "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None,
+            }
+        )
     return made
 
 
@@ -118,9 +144,12 @@ def register(app: Dash, context: Context) -> None:
     prefix = context.settings.prefix.rstrip("/")
 
     @app.callback(
-        Output("rank-leads", "href"), Input(MAP, "clickData"), Input(state("figure"), "value"),
-        State("address", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output("rank-leads", "href"),
+        Input(MAP, "clickData"),
+        Input(state("figure"), "value"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
     def lead(clicked: Any, figure: str | None, search: str | None) -> Any:
         query = query_of(search)
         if clicked:
@@ -131,9 +160,13 @@ def register(app: Dash, context: Context) -> None:
         return no_update
 
     @app.callback(
-        Output("rank-again", "href"), Input("rank-look", "n_intervals"), State("rank-changed", "data"),
-        State("address", "search"), State("address", "pathname"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output("rank-again", "href"),
+        Input("rank-look", "n_intervals"),
+        State("rank-changed", "data"),
+        State("address", "search"),
+        State("address", "pathname"),
+        prevent_initial_call=True,
+    )
     def look(_times: int, known: float, search: str | None, path: str) -> Any:
         try:
             changed = context.catalog.entry(query_of(search).get("run", "")).changed

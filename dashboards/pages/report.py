@@ -30,8 +30,13 @@ from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError, fail
 from twin.study.compare.page import facts_of
 
-SECTIONS = {"verdict": "Verdict", "timeline": "Timeline", "communication": "Communication", "memory": "Memory",
-            "trust": "Op by op"}  # fmt: skip
+SECTIONS = {
+    "verdict": "Verdict",
+    "timeline": "Timeline",
+    "communication": "Communication",
+    "memory": "Memory",
+    "trust": "Op by op",
+}
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: 13px } td, th { padding: .15rem .7rem .15rem 0;
@@ -56,35 +61,45 @@ def shown(context: Context, query: Query) -> Component:
         f"A page about {' and '.join(names)} that needs no server and no network: about 5 MB, most of it Plotly. "
         "Print it from the browser for a PDF.",
         dmc.CheckboxGroup(
-            id=state("sections"), value=wanted, label="Sections",
+            id=state("sections"),
+            value=wanted,
+            label="Sections",
             children=dmc.Group([dmc.Checkbox(label=SECTIONS[key], value=key) for key in possible], my="xs"),
         ),
         dmc.Button("Download the report", id="report-make", mt="sm"),
         dcc.Download(id="report-file"),
         html.Div(id="report-words", role="status", **aria("Result")),
-    )  # fmt: skip
+    )
 
 
 def sections_of(context: Context, query: Query, wanted: list[str]) -> list[Section]:
     """Make the wanted sections. Raises DescriptionError if one cannot be made."""
-    makers = {"verdict": _verdict, "timeline": _timeline, "communication": _communication, "memory": _memory,
-              "trust": _trust}  # fmt: skip
+    makers = {
+        "verdict": _verdict,
+        "timeline": _timeline,
+        "communication": _communication,
+        "memory": _memory,
+        "trust": _trust,
+    }
     return [makers[key](context, query) for key in SECTIONS if key in wanted]
 
 
 def _verdict(context: Context, query: Query) -> Section:
     found = compared(context, query)
-    error = (
-        found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
+    error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
+    words = (
+        f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
+        f"{100 * error:+.1f} %. The terms add up to the difference exactly. " + " ".join(found.warnings)
     )
-    words = (f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
-             f"{100 * error:+.1f} %. The terms add up to the difference exactly. "
-             + " ".join(found.warnings))  # fmt: skip
     figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms)
     figure.update_layout(height=140 + 30 * len(found.terms))
     facts = [{"what": what, "value": value} for what, value in facts_of(found)]
-    return "Verdict", words, [figure], facts + [{"what": r["term"], "value": f"{r['difference (s)']:.6g} s"}
-                                                for r in map(term_row, found.terms)]  # fmt: skip
+    return (
+        "Verdict",
+        words,
+        [figure],
+        facts + [{"what": r["term"], "value": f"{r['difference (s)']:.6g} s"} for r in map(term_row, found.terms)],
+    )
 
 
 def _timeline(context: Context, query: Query) -> Section:
@@ -101,23 +116,21 @@ def _communication(context: Context, query: Query) -> Section:
     for key in ("run", "other"):
         if key in query:
             entry = context.catalog.entry(query[key])
-            found.append(
-                (
-                    entry.kind or "",
-                    collectives_of(events_of(context.catalog, entry), grid_of(entry)),
-                )
-            )
+            found.append((entry.kind or "", collectives_of(events_of(context.catalog, entry), grid_of(entry))))
     rows = [
-        {"run": label, "collective": r.name, "axis": r.axis, "members": r.members, "MB": f"{r.bytes / 1e6:.4g}",
-         "median transfer": seconds(r.transfer_ns / 1e9), "median skew": seconds(r.skew_ns / 1e9)}
-        for label, one in found for r in one.rows[:MOST_ROWS]
-    ]  # fmt: skip
-    return (
-        "Communication",
-        "Seconds of a rank and step that collectives take, by name.",
-        [skew(found)],
-        rows,
-    )
+        {
+            "run": label,
+            "collective": r.name,
+            "axis": r.axis,
+            "members": r.members,
+            "MB": f"{r.bytes / 1e6:.4g}",
+            "median transfer": seconds(r.transfer_ns / 1e9),
+            "median skew": seconds(r.skew_ns / 1e9),
+        }
+        for label, one in found
+        for r in one.rows[:MOST_ROWS]
+    ]
+    return ("Communication", "Seconds of a rank and step that collectives take, by name.", [skew(found)], rows)
 
 
 def _memory(context: Context, query: Query) -> Section:
@@ -136,12 +149,7 @@ def _trust(context: Context, query: Query) -> Section:
         pair.reverse()
     pairs = pairs_of(*(events_of(context.catalog, entry) for entry in pair))
     figure = parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op)
-    return (
-        "Op by op",
-        f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.",
-        [figure],
-        [],
-    )
+    return ("Op by op", f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.", [figure], [])
 
 
 def page(title: str, sections: list[Section]) -> str:
@@ -151,15 +159,15 @@ def page(title: str, sections: list[Section]) -> str:
         parts.append(f"<h2>{escape(heading)}</h2><p>{escape(words)}</p>")
         for place, figure in enumerate(figures):
             figure.update_layout(width=1060, height=max(380, figure.layout.height or 0))
-            parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"f{number}-{place}",
-                                        config=dict(CONFIG)))  # fmt: skip
+            parts.append(
+                figure.to_html(
+                    full_html=False, include_plotlyjs=False, div_id=f"f{number}-{place}", config=dict(CONFIG)
+                )
+            )
         if rows:
             head = "".join(f"<th>{escape(str(key))}</th>" for key in rows[0])
             body = "".join(
-                "<tr>"
-                + "".join(f"<td>{escape(str(value))}</td>" for value in one.values())
-                + "</tr>"
-                for one in rows
+                "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in one.values()) + "</tr>" for one in rows
             )
             parts.append(f"<table><tr>{head}</tr>{body}</table>")
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -174,9 +182,13 @@ def register(app: Dash, context: Context) -> None:
     """The button makes the file."""
 
     @app.callback(
-        Output("report-file", "data"), Output("report-words", "children"), Input("report-make", "n_clicks"),
-        State(state("sections"), "value"), State("address", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output("report-file", "data"),
+        Output("report-words", "children"),
+        Input("report-make", "n_clicks"),
+        State(state("sections"), "value"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
     def make(clicks: int | None, wanted: list[str] | None, search: str | None) -> Any:
         if not clicks:
             return no_update, no_update
@@ -187,11 +199,7 @@ def register(app: Dash, context: Context) -> None:
         except DescriptionError as error:
             return no_update, problem(str(error))
         text = page(f"Fourfold: {label}", sections)
-        return {
-            "content": text,
-            "filename": "fourfold-report.html",
-            "type": "text/html",
-        }, f"{len(sections)} sections."
+        return {"content": text, "filename": "fourfold-report.html", "type": "text/html"}, f"{len(sections)} sections."
 
 
 PAGE = Page("/report", "Report", shown, register, needs="run,other")

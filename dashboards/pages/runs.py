@@ -18,36 +18,51 @@ from twin.description.grid import AXES
 
 TABLE = "runs"
 HEADINGS = {
-    "label": "run", "kind": "kind", "model": "model", "machine": "machine", "ranks": "ranks",
-    "grid": "data × z × y × x", "step": "step", "changed": "written",
-    "differs": "differs from the first one chosen", "problem": "problem",
-}  # fmt: skip
+    "label": "run",
+    "kind": "kind",
+    "model": "model",
+    "machine": "machine",
+    "ranks": "ranks",
+    "grid": "data × z × y × x",
+    "step": "step",
+    "changed": "written",
+    "differs": "differs from the first one chosen",
+    "problem": "problem",
+}
 
 
 def shown(context: Context, query: Query) -> Component:
     """List all entries."""
     entries = context.catalog.entries()
     if not entries:
-        return card("Nothing here yet", f"No run, search or study lies under {context.catalog.root.name}.",
-                    dmc.Text("Write one with `fourfold simulate JOB --out DIR`, `fourfold train JOB --trace DIR`, "
-                             "`fourfold search JOB --out DIR` or `fourfold study FILE --out DIR`."))  # fmt: skip
-    chosen = [
-        e for name in (query.get("run"), query.get("other")) for e in entries if e.name == name
-    ]
-    columns: list[dict[str, Any]] = [
-        {"field": key, "headerName": title} for key, title in HEADINGS.items()
-    ]
+        return card(
+            "Nothing here yet",
+            f"No run, search or study lies under {context.catalog.root.name}.",
+            dmc.Text(
+                "Write one with `fourfold simulate JOB --out DIR`, `fourfold train JOB --trace DIR`, "
+                "`fourfold search JOB --out DIR` or `fourfold study FILE --out DIR`."
+            ),
+        )
+    chosen = [e for name in (query.get("run"), query.get("other")) for e in entries if e.name == name]
+    columns: list[dict[str, Any]] = [{"field": key, "headerName": title} for key, title in HEADINGS.items()]
     columns[0] |= {"pinned": "left"}
     first = chosen[0] if chosen else None
     rows = [row(entry, first, step_seconds(context.catalog, entry)) for entry in entries]
     counts = ", ".join(f"{sum(e.kind == kind for e in entries)} {kind}" for kind in get_args(Kind))
     return card(
-        "Under this directory", f"{len(entries)} entries: {counts}. Choose one, or a predicted and a measured one.",
-        table(TABLE, rows, columns, height=460, getRowId="params.data.name",
-              selectedRows={"ids": [e.name for e in chosen]},
-              dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": True}}),
+        "Under this directory",
+        f"{len(entries)} entries: {counts}. Choose one, or a predicted and a measured one.",
+        table(
+            TABLE,
+            rows,
+            columns,
+            height=460,
+            getRowId="params.data.name",
+            selectedRows={"ids": [e.name for e in chosen]},
+            dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": True}},
+        ),
         html.Div(id="chosen", role="status", style={"marginTop": "12px"}),
-    )  # fmt: skip
+    )
 
 
 def row(entry: Entry, first: Entry | None, step: float | None) -> dict[str, Any]:
@@ -56,14 +71,18 @@ def row(entry: Entry, first: Entry | None, step: float | None) -> dict[str, Any]
     job = job if isinstance(job, dict) else {}
     grid = job.get("grid")
     return {
-        "name": entry.name, "label": entry.label, "kind": entry.kind or "damaged",
-        "model": _name(job.get("model")), "machine": _name(job.get("machine")), "ranks": job.get("ranks"),
+        "name": entry.name,
+        "label": entry.label,
+        "kind": entry.kind or "damaged",
+        "model": _name(job.get("model")),
+        "machine": _name(job.get("machine")),
+        "ranks": job.get("ranks"),
         "grid": " × ".join(str(grid.get(a, "")) for a in AXES) if isinstance(grid, dict) else str(grid or ""),
         "step": "" if step is None else seconds(step),
         "changed": datetime.fromtimestamp(entry.changed, UTC).strftime("%Y-%m-%d %H:%M"),
         "differs": ", ".join(differences(first, entry)) if first is not None and first is not entry else "",
         "problem": entry.problem,
-    }  # fmt: skip
+    }
 
 
 def differences(one: Entry, other: Entry, most: int = 8) -> list[str]:
@@ -111,22 +130,18 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
     predicted = [e for e in runs if e.kind == "predicted"]
     measured = [e for e in runs if e.kind == "measured"]
     if len(runs) == 2:
-        first, second = (
-            (predicted[0], measured[0]) if predicted and measured else (runs[0], runs[1])
-        )
+        first, second = (predicted[0], measured[0]) if predicted and measured else (runs[0], runs[1])
         both = {"run": first.name, "other": second.name}
         found += [("Verdict", "/verdict", both), ("Timeline of both", "/timeline", both)]
     elif runs:
-        found += [("Timeline", "/timeline", {"run": runs[0].name}),
-                  ("Rank map", "/ranks", {"run": runs[0].name}),
-                  ("Communication", "/communication", {"run": runs[0].name}),
-                  ("Memory", "/memory", {"run": runs[0].name}),
-                  ("What if", "/whatif", {"run": runs[0].name})]  # fmt: skip
-    found += [
-        ("Configurations", "/configurations", {"run": e.name})
-        for e in entries
-        if e.kind == "search"
-    ]
+        found += [
+            ("Timeline", "/timeline", {"run": runs[0].name}),
+            ("Rank map", "/ranks", {"run": runs[0].name}),
+            ("Communication", "/communication", {"run": runs[0].name}),
+            ("Memory", "/memory", {"run": runs[0].name}),
+            ("What if", "/whatif", {"run": runs[0].name}),
+        ]
+    found += [("Configurations", "/configurations", {"run": e.name}) for e in entries if e.kind == "search"]
     found += [("Rank map", "/ranks", {"run": e.name}) for e in entries if e.kind == "watch"]
     found += [("Scaling", "/scaling", {"run": e.name}) for e in entries if e.kind == "study"]
     return found

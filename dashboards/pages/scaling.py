@@ -17,17 +17,18 @@ from twin.description.problems import fail
 from twin.study.studies.table import EFFECT_TITLES, effect_cells
 
 DAY = 86400.0
-TARGET = {"target_seconds": ("days", DAY, 2), "target_gpu_hours": ("GPU hours", 1.0, 0),
-          "target_energy_joules": ("energy (MWh)", 3.6e9, 2), "target_cost": ("cost", 1.0, 0)}  # fmt: skip
+TARGET = {
+    "target_seconds": ("days", DAY, 2),
+    "target_gpu_hours": ("GPU hours", 1.0, 0),
+    "target_energy_joules": ("energy (MWh)", 3.6e9, 2),
+    "target_cost": ("cost", 1.0, 0),
+}
 
 
 def opened(context: Context, query: Query) -> Opened:
     """Read the study that an address names. Raises DescriptionError."""
     if "run" not in query:
-        raise fail(
-            "run",
-            "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one",
-        )
+        raise fail("run", "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one")
     return study_of(context.catalog, context.catalog.entry(query["run"]))
 
 
@@ -38,16 +39,33 @@ def shown(context: Context, query: Query) -> Component:
     parts = [card(found.title, summary_of(found), *_facts(found))]
     for number, (title, note, figure) in enumerate(drawn(found)):
         effects = found.study.study == "sensitivity"
-        twin = (table(f"scaling-table-{number}", effect_rows(found), height=height_of(figure, 14)) if effects else
-                table(f"scaling-table-{number}", rows, columns, height=440))  # fmt: skip
-        parts.append(card(title, note or title, with_table(
-            graph(f"scaling-{number}", figure, label=f"{title}. {note}", height=height_of(figure, len(found.rows))),
-            twin)))  # fmt: skip
+        twin = (
+            table(f"scaling-table-{number}", effect_rows(found), height=height_of(figure, 14))
+            if effects
+            else table(f"scaling-table-{number}", rows, columns, height=440)
+        )
+        parts.append(
+            card(
+                title,
+                note or title,
+                with_table(
+                    graph(
+                        f"scaling-{number}", figure, label=f"{title}. {note}", height=height_of(figure, len(found.rows))
+                    ),
+                    twin,
+                ),
+            )
+        )
     if target := target_rows(found):
-        parts.append(card("To the target", "What it takes to train on the target's tokens, whole steps, without "
-                          "checkpoints, failures and restarts.", table("target", target, height=320)))  # fmt: skip
-    parts.append(card("All points", _listed(found),
-                      table("points", rows, columns, height=420)))  # fmt: skip
+        parts.append(
+            card(
+                "To the target",
+                "What it takes to train on the target's tokens, whole steps, without "
+                "checkpoints, failures and restarts.",
+                table("target", target, height=320),
+            )
+        )
+    parts.append(card("All points", _listed(found), table("points", rows, columns, height=420)))
     return html.Div(parts)
 
 
@@ -59,9 +77,14 @@ def summary_of(found: Opened) -> str:
         return words
     if study.study == "sensitivity":
         first = next(iter(found.effects), None)
-        return words if first is None else (
-            f"{words} What matters most: {first.parameter}, {first.swing_seconds / first.base_seconds:.1%} of the step "
-            f"of {seconds(first.base_seconds)}.")  # fmt: skip
+        return (
+            words
+            if first is None
+            else (
+                f"{words} What matters most: {first.parameter}, "
+                f"{first.swing_seconds / first.base_seconds:.1%} of the step of {seconds(first.base_seconds)}."
+            )
+        )
     if study.study in ("weak_scaling", "strong_scaling"):
         last = max(done, key=lambda row: row["ranks"])
         share = last.get("efficiency")
@@ -69,8 +92,11 @@ def summary_of(found: Opened) -> str:
         words += "." if share is None else f", {share:.0%} efficient."
     else:
         best = min(done, key=lambda row: row["step_seconds"])
-        words += f" Fastest: {seconds(best['step_seconds'])} with " + ", ".join(
-            f"{key} {best[key]}" for key in study.varied if key in best) + "."  # fmt: skip
+        words += (
+            f" Fastest: {seconds(best['step_seconds'])} with "
+            + ", ".join(f"{key} {best[key]}" for key in study.varied if key in best)
+            + "."
+        )
     errors = sorted(abs(row["error"]) for row in done if isinstance(row.get("error"), float))
     if errors:
         words += f" Against {len(errors)} measured points the median error is {errors[len(errors) // 2]:.1%}."
@@ -79,20 +105,12 @@ def summary_of(found: Opened) -> str:
 
 def _listed(found: Opened) -> str:
     whole, most = len(found.rows), MOST_DRAWN
-    words = (
-        f"{whole:,} points"
-        if whole <= most
-        else f"The first {most:,} of {whole:,} points, drawn and listed"
-    )
+    words = f"{whole:,} points" if whole <= most else f"The first {most:,} of {whole:,} points, drawn and listed"
     return f"{words}, SI units; impossible ones with the reason."
 
 
 def _facts(found: Opened) -> list[Component]:
-    sources = list(
-        dict.fromkeys(
-            str(row["measured_source"]) for row in found.done if row.get("measured_source")
-        )
-    )
+    sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
     said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
     if found.study.seeds > 1:
         said.append(f"Bands: from the 10th to the 90th percentile over {found.study.seeds} draws.")
@@ -112,9 +130,7 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     # the names of columns hold dots, which the table would take for a path
     renamed = [{str(n): row[key] for n, key in enumerate(keys)} for row in rows]
     titles = {"grid": "data × z × y × x", "reason": "why not"}
-    return renamed, [
-        {"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)
-    ]
+    return renamed, [{"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)]
 
 
 def target_rows(found: Opened) -> list[dict[str, Any]]:
@@ -123,10 +139,12 @@ def target_rows(found: Opened) -> list[dict[str, Any]]:
         return []
     keys = {key: what for key, what in TARGET.items() if any(key in row for row in found.done)}
     return [
-        {"point": ", ".join(f"{key.replace('.', ' ')} {row[key]}" for key in found.study.varied if key in row),
-         **{what: round(row[key] / unit, digits) for key, (what, unit, digits) in keys.items() if key in row}}
+        {
+            "point": ", ".join(f"{key.replace('.', ' ')} {row[key]}" for key in found.study.varied if key in row),
+            **{what: round(row[key] / unit, digits) for key, (what, unit, digits) in keys.items() if key in row},
+        }
         for row in found.done
-    ]  # fmt: skip
+    ]
 
 
 def effect_rows(found: Opened) -> list[dict[str, Any]]:

@@ -15,17 +15,7 @@ from dashboards.page import Context, Page, Query, state
 from dashboards.parts import aria, card, graph, seconds, table
 from dashboards.query import query_of
 from dashboards.timeline.step import Step, step_of
-from dashboards.timeline.view import (
-    Lanes,
-    Pair,
-    View,
-    all_ranks,
-    lanes,
-    paired,
-    parse_ranks,
-    unpaired,
-    worst,
-)
+from dashboards.timeline.view import Lanes, Pair, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
 from twin.description.problems import DescriptionError, fail
 from twin.trace.store import CLASSES, read_classes
 
@@ -45,11 +35,7 @@ def opened(context: Context, query: Query) -> tuple[Pair, tuple[Events, ...]]:
     events = tuple(events_of(context.catalog, entry) for entry in entries)
     kinds = [entry.kind or "" for entry in entries]
     labels = tuple(kinds if len(set(kinds)) == len(kinds) else ("first", "second"))
-    number = (
-        int(query["step"])
-        if query.get("step", "").isdecimal() and len(query["step"]) < 10
-        else None
-    )
+    number = int(query["step"]) if query.get("step", "").isdecimal() and len(query["step"]) < 10 else None
     align = query.get("align", "")
 
     def made() -> Pair:
@@ -79,9 +65,11 @@ def _stand_ins(context: Context, entry: Entry) -> dict[int, int]:
 def view_of(query: Query, pair: Pair) -> View:
     """Read the choices of an address."""
     return View(
-        parse_ranks(query.get("ranks", ""), all_ranks(pair)), query.get("show", ""), query.get("colour", "kind"),
+        parse_ranks(query.get("ranks", ""), all_ranks(pair)),
+        query.get("show", ""),
+        query.get("colour", "kind"),
         query.get("align", ""),
-    )  # fmt: skip
+    )
 
 
 def laid_out(context: Context, query: Query, pair: Pair, view: View) -> Lanes:
@@ -113,54 +101,99 @@ def shown(context: Context, query: Query) -> Component:
     figure, words = timeline(pair, events, laid, view, window_of(query.get("window", "")))
     known = all_ranks(pair)
     two = len(pair.steps) > 1
-    controls = dmc.Group([
-        dmc.TextInput(id=state("ranks"), label=f"ranks ({_ranges(known)})", value=query.get("ranks", ""), debounce=600,
-                      placeholder="all, or 0,3,8-15", w=220),
-        dmc.Select(id=state("show"), label="show", w=180, value=view.show,
-                   data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)]),
-        dmc.Select(id=state("step"), label="step", w=100, value=str(pair.steps[-1].number),
-                   data=[str(n) for n in events[-1].steps], allowDeselect=False),
-        dmc.Select(id=state("colour"), label="colour", w=150, value=view.colour, allowDeselect=False, disabled=not two,
-                   data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}]),
-        dmc.Select(id=state("align"), label="align at", w=300, value=view.align, searchable=True, disabled=not two,
-                   limit=60,
-                   data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)]),
-    ], align="end", mb="xs")  # fmt: skip
-    jump = dmc.Group([
-        dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=not two),
-        dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
-        dmc.Text(KEYS, size="sm", c="var(--quiet)"),
-    ])  # fmt: skip
+    controls = dmc.Group(
+        [
+            dmc.TextInput(
+                id=state("ranks"),
+                label=f"ranks ({_ranges(known)})",
+                value=query.get("ranks", ""),
+                debounce=600,
+                placeholder="all, or 0,3,8-15",
+                w=220,
+            ),
+            dmc.Select(
+                id=state("show"),
+                label="show",
+                w=180,
+                value=view.show,
+                data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)],
+            ),
+            dmc.Select(
+                id=state("step"),
+                label="step",
+                w=100,
+                value=str(pair.steps[-1].number),
+                data=[str(n) for n in events[-1].steps],
+                allowDeselect=False,
+            ),
+            dmc.Select(
+                id=state("colour"),
+                label="colour",
+                w=150,
+                value=view.colour,
+                allowDeselect=False,
+                disabled=not two,
+                data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}],
+            ),
+            dmc.Select(
+                id=state("align"),
+                label="align at",
+                w=300,
+                value=view.align,
+                searchable=True,
+                disabled=not two,
+                limit=60,
+                data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)],
+            ),
+        ],
+        align="end",
+        mb="xs",
+    )
+    jump = dmc.Group(
+        [
+            dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=not two),
+            dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
+            dmc.Text(KEYS, size="sm", c="var(--quiet)"),
+        ]
+    )
     rows = _worst_rows(pair, laid)
     fields = ("op", "rank", "stream", *pair.labels, "difference (ms)")
     columns = [{"field": name, "headerName": name} for name in fields]
-    selection = {
-        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}
-    }
+    selection = {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}}
     drawn = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
-    return html.Div([
-        card(" above ".join(pair.labels), dmc.Text(_summary(pair, laid), span=True),
-             controls, html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
-             html.Div(words, id="timeline-words", role="status"), jump,
-             dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
-             dcc.Store(id="timeline-place", data=-1), dcc.Store(id=MOVED)),
-        card("Largest differences", "Choose an op to see it on the timeline." if two else
-             "Choose two runs on the page Runs to see where they differ.",
-             table(WORST, rows, columns, height=320, dashGridOptions=selection)),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            card(
+                " above ".join(pair.labels),
+                dmc.Text(_summary(pair, laid), span=True),
+                controls,
+                html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
+                html.Div(words, id="timeline-words", role="status"),
+                jump,
+                dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
+                dcc.Store(id="timeline-place", data=-1),
+                dcc.Store(id=MOVED),
+            ),
+            card(
+                "Largest differences",
+                "Choose an op to see it on the timeline."
+                if two
+                else "Choose two runs on the page Runs to see where they differ.",
+                table(WORST, rows, columns, height=320, dashGridOptions=selection),
+            ),
+        ]
+    )
 
 
 def _summary(pair: Pair, laid: Lanes) -> str:
-    lengths = ", ".join(
-        f"{label} {seconds(step.length)}"
-        for label, step in zip(pair.labels, pair.steps, strict=True)
-    )
-    lacking = [f"{unpaired(pair, side):,} ops are in the {label} run only"
-               for side, label in enumerate(pair.labels) if unpaired(pair, side)]  # fmt: skip
+    lengths = ", ".join(f"{label} {seconds(step.length)}" for label, step in zip(pair.labels, pair.steps, strict=True))
+    lacking = [
+        f"{unpaired(pair, side):,} ops are in the {label} run only"
+        for side, label in enumerate(pair.labels)
+        if unpaired(pair, side)
+    ]
     room = [f"{laid.left_out} ranks are left out; name ranks to see them"] if laid.left_out else []
-    return f"Step: {lengths}. " + "".join(
-        f"{words[0].upper()}{words[1:]}. " for words in (*lacking, *room)
-    )
+    return f"Step: {lengths}. " + "".join(f"{words[0].upper()}{words[1:]}. " for words in (*lacking, *room))
 
 
 def _ranges(ranks: list[int], most: int = 4) -> str:
@@ -184,9 +217,7 @@ def _anchors(pair: Pair, most: int = 2000) -> list[str]:
     if len(pair.steps) == 1:
         return []
     both = set(pair.steps[1].names)
-    return [name for name in pair.steps[0].names if name in both and not name.endswith("/wait")][
-        :most
-    ]
+    return [name for name in pair.steps[0].names if name in both and not name.endswith("/wait")][:most]
 
 
 def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
@@ -194,33 +225,67 @@ def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
     for place, difference in worst(pair, laid):
         step, event = pair.steps[1], int(laid.event[place])
         own = float(step.end[event] - step.start[event])
-        rows.append({
-            "op": step.names[step.base[event]], "rank": int(step.rank[event]),
-            "stream": step.streams[step.stream[event]],
-            pair.labels[0]: seconds(own - difference), pair.labels[1]: seconds(own),
-            "difference (ms)": round(difference * 1e3, 4),
-            "start": float(laid.start[place]), "end": float(laid.end[place]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "op": step.names[step.base[event]],
+                "rank": int(step.rank[event]),
+                "stream": step.streams[step.stream[event]],
+                pair.labels[0]: seconds(own - difference),
+                pair.labels[1]: seconds(own),
+                "difference (ms)": round(difference * 1e3, 4),
+                "start": float(laid.start[place]),
+                "end": float(laid.end[place]),
+            }
+        )
     return rows
 
 
 def register(app: Dash, context: Context) -> None:
     """Zooming, choices and jumps give another picture."""
     # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's.
-    app.clientside_callback(ClientsideFunction("fourfold", "moved"), Output(MOVED, "data"),
-                            Input(GRAPH, "relayoutData"), prevent_initial_call=True)  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "moved"),
+        Output(MOVED, "data"),
+        Input(GRAPH, "relayoutData"),
+        prevent_initial_call=True,
+    )
 
     @app.callback(
-        Output(GRAPH, "figure"), Output("timeline-words", "children"), Output(state("window"), "value"),
-        Output("timeline-place", "data"), Output(WORST, "rowData"),
-        Input(MOVED, "data"), Input(state("ranks"), "value"), Input(state("show"), "value"),
-        Input(state("step"), "value"), Input(state("colour"), "value"), Input(state("align"), "value"),
-        Input("timeline-jump", "n_clicks"), Input("timeline-all", "n_clicks"), Input(WORST, "selectedRows"),
-        State(WORST, "rowData"), State("timeline-place", "data"), State(state("window"), "value"),
-        State("address", "search"), prevent_initial_call=True,
-    )  # fmt: skip
-    def redraw(moved: Any, ranks: Any, show: Any, step: Any, colour: Any, align: Any, _jump: Any, _all: Any,
-               chosen: Any, rows: Any, place: Any, window: Any, search: Any) -> Any:  # fmt: skip
+        Output(GRAPH, "figure"),
+        Output("timeline-words", "children"),
+        Output(state("window"), "value"),
+        Output("timeline-place", "data"),
+        Output(WORST, "rowData"),
+        Input(MOVED, "data"),
+        Input(state("ranks"), "value"),
+        Input(state("show"), "value"),
+        Input(state("step"), "value"),
+        Input(state("colour"), "value"),
+        Input(state("align"), "value"),
+        Input("timeline-jump", "n_clicks"),
+        Input("timeline-all", "n_clicks"),
+        Input(WORST, "selectedRows"),
+        State(WORST, "rowData"),
+        State("timeline-place", "data"),
+        State(state("window"), "value"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def redraw(
+        moved: Any,
+        ranks: Any,
+        show: Any,
+        step: Any,
+        colour: Any,
+        align: Any,
+        _jump: Any,
+        _all: Any,
+        chosen: Any,
+        rows: Any,
+        place: Any,
+        window: Any,
+        search: Any,
+    ) -> Any:
         cause = ctx.triggered_id
         at = window_of(window or "")
         if cause == MOVED:
@@ -248,8 +313,13 @@ def register(app: Dash, context: Context) -> None:
             return no_update, str(error), no_update, no_update, no_update
         figure.update_layout(uirevision=f"{at}")
         changed = isinstance(cause, dict)
-        return (figure, words, "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}", place,
-                _worst_rows(pair, laid) if changed else no_update)  # fmt: skip
+        return (
+            figure,
+            words,
+            "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
+            place,
+            _worst_rows(pair, laid) if changed else no_update,
+        )
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:

@@ -28,32 +28,62 @@ def _ops(context: Context, query: Query) -> Component:
     first, second = (context.catalog.entry(query[key]) for key in ("run", "other"))
     if (first.kind, second.kind) == ("measured", "predicted"):
         first, second = second, first
-    pairs = context.catalog.kept(
-        second, f"pairs {first.name} {first.changed}", lambda: _pairs(context, first, second)
-    )
+    pairs = context.catalog.kept(second, f"pairs {first.name} {first.changed}", lambda: _pairs(context, first, second))
     good = (pairs.first_ns > 0) & (pairs.second_ns > 0)
     error = pairs.first_ns / np.where(good, pairs.second_ns, 1.0) - 1.0
     off = np.abs(error[good])
     summary = (
         f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
-        f"{100 * np.quantile(off, 0.9):.0f} %." if len(off) else "No op took any time in both."
-    )  # fmt: skip
+        f"{100 * np.quantile(off, 0.9):.0f} %."
+        if len(off)
+        else "No op took any time in both."
+    )
     groups = [
-        {"part": g.part, "by": g.by, "name": g.name, "ops": g.ops, "predicted (s)": g.predicted_seconds,
-         "measured (s)": g.measured_seconds, "median error (%)": _percent(g.median_error),
-         "90 % (%)": _percent(g.p90_error), "bias (%)": _percent(g.bias)} for g in found.errors
-    ]  # fmt: skip
-    return html.Div([
-        card("Op by op", summary,
-             with_table(graph("parity", parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op),
-                              label=summary, height=520),
-                        table("pairs", _rows(pairs), height=460))),
-        card("Error against size", "Where the model is off: on small ops, on large ones, or on one kind.",
-             graph("errors", errors_by_size(pairs.size, np.where(good, error, np.nan), pairs.work, pairs.op),
-                   label="Relative error of ops against their size", height=420)),
-        card("Errors by kind, axis and phase", "Single ops on single ranks; bias is of their totals.",
-             table("groups", groups, height=420)),
-    ])  # fmt: skip
+        {
+            "part": g.part,
+            "by": g.by,
+            "name": g.name,
+            "ops": g.ops,
+            "predicted (s)": g.predicted_seconds,
+            "measured (s)": g.measured_seconds,
+            "median error (%)": _percent(g.median_error),
+            "90 % (%)": _percent(g.p90_error),
+            "bias (%)": _percent(g.bias),
+        }
+        for g in found.errors
+    ]
+    return html.Div(
+        [
+            card(
+                "Op by op",
+                summary,
+                with_table(
+                    graph(
+                        "parity",
+                        parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op),
+                        label=summary,
+                        height=520,
+                    ),
+                    table("pairs", _rows(pairs), height=460),
+                ),
+            ),
+            card(
+                "Error against size",
+                "Where the model is off: on small ops, on large ones, or on one kind.",
+                graph(
+                    "errors",
+                    errors_by_size(pairs.size, np.where(good, error, np.nan), pairs.work, pairs.op),
+                    label="Relative error of ops against their size",
+                    height=420,
+                ),
+            ),
+            card(
+                "Errors by kind, axis and phase",
+                "Single ops on single ranks; bias is of their totals.",
+                table("groups", groups, height=420),
+            ),
+        ]
+    )
 
 
 def _pairs(context: Context, first: Entry, second: Entry) -> Pairs:
@@ -64,7 +94,7 @@ def _rows(pairs: Pairs) -> list[dict[str, Any]]:
     return [
         {"op": op, "kind": work, "axis": axis, "predicted (us)": round(a / 1e3, 3), "measured (us)": round(b / 1e3, 3)}
         for op, work, axis, a, b in zip(pairs.op, pairs.work, pairs.axis, pairs.first_ns, pairs.second_ns, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _percent(value: float | None) -> float | None:
@@ -77,20 +107,29 @@ def _runs(context: Context) -> Component:
     if not steps:
         return card("Run by run", "No job here was both predicted and measured.")
     predicted, measured = (np.array([s[i] for s in steps], dtype=np.float64) for i in (1, 2))
-    summary = (
-        f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
-    )
+    summary = f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
     if len(steps) > 1:
         summary += (
             f" Rank correlation {spearman(predicted, measured):.3f}; the best predicted is number "
             f"{int(np.argsort(np.argsort(measured, kind='stable'))[int(np.argmin(predicted))]) + 1} of the measured."
         )
-    rows = [{"job": name, "predicted": seconds(p), "measured": seconds(m), "error (%)": round(100 * (p / m - 1), 1),
-             "predicted place": int(a) + 1, "measured place": int(b) + 1}
-            for (name, p, m), a, b in zip(steps, _places(predicted), _places(measured), strict=True)]  # fmt: skip
+    rows = [
+        {
+            "job": name,
+            "predicted": seconds(p),
+            "measured": seconds(m),
+            "error (%)": round(100 * (p / m - 1), 1),
+            "predicted place": int(a) + 1,
+            "measured place": int(b) + 1,
+        }
+        for (name, p, m), a, b in zip(steps, _places(predicted), _places(measured), strict=True)
+    ]
     figure = parity(predicted, measured, ["jobs"] * len(steps), [name for name, _, _ in steps])
-    return card("Run by run", summary, with_table(graph("runs-parity", figure, label=summary, height=420),
-                                                  table("runs-table", rows)))  # fmt: skip
+    return card(
+        "Run by run",
+        summary,
+        with_table(graph("runs-parity", figure, label=summary, height=420), table("runs-table", rows)),
+    )
 
 
 def both_ways(catalog: Catalog) -> list[tuple[str, float, float]]:
@@ -100,15 +139,9 @@ def both_ways(catalog: Catalog) -> list[tuple[str, float, float]]:
         job, step = entry.head.get("job"), step_seconds(catalog, entry)
         if isinstance(job, dict) and step is not None and entry.kind is not None:
             grid = job.get("grid")
-            shape = (
-                " × ".join(str(v) for v in grid.values()) if isinstance(grid, dict) else str(grid)
-            )
+            shape = " × ".join(str(v) for v in grid.values()) if isinstance(grid, dict) else str(grid)
             found.setdefault(f"{job.get('name')}, {shape}", {})[entry.kind] = step
-    return [
-        (name, both["predicted"], both["measured"])
-        for name, both in found.items()
-        if len(both) == 2
-    ]
+    return [(name, both["predicted"], both["measured"]) for name, both in found.items() if len(both) == 2]
 
 
 def spearman(first: Floats, second: Floats) -> float:

@@ -34,58 +34,94 @@ def compared(context: Context, query: Query) -> Comparison:
     step = query.get("step", "")
     number = int(step) if step.isdecimal() and len(step) < 10 else None
     return context.catalog.kept(
-        second, f"compared {first.name} {first.changed} {number}",
-        lambda: compare(first.path, second.path, number),
-    )  # fmt: skip
+        second, f"compared {first.name} {first.changed} {number}", lambda: compare(first.path, second.path, number)
+    )
 
 
 def shown(context: Context, query: Query) -> Component:
     """Show the verdict of two runs."""
     found = compared(context, query)
     names = ("first", "second") if found.kinds[0] == found.kinds[1] else ("predicted", "measured")
-    error = (
-        found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
-    )
+    error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     largest = max(found.terms, key=lambda t: abs(t.difference_seconds), default=None)
     summary = (
         f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
         f"{100 * error:+.1f} %."
         + (f" Most of it: {largest.label}, {seconds(largest.difference_seconds)}." if largest else "")
-    )  # fmt: skip
-    facts = [
-        dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)
-    ]
+    )
+    facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)]
     figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms, names)
-    return html.Div([
-        *(dmc.Alert(text, color="yellow", variant="light", mb="xs") for text in found.warnings),
-        card("From prediction to measurement", summary,
-             dmc.Group([dmc.Text("measured step", size="sm"), dmc.Select(
-                 id=state("step"), data=[str(n) for n in found.steps], value=str(found.step), w=120,
-                 allowDeselect=False, **aria("measured step"))], mb="xs"),
-             with_table(graph(WATERFALL, figure, label=summary, height=140 + 30 * len(found.terms)),
-                        table("terms", [term_row(t) for t in found.terms])),
-             dmc.Text("Choose a bar to see its ops on the timeline. The terms add up to the difference exactly.",
-                      size="sm")),
-        dmc.SimpleGrid([
-            card("What was compared", f"{found.job}, {found.grid}.", dmc.Table(dmc.TableTbody(facts))),
-            card("By phase", "The same difference, by what the step does.",
-                 table("phases", [term_row(t) for t in found.phases], height=300)),
-        ], cols={"base": 1, "lg": 2}),
-        card("Ops that are furthest off", "Mean over ranks, predicted against the median of the measured steps.",
-             table("worst", [{"op": e.op, "part": e.part, "predicted (s)": e.predicted_seconds,
-                              "measured (s)": e.measured_seconds,
-                              "difference (s)": e.measured_seconds - e.predicted_seconds} for e in found.worst])),
-        dcc.Location(id="verdict-leads", refresh="callback-nav"),
-    ])  # fmt: skip
+    return html.Div(
+        [
+            *(dmc.Alert(text, color="yellow", variant="light", mb="xs") for text in found.warnings),
+            card(
+                "From prediction to measurement",
+                summary,
+                dmc.Group(
+                    [
+                        dmc.Text("measured step", size="sm"),
+                        dmc.Select(
+                            id=state("step"),
+                            data=[str(n) for n in found.steps],
+                            value=str(found.step),
+                            w=120,
+                            allowDeselect=False,
+                            **aria("measured step"),
+                        ),
+                    ],
+                    mb="xs",
+                ),
+                with_table(
+                    graph(WATERFALL, figure, label=summary, height=140 + 30 * len(found.terms)),
+                    table("terms", [term_row(t) for t in found.terms]),
+                ),
+                dmc.Text(
+                    "Choose a bar to see its ops on the timeline. The terms add up to the difference exactly.",
+                    size="sm",
+                ),
+            ),
+            dmc.SimpleGrid(
+                [
+                    card("What was compared", f"{found.job}, {found.grid}.", dmc.Table(dmc.TableTbody(facts))),
+                    card(
+                        "By phase",
+                        "The same difference, by what the step does.",
+                        table("phases", [term_row(t) for t in found.phases], height=300),
+                    ),
+                ],
+                cols={"base": 1, "lg": 2},
+            ),
+            card(
+                "Ops that are furthest off",
+                "Mean over ranks, predicted against the median of the measured steps.",
+                table(
+                    "worst",
+                    [
+                        {
+                            "op": e.op,
+                            "part": e.part,
+                            "predicted (s)": e.predicted_seconds,
+                            "measured (s)": e.measured_seconds,
+                            "difference (s)": e.measured_seconds - e.predicted_seconds,
+                        }
+                        for e in found.worst
+                    ],
+                ),
+            ),
+            dcc.Location(id="verdict-leads", refresh="callback-nav"),
+        ]
+    )
 
 
 def term_row(term: Term) -> dict[str, Any]:
     """One term as a row, seconds as `fourfold compare --json` has them."""
     return {
-        "term": term.label, "predicted (s)": term.predicted_seconds, "measured (s)": term.measured_seconds,
+        "term": term.label,
+        "predicted (s)": term.predicted_seconds,
+        "measured (s)": term.measured_seconds,
         "difference (s)": term.difference_seconds,
         "note": "unexplained" if term.unexplained else "below the clocks' uncertainty" if term.below_clocks else "",
-    }  # fmt: skip
+    }
 
 
 def filter_of(term: str) -> str:
@@ -96,11 +132,7 @@ def filter_of(term: str) -> str:
     """
     if term.startswith(("skew_", "transfer_")):
         return term.partition("_")[2]
-    return (
-        ""
-        if term in ("before", "between", "late", "after", "alone", "predicted", "measured")
-        else "compute"
-    )
+    return "" if term in ("before", "between", "late", "after", "alone", "predicted", "measured") else "compute"
 
 
 def register(app: Dash, context: Context) -> None:
@@ -109,9 +141,12 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output("verdict-leads", "href"),
-        Input(WATERFALL, "clickData"), Input(state("step"), "value"), State("address", "search"),
-        State("verdict-leads", "pathname"), prevent_initial_call=True,
-    )  # fmt: skip
+        Input(WATERFALL, "clickData"),
+        Input(state("step"), "value"),
+        State("address", "search"),
+        State("verdict-leads", "pathname"),
+        prevent_initial_call=True,
+    )
     def lead(clicked: Any, step: str | None, search: str | None, path: str | None) -> Any:
         query = query_of(search)
         del path

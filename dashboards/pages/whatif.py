@@ -27,19 +27,20 @@ from dashboards.whatif.pool import Answer, Pool
 from twin.description.problems import DescriptionError
 
 POLL_MILLISECONDS = 120
-TITLES = {"what": "Model and machine", "levers": "Levers", "grid": "Grid", "batch": "Batch", "overlap": "Overlap",
-          "data_reduction": "Data reduction", "options": "Options", "straggler": "A slow device"}  # fmt: skip
+TITLES = {
+    "what": "Model and machine",
+    "levers": "Levers",
+    "grid": "Grid",
+    "batch": "Batch",
+    "overlap": "Overlap",
+    "data_reduction": "Data reduction",
+    "options": "Options",
+    "straggler": "A slow device",
+}
 FOLDED = ("overlap", "data_reduction", "options")
-SELECTS = tuple(
-    field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library"
-)
+SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library")
 """Fields whose choices follow from others."""
-TIMELINE, CHANGE, PARTS, FIGURES = (
-    "whatif-timeline",
-    "whatif-change",
-    "whatif-parts",
-    "whatif-figures",
-)
+TIMELINE, CHANGE, PARTS, FIGURES = ("whatif-timeline", "whatif-change", "whatif-parts", "whatif-figures")
 
 
 def shown(context: Context, query: Query) -> Component:
@@ -48,36 +49,67 @@ def shown(context: Context, query: Query) -> Component:
     choices = select_choices(base, query)
     groups = []
     for group in GROUPS:
-        controls = dmc.SimpleGrid([control(f, base, query, choices) for f in FIELDS if f.group == group],
-                                  cols={"base": 1, "sm": 2}, mb="sm")  # fmt: skip
+        controls = dmc.SimpleGrid(
+            [control(f, base, query, choices) for f in FIELDS if f.group == group], cols={"base": 1, "sm": 2}, mb="sm"
+        )
         head = html.Summary(TITLES[group])
-        groups.append(html.Details([head, controls], open=group not in FOLDED or any(
-            query.get(f.key) for f in FIELDS if f.group == group), className="fields"))  # fmt: skip
-    buttons = dmc.Group([
-        dmc.Button("Download as job file", id="whatif-save", variant="default", size="xs"),
-        dmc.Button("Stop", id="whatif-stop", variant="default", size="xs"),
-        dmc.Anchor(dmc.Button("All as it was", variant="default", size="xs"), href="?" + (
-            f"run={query['run']}" if query.get("run") else "")),
-    ], mt="xs")  # fmt: skip
-    form = card("The job", f"From {label}; what you change is simulated at once. Empty fields are as they were.",
-                *groups, buttons)  # fmt: skip
-    results = html.Div([
-        html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
-        card("Step", "From the step as it is to the step as it would be; the parts add up.",
-             with_table(graph(CHANGE, _first(context, query), label="Parts of the step, before and after",
-                              height=380),
-                        table(PARTS, [], headed("part", *_seconds_columns())))),
-        card("Figures", "Both jobs, side by side.",
-             table(FIGURES, [], headed("figure", *NAMES, "change (%)"), height=330)),
-        card("Timeline", html.Span("The same ranks before and after.", id="whatif-words"),
-             graph(TIMELINE, finished(go.Figure()), label="Timeline of a few ranks, before and after", height=520)),
-    ])  # fmt: skip
-    return html.Div([
-        dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(results, span={"base": 12, "lg": 7})]),
-        dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)), dcc.Store(id="whatif-ticket"),
-        dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0), dcc.Store(id="whatif-done"),
-        dcc.Download(id="whatif-file"),
-    ])  # fmt: skip
+        groups.append(
+            html.Details(
+                [head, controls],
+                open=group not in FOLDED or any(query.get(f.key) for f in FIELDS if f.group == group),
+                className="fields",
+            )
+        )
+    buttons = dmc.Group(
+        [
+            dmc.Button("Download as job file", id="whatif-save", variant="default", size="xs"),
+            dmc.Button("Stop", id="whatif-stop", variant="default", size="xs"),
+            dmc.Anchor(
+                dmc.Button("All as it was", variant="default", size="xs"),
+                href="?" + (f"run={query['run']}" if query.get("run") else ""),
+            ),
+        ],
+        mt="xs",
+    )
+    form = card(
+        "The job",
+        f"From {label}; what you change is simulated at once. Empty fields are as they were.",
+        *groups,
+        buttons,
+    )
+    results = html.Div(
+        [
+            html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
+            card(
+                "Step",
+                "From the step as it is to the step as it would be; the parts add up.",
+                with_table(
+                    graph(CHANGE, _first(context, query), label="Parts of the step, before and after", height=380),
+                    table(PARTS, [], headed("part", *_seconds_columns())),
+                ),
+            ),
+            card(
+                "Figures",
+                "Both jobs, side by side.",
+                table(FIGURES, [], headed("figure", *NAMES, "change (%)"), height=330),
+            ),
+            card(
+                "Timeline",
+                html.Span("The same ranks before and after.", id="whatif-words"),
+                graph(TIMELINE, finished(go.Figure()), label="Timeline of a few ranks, before and after", height=520),
+            ),
+        ]
+    )
+    return html.Div(
+        [
+            dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(results, span={"base": 12, "lg": 7})]),
+            dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)),
+            dcc.Store(id="whatif-ticket"),
+            dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0),
+            dcc.Store(id="whatif-done"),
+            dcc.Download(id="whatif-file"),
+        ]
+    )
 
 
 def _first(context: Context, query: Query) -> go.Figure:
@@ -102,9 +134,7 @@ def headed(*names: str) -> list[dict[str, Any]]:
 
 def part_rows(answer: Answer) -> list[dict[str, Any]]:
     """Parts of both steps."""
-    rows = [
-        (t.label, t.predicted_seconds, t.measured_seconds) for t in terms(answer.old, answer.new)
-    ]
+    rows = [(t.label, t.predicted_seconds, t.measured_seconds) for t in terms(answer.old, answer.new)]
     rows.append(("step", answer.old["step_seconds"], answer.new["step_seconds"]))
     heads = ("part", *_seconds_columns())
     return [dict(zip(heads, (name, old, new, new - old), strict=True)) for name, old, new in rows]
@@ -115,21 +145,27 @@ def figure_rows(answer: Answer) -> list[dict[str, Any]]:
 
     def figures(of: Mapping[str, Any]) -> dict[str, float]:
         return {
-            "step (s)": of["step_seconds"], "tokens per second": of["tokens_per_second"],
+            "step (s)": of["step_seconds"],
+            "tokens per second": of["tokens_per_second"],
             "of peak (%)": of["hardware_percent_of_peak"],
             "of peak, without recomputation (%)": of["model_percent_of_peak"],
             "exposed communication (s)": of["exposed_communication_seconds"],
             "memory of a rank (GB)": of["memory"]["per_rank_bytes"] / 1e9,
-            "energy of a step, devices (MJ)": of["energy_joules"] / 1e6, "ranks": of["ranks"],
+            "energy of a step, devices (MJ)": of["energy_joules"] / 1e6,
+            "ranks": of["ranks"],
             "micro-steps": of["micro_steps"],
-        }  # fmt: skip
+        }
 
     old, new = figures(answer.old), figures(answer.new)
     return [
-        {"figure": name, NAMES[0]: float(f"{was:.6g}"), NAMES[1]: float(f"{new[name]:.6g}"),
-         "change (%)": round(100 * (new[name] / was - 1), 2) if was else None}
+        {
+            "figure": name,
+            NAMES[0]: float(f"{was:.6g}"),
+            NAMES[1]: float(f"{new[name]:.6g}"),
+            "change (%)": round(100 * (new[name] / was - 1), 2) if was else None,
+        }
         for name, was in old.items()
-    ]  # fmt: skip
+    ]
 
 
 def said(answer: Answer) -> Component:
@@ -143,17 +179,19 @@ def said(answer: Answer) -> Component:
     memory = answer.new["memory"]
     if memory["fits"]:
         return dmc.Alert(words, color="blue", variant="light", mb="md")
-    return dmc.Alert(f"{words} But it cannot run: it {memory['advice']}.", color="orange", variant="light",
-                     mb="md", title="Does not fit into memory")  # fmt: skip
+    return dmc.Alert(
+        f"{words} But it cannot run: it {memory['advice']}.",
+        color="orange",
+        variant="light",
+        mb="md",
+        title="Does not fit into memory",
+    )
 
 
 def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[Any, str]:
     """Draw the same ranks of both jobs on one axis, and say what is seen."""
     if not answer.tables:
-        return (
-            no_update,
-            "The step has too many ops to be drawn here; download the job and simulate it with --out.",
-        )
+        return (no_update, "The step has too many ops to be drawn here; download the job and simulate it with --out.")
     events = tuple(columns(one) for one in answer.tables)
     pair = paired(NAMES, tuple(step_of(one, None) for one in events))
     view = View()
@@ -174,8 +212,14 @@ def given(values: Any, search: Any) -> dict[str, str]:
 
 def wrong(error: DescriptionError) -> Component:
     """Say what is wrong with a job, and the remedy; as text whatever it holds."""
-    return dmc.Alert([dmc.Text(str(p), size="sm") for p in error.problems], color="orange", variant="light", mb="md",
-                     title="This job cannot run", className="problem")  # fmt: skip
+    return dmc.Alert(
+        [dmc.Text(str(p), size="sm") for p in error.problems],
+        color="orange",
+        variant="light",
+        mb="md",
+        title="This job cannot run",
+        className="problem",
+    )
 
 
 def after(ticks: Any, more: int = 1) -> int:
@@ -196,32 +240,28 @@ def register(app: Dash, context: Context) -> None:
     pool = Pool(context.settings.workers)
 
     @app.callback(
-        Output("whatif-ticket", "data"), Output("whatif-poll", "max_intervals"), Output("whatif-status", "children"),
+        Output("whatif-ticket", "data"),
+        Output("whatif-poll", "max_intervals"),
+        Output("whatif-status", "children"),
         *(Output(state(key), "data") for key in SELECTS),
-        *(Input(state(key), "value") for key in KEYS), Input("whatif-stop", "n_clicks"),
-        State("whatif-visitor", "data"), State("address", "search"), State("whatif-poll", "n_intervals"),
-    )  # fmt: skip
+        *(Input(state(key), "value") for key in KEYS),
+        Input("whatif-stop", "n_clicks"),
+        State("whatif-visitor", "data"),
+        State("address", "search"),
+        State("whatif-poll", "n_intervals"),
+    )
     def ask(*arguments: Any) -> Any:
         *values, _stop, visitor, search, ticks = arguments
         if ctx.triggered_id == "whatif-stop":
             pool.cancel(str(visitor))
-            return (
-                None,
-                no_update,
-                dmc.Alert("Stopped.", color="gray", mb="md"),
-                *(no_update for _ in SELECTS),
-            )
+            return (None, no_update, dmc.Alert("Stopped.", color="gray", mb="md"), *(no_update for _ in SELECTS))
         query = given(values, search)
         choices: Any = [no_update for _ in SELECTS]
         try:
             base, _ = base_of(context.catalog, query.get("run"))
             known = select_choices(base, query)
-            choices = [
-                [*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS
-            ]
-            ticket = pool.ask(
-                str(visitor)[:64], base.model_dump(mode="json", by_alias=True), changed(base, query)
-            )
+            choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
+            ticket = pool.ask(str(visitor)[:64], base.model_dump(mode="json", by_alias=True), changed(base, query))
         except DescriptionError as error:
             pool.cancel(str(visitor))
             return None, no_update, wrong(error), *choices
@@ -229,10 +269,13 @@ def register(app: Dash, context: Context) -> None:
         return ticket, after(ticks, 3), dmc.Alert("Simulating …", color="gray", mb="md"), *choices
 
     @app.callback(
-        Output("whatif-poll", "max_intervals", allow_duplicate=True), Output("whatif-done", "data"),
+        Output("whatif-poll", "max_intervals", allow_duplicate=True),
+        Output("whatif-done", "data"),
         Output("whatif-status", "children", allow_duplicate=True),
-        Input("whatif-poll", "n_intervals"), State("whatif-ticket", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+        Input("whatif-poll", "n_intervals"),
+        State("whatif-ticket", "data"),
+        prevent_initial_call=True,
+    )
     def look(ticks: Any, ticket: Any) -> Any:
         if not isinstance(ticket, int):
             return no_update, no_update, no_update
@@ -240,41 +283,43 @@ def register(app: Dash, context: Context) -> None:
             answer = pool.answer(ticket)
         except DescriptionError as error:
             return no_update, no_update, wrong(error)
-        return (
-            (after(ticks), no_update, no_update)
-            if answer is None
-            else (no_update, ticket, said(answer))
-        )
+        return (after(ticks), no_update, no_update) if answer is None else (no_update, ticket, said(answer))
 
     @app.callback(
-        Output(CHANGE, "figure"), Output(PARTS, "rowData"), Output(FIGURES, "rowData"), Output(TIMELINE, "figure"),
-        Output("whatif-words", "children"), Input("whatif-done", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output(CHANGE, "figure"),
+        Output(PARTS, "rowData"),
+        Output(FIGURES, "rowData"),
+        Output(TIMELINE, "figure"),
+        Output("whatif-words", "children"),
+        Input("whatif-done", "data"),
+        prevent_initial_call=True,
+    )
     def show(ticket: Any) -> Any:
         answer = known_answer(pool, ticket)
         if answer is None:
             return (no_update,) * 5
-        return (
-            change(answer.old, answer.new),
-            part_rows(answer),
-            figure_rows(answer),
-            *drawn(answer, None),
-        )
+        return (change(answer.old, answer.new), part_rows(answer), figure_rows(answer), *drawn(answer, None))
 
     @app.callback(
-        Output(TIMELINE, "figure", allow_duplicate=True), Output("whatif-words", "children", allow_duplicate=True),
-        Input(TIMELINE, "relayoutData"), State("whatif-done", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+        Output(TIMELINE, "figure", allow_duplicate=True),
+        Output("whatif-words", "children", allow_duplicate=True),
+        Input(TIMELINE, "relayoutData"),
+        State("whatif-done", "data"),
+        prevent_initial_call=True,
+    )
     def zoom(moved: Any, ticket: Any) -> Any:
         window = moved_to(moved)
         answer = None if window is None else known_answer(pool, ticket)
         return (no_update, no_update) if answer is None else drawn(answer, window or None)
 
     @app.callback(
-        Output("whatif-file", "data"), Output("whatif-status", "children", allow_duplicate=True),
-        Input("whatif-save", "n_clicks"), *(State(state(key), "value") for key in KEYS), State("address", "search"),
+        Output("whatif-file", "data"),
+        Output("whatif-status", "children", allow_duplicate=True),
+        Input("whatif-save", "n_clicks"),
+        *(State(state(key), "value") for key in KEYS),
+        State("address", "search"),
         prevent_initial_call=True,
-    )  # fmt: skip
+    )
     def save(*arguments: Any) -> Any:
         clicks, *values, search = arguments
         if not clicks:

@@ -11,9 +11,15 @@ CHUNK = 1 << 19
 """Events that are worked on at a time, to keep what they need small."""
 
 
-def coverage(lane: NDArray[np.integer], kind: NDArray[np.integer], start: Floats, end: Floats,
-             window: tuple[float, float], shape: tuple[int, int, int],
-             weight: NDArray[np.floating] | None = None) -> Floats:  # fmt: skip
+def coverage(
+    lane: NDArray[np.integer],
+    kind: NDArray[np.integer],
+    start: Floats,
+    end: Floats,
+    window: tuple[float, float],
+    shape: tuple[int, int, int],
+    weight: NDArray[np.floating] | None = None,
+) -> Floats:
     """Return the time of each kind in each pixel, as a share of the pixel.
 
     `shape` is (kinds, lanes, columns), also of what is returned. Exact: an event's first and last
@@ -36,10 +42,7 @@ def coverage(lane: NDArray[np.integer], kind: NDArray[np.integer], start: Floats
         # every event as if it filled its first pixel and all up to its last; then both ends are put right
         for place, value in ((row + first, amount), (row + last, -amount)):
             jumps += np.bincount(place, weights=value, minlength=size)
-        for place, value in (
-            (row + first, amount * (first - begin)),
-            (row + last, amount * (stop - last)),
-        ):
+        for place, value in ((row + first, amount * (first - begin)), (row + last, amount * (stop - last))):
             ends += np.bincount(place, weights=value, minlength=size)
     filled = np.cumsum(jumps.reshape(shape), axis=2)
     return np.asarray(filled + ends.reshape(shape))

@@ -51,27 +51,28 @@ def step_of(events: Events, number: int | None) -> Step:
     number = _median_step(events) if number is None else number
     row = np.flatnonzero(events.step == number).astype(np.int32)
     if not len(row):
-        raise fail(
-            "step", f"is not in the run; it has {', '.join(map(str, events.steps[:20]))}", number
-        )
+        raise fail("step", f"is not in the run; it has {', '.join(map(str, events.steps[:20]))}", number)
     rank = events.rank[row]
     if (rank[1:] < rank[:-1]).any():
         order = np.argsort(rank, kind="stable")
         row, rank = row[order], rank[order]
     begin = int(np.minimum(events.arrival_ns[row], events.start_ns[row]).min())
     names: dict[str, int] = {}
-    number_of = np.array(
-        [names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words]
-    )
-    streams = sorted(
-        events.stream.words, key=lambda s: (STREAM_ORDER.index(s) if s in STREAM_ORDER else 99, s)
-    )
+    number_of = np.array([names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words])
+    streams = sorted(events.stream.words, key=lambda s: (STREAM_ORDER.index(s) if s in STREAM_ORDER else 99, s))
     place = np.array([streams.index(word) for word in events.stream.words])
     return Step(
-        number, row, rank, (events.start_ns[row] - begin) / 1e9, (events.end_ns[row] - begin) / 1e9,
-        events.category[row], place[events.stream.code[row]].astype(np.int8), tuple(streams),
-        number_of[events.op.code[row]].astype(np.int32), tuple(names),
-    )  # fmt: skip
+        number,
+        row,
+        rank,
+        (events.start_ns[row] - begin) / 1e9,
+        (events.end_ns[row] - begin) / 1e9,
+        events.category[row],
+        place[events.stream.code[row]].astype(np.int8),
+        tuple(streams),
+        number_of[events.op.code[row]].astype(np.int32),
+        tuple(names),
+    )
 
 
 def _median_step(events: Events) -> int:
@@ -82,9 +83,7 @@ def _median_step(events: Events) -> int:
     return sorted(lengths)[(len(lengths) - 1) // 2][1]
 
 
-def partners(
-    step: Step, other: Step, stands_for: dict[int, int] | None = None
-) -> NDArray[np.int32]:
+def partners(step: Step, other: Step, stands_for: dict[int, int] | None = None) -> NDArray[np.int32]:
     """For each event of `step` the place of the same op of the same rank in `other`; -1 if there is none.
 
     `stands_for` says which rank of `other` stands for a rank, where it is folded.

@@ -68,8 +68,9 @@ class Lanes:
     """Ranks that there was no room for."""
 
 
-def paired(labels: tuple[str, ...], steps: tuple[Step, ...], align: str = "",
-           stands_for: tuple[Mapping[int, int], ...] = ()) -> Pair:  # fmt: skip
+def paired(
+    labels: tuple[str, ...], steps: tuple[Step, ...], align: str = "", stands_for: tuple[Mapping[int, int], ...] = ()
+) -> Pair:
     """Pair the ops of two steps. `stands_for[i]` maps ranks to those that stand for them in run i."""
     if len(steps) == 1:
         none = np.full(len(steps[0].rank), -1, dtype=np.int32)
@@ -126,10 +127,7 @@ def lanes(pair: Pair, view: View) -> Lanes:
                 rows = pair.rows_of(side, rank)
                 at = np.arange(rows.start, rows.stop, dtype=np.int32)
                 if stream is not None:
-                    at = at[
-                        step.stream[at]
-                        == (step.streams.index(stream) if stream in step.streams else -1)
-                    ]
+                    at = at[step.stream[at] == (step.streams.index(stream) if stream in step.streams else -1)]
                     if not len(at):
                         continue
                 parts.append((side, at, len(names)))
@@ -138,8 +136,15 @@ def lanes(pair: Pair, view: View) -> Lanes:
     return _gathered(pair, view, names, parts, by_rank=by_rank, left_out=left_out)
 
 
-def _gathered(pair: Pair, view: View, names: list[str], parts: list[tuple[int, NDArray[np.int32], int]], *,
-              by_rank: bool, left_out: int) -> Lanes:  # fmt: skip
+def _gathered(
+    pair: Pair,
+    view: View,
+    names: list[str],
+    parts: list[tuple[int, NDArray[np.int32], int]],
+    *,
+    by_rank: bool,
+    left_out: int,
+) -> Lanes:
     counts = [len(at) for _, at, _ in parts]
     side = np.repeat(np.array([s for s, _, _ in parts], dtype=np.int8), counts)
     lane = np.repeat(np.array([on for _, _, on in parts], dtype=np.int16), counts)
@@ -163,9 +168,17 @@ def _gathered(pair: Pair, view: View, names: list[str], parts: list[tuple[int, N
     elif by_rank:
         keep = category != CATEGORIES.index("wait")
     return Lanes(
-        tuple(names), side[keep], event[keep], lane[keep], start[keep], end[keep], category[keep], change[keep],
-        by_rank, left_out,
-    )  # fmt: skip
+        tuple(names),
+        side[keep],
+        event[keep],
+        lane[keep],
+        start[keep],
+        end[keep],
+        category[keep],
+        change[keep],
+        by_rank,
+        left_out,
+    )
 
 
 def changes(pair: Pair, side: int) -> Floats:

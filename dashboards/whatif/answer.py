@@ -57,13 +57,14 @@ def _simulated(raw: Mapping[str, Any]) -> Simulated:
     job = concrete(load_job(raw))
     blocks = job.micro_steps * job.model.layers
     if blocks > MOST_BLOCKS:
-        raise fail("batch.micro_sequences", f"gives {blocks:,} micro-steps × layers, and this page waits for "
-                   f"{MOST_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
-                   job.concrete_micro_sequences)  # fmt: skip
+        raise fail(
+            "batch.micro_sequences",
+            f"gives {blocks:,} micro-steps × layers, and this page waits for "
+            f"{MOST_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
+            job.concrete_micro_sequences,
+        )
     simulation = simulate(job, most_classes=MANY_CLASSES)
-    return Simulated(
-        as_json(simulation, report(simulation), time.perf_counter() - begin), simulation
-    )
+    return Simulated(as_json(simulation, report(simulation), time.perf_counter() - begin), simulation)
 
 
 def concrete(job: Job) -> Job:
@@ -74,14 +75,15 @@ def concrete(job: Job) -> Job:
     if most is None:
         use = memory_use(with_micro_sequences(job, 1))
         sizes = f"{use.per_rank_bytes / 1e9:.1f} of {use.capacity_bytes / 1e9:.1f} GB"
-        raise fail("batch.micro_sequences", f"not even one sequence at a time fits: it needs {sizes}; use more ranks "
-                   "or another grid", "auto")  # fmt: skip
+        raise fail(
+            "batch.micro_sequences",
+            f"not even one sequence at a time fits: it needs {sizes}; use more ranks or another grid",
+            "auto",
+        )
     return with_micro_sequences(job, most)
 
 
-def answer(
-    memory: Memory, old: Mapping[str, Any], new: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[pa.Table]]:
+def answer(memory: Memory, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], list[pa.Table]]:
     """Simulate both jobs; return their figures, and the events of the same few ranks of both."""
     before, after = memory.simulated(old), memory.simulated(new)
     ranks = shown_ranks(before.simulation, after.simulation)
@@ -94,6 +96,10 @@ def shown_ranks(old: Simulation, new: Simulation) -> list[int]:
     """Ranks worth looking at: the first, slow ones, then those that stand for a class; in both jobs."""
     room = min(MOST_RANKS, MOST_EVENTS // max(len(old.program), len(new.program), 1))
     least = min(old.job.ranks, new.job.ranks)
-    wanted = [0, *(s.rank for s in (*new.job.stragglers, *old.job.stragglers)),
-              *map(int, new.partition.representatives[:64]), *map(int, old.partition.representatives[:64])]  # fmt: skip
+    wanted = [
+        0,
+        *(s.rank for s in (*new.job.stragglers, *old.job.stragglers)),
+        *map(int, new.partition.representatives[:64]),
+        *map(int, old.partition.representatives[:64]),
+    ]
     return sorted([r for r in dict.fromkeys(wanted) if r < least][:room])

@@ -14,9 +14,13 @@ from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
 
 EXAMPLE = {
-    "name": "gpt-320b-frontier-32768", "model": "gpt-320b", "machine": "frontier", "ranks": 32768,
-    "grid": {"data": 32, "z": 32, "y": 4, "x": 8}, "batch": {"sequences": 8192, "micro_sequences": 8},
-}  # fmt: skip
+    "name": "gpt-320b-frontier-32768",
+    "model": "gpt-320b",
+    "machine": "frontier",
+    "ranks": 32768,
+    "grid": {"data": 32, "z": 32, "y": 4, "x": 8},
+    "batch": {"sequences": 8192, "micro_sequences": 8},
+}
 """GPT-320B on 32,768 GCDs of Frontier."""
 
 
@@ -31,9 +35,7 @@ def base_of(catalog: Catalog, name: str | None) -> tuple[Job, str]:
 def _job(entry: Entry) -> Job:
     described = entry.head.get("job")
     if not isinstance(described, dict):
-        raise fail(
-            entry.label, f"is a {entry.kind} and holds no job; choose a run on the page Runs"
-        )
+        raise fail(entry.label, f"is a {entry.kind} and holds no job; choose a run on the page Runs")
     raw = {key: value for key, value in described.items() if key != "train"}
     refuse_paths(entry.label, raw)
     try:
@@ -41,9 +43,7 @@ def _job(entry: Entry) -> Job:
     except DescriptionError as error:
         raise DescriptionError(error.problems, entry.label) from None
     if job.grid == "auto" or job.batch.micro_sequences == "auto":
-        raise fail(
-            entry.label, "its job leaves the grid or the micro-batch open; choose a predicted run"
-        )
+        raise fail(entry.label, "its job leaves the grid or the micro-batch open; choose a predicted run")
     return job
 
 
@@ -51,10 +51,7 @@ def job_file(raw: dict[str, Any]) -> str:
     """Write a job as a file; machine and model by name where they are as they come with Fourfold."""
     short = {key: value for key, value in raw.items() if value is not None and key != "train"}
     machine, model = short["machine"], short["model"]
-    if (
-        machine["name"] in names()
-        and load_machine(machine["name"]).model_dump(mode="json", by_alias=True) == machine
-    ):
+    if machine["name"] in names() and load_machine(machine["name"]).model_dump(mode="json", by_alias=True) == machine:
         short["machine"] = machine["name"]
     known = presets().get(model["name"])
     if known is not None and known.model_dump(mode="json", by_alias=True) == model:

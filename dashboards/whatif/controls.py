@@ -28,25 +28,24 @@ def select_choices(base: Job, query: Query) -> dict[str, tuple[str, ...]]:
     """Return the choices of those fields whose choices follow from the others: grid axes and library."""
     job = base
     try:
-        raw = changed(
-            base,
+        raw = changed(base, {key: text for key, text in query.items() if not key.startswith(("grid-", "stragglers"))})
+        job = load_job(
             {
-                key: text
-                for key, text in query.items()
-                if not key.startswith(("grid-", "stragglers"))
-            },
+                **raw,
+                "grid": "auto",
+                "batch": {**raw["batch"], "micro_sequences": "auto"},
+                "library": None,
+                "stragglers": [],
+                "degraded": [],
+            }
         )
-        job = load_job({**raw, "grid": "auto", "batch": {**raw["batch"], "micro_sequences": "auto"}, "library": None,
-                        "stragglers": [], "degraded": []})  # fmt: skip
     except DescriptionError:
         pass  # the answer says what is wrong; the choices stay those of the job as it was
     found = {f"grid-{axis}": sizes for axis, sizes in grid_choices(job).items()}
     return found | {"library": tuple(job.machine.libraries)}
 
 
-def control(
-    field: Field, base: Job, query: Query, choices: Mapping[str, tuple[str, ...]]
-) -> Component:
+def control(field: Field, base: Job, query: Query, choices: Mapping[str, tuple[str, ...]]) -> Component:
     """Make the control of one field."""
     own, text = said(base, field.key), query.get(field.key, "").strip()[:40]
     shortened = textwrap.shorten(field.help, MOST_HELP, placeholder=" …")
@@ -58,12 +57,26 @@ def control(
         data = list(choices.get(field.key, field.choices))
         if text and text not in data and field.key in choices:
             data.append(text)  # what an address says is shown, even if it cannot run
-        return dmc.Select(**common, data=data, value=text if text in data else None, clearable=True, placeholder=own,
-                          searchable=len(data) > 8)  # fmt: skip
+        return dmc.Select(
+            **common,
+            data=data,
+            value=text if text in data else None,
+            clearable=True,
+            placeholder=own,
+            searchable=len(data) > 8,
+        )
     if field.kind == "text":
         return dmc.TextInput(**common, value=text, placeholder=own, debounce=500)
-    return dmc.NumberInput(**common, value=_number(text), placeholder=own or "none", debounce=500, min=field.least,
-                           max=field.most, allowDecimal=not field.whole, hideControls=False)  # fmt: skip
+    return dmc.NumberInput(
+        **common,
+        value=_number(text),
+        placeholder=own or "none",
+        debounce=500,
+        min=field.least,
+        max=field.most,
+        allowDecimal=not field.whole,
+        hideControls=False,
+    )
 
 
 def _lever(field: Field, text: str, base: Job) -> Component:
@@ -71,24 +84,34 @@ def _lever(field: Field, text: str, base: Job) -> Component:
     value = _number(text)
     marks = [{"value": n, "label": times(n)} for n in range(low, high + 1, 1 if high < 4 else 2)]
     slider = dmc.Slider(
-        id=state(field.key), value=min(max(value or 0, low), high), min=low, max=high, step=step, marks=marks,
-        updatemode="mouseup", label=None, thumbLabel=field.label, mb="lg", mt=6,
-    )  # fmt: skip
+        id=state(field.key),
+        value=min(max(value or 0, low), high),
+        min=low,
+        max=high,
+        step=step,
+        marks=marks,
+        updatemode="mouseup",
+        label=None,
+        thumbLabel=field.label,
+        mb="lg",
+        mt=6,
+    )
     words = [
         dmc.Text(field.label, size="sm", fw=500),
         dmc.Text(f"{field.help} At 1: {as_it_is(field.key, base)}.", size="xs", c="var(--quiet)"),
     ]
-    return dmc.Box([*words, slider], px=8, **aria(field.label))  # fmt: skip
+    return dmc.Box([*words, slider], px=8, **aria(field.label))
 
 
 def as_it_is(key: str, base: Job) -> str:
     """Write what a lever multiplies."""
     machine = base.machine
     return {
-        "scale-ranks": f"{base.ranks:,}", "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s"),
+        "scale-ranks": f"{base.ranks:,}",
+        "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s"),
         "scale-latency": format_si(machine.nic.latency_seconds, "s"),
         "scale-peak": format_si(machine.device.peak_flops_per_second, "FLOP/s"),
-    }[key]  # fmt: skip
+    }[key]
 
 
 def times(octaves: int) -> str:

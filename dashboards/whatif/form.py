@@ -22,18 +22,7 @@ from twin.description.schema import job_schema
 
 Kind = Literal["number", "choice", "text", "lever"]
 GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
-LEFT_OUT = {
-    "name",
-    "model",
-    "machine",
-    "grid",
-    "stragglers",
-    "placement",
-    "degraded",
-    "seed",
-    "train",
-    "library",
-}
+LEFT_OUT = {"name", "model", "machine", "grid", "stragglers", "placement", "degraded", "seed", "train", "library"}
 """Keys that have a field of their own kind, or none."""
 MOST_TEXT = 40
 MOST_OCTAVES = 6.0
@@ -41,7 +30,7 @@ LEVERS = {
     "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times a power of 2."),
     "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times a power of 2."),
     "scale-peak": ("device peak", "machine.device.peak", "Peak of every device, times a power of 2."),
-}  # fmt: skip
+}
 """Sliders: label, the parameter that is multiplied, and what it means."""
 
 
@@ -75,12 +64,22 @@ def fields() -> tuple[Field, ...]:
         Field("library", "library", "text", "what", _help(schema["properties"]["library"])),
         Field("scale-ranks", "ranks, times", "lever", "levers", "Ranks, times a power of 2.", whole=True),
         *(Field(key, label, "lever", "levers", words, whole=False) for key, (label, _, words) in LEVERS.items()),
-        *(Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
-          for axis in AXES),
+        *(
+            Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
+            for axis in AXES
+        ),
         Field("stragglers-0-rank", "slow rank", "number", "straggler", "Which device is slow.", least=0),
-        Field("stragglers-0-slowdown", "times slower", "number", "straggler", "How many times longer it computes.",
-              whole=False, least=1, most=1000),
-    ]  # fmt: skip
+        Field(
+            "stragglers-0-slowdown",
+            "times slower",
+            "number",
+            "straggler",
+            "How many times longer it computes.",
+            whole=False,
+            least=1,
+            most=1000,
+        ),
+    ]
     for key, said in schema["properties"].items():
         if key in LEFT_OUT:
             continue
@@ -105,9 +104,16 @@ def _field(key: str, said: Mapping[str, Any], group: str) -> Field | None:
         return None
     if any(o.get("const") == "auto" for o in options):
         return Field(key, label, "text", group, _help(said))
-    return Field(key, label, "number", group, _help(said), whole="integer" in _types(number),
-                 least=number.get("minimum", 1 if "exclusiveMinimum" in number and "integer" in _types(number) else 0),
-                 most=number.get("maximum"))  # fmt: skip
+    return Field(
+        key,
+        label,
+        "number",
+        group,
+        _help(said),
+        whole="integer" in _types(number),
+        least=number.get("minimum", 1 if "exclusiveMinimum" in number and "integer" in _types(number) else 0),
+        most=number.get("maximum"),
+    )
 
 
 def _types(said: Mapping[str, Any]) -> list[str]:
@@ -141,9 +147,7 @@ def parsed(field: Field, text: str) -> Any:
     except ValueError:
         raise fail(field.path, "expected a number", text) from None
     if not math.isfinite(value) or (field.kind == "lever" and abs(value) > MOST_OCTAVES):
-        raise fail(
-            field.path, f"expected a number from −{MOST_OCTAVES:g} to {MOST_OCTAVES:g}", text
-        )
+        raise fail(field.path, f"expected a number from −{MOST_OCTAVES:g} to {MOST_OCTAVES:g}", text)
     whole = field.whole or field.kind == "text"
     if whole and value != int(value):
         raise fail(field.path, "expected a whole number", text)
@@ -173,8 +177,15 @@ def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
         raw["library"] = None
     if "machine" in given or "model" in given:  # names become what they stand for, to be scaled
         raw |= {key: given[key] for key in ("machine", "model") if key in given}
-        loose = {**raw, "grid": "auto", "stragglers": [], "degraded": [], "placement": "contiguous", "ranks": 1,
-                 "cache_gathered_layers": 0}  # fmt: skip
+        loose = {
+            **raw,
+            "grid": "auto",
+            "stragglers": [],
+            "degraded": [],
+            "placement": "contiguous",
+            "ranks": 1,
+            "cache_gathered_layers": 0,
+        }
         named = load_job(loose).model_dump(mode="json", by_alias=True)
         raw |= {key: named[key] for key in ("machine", "model")}
     _set_ranks_and_grid(raw, base, given)
@@ -192,9 +203,7 @@ def _set_ranks_and_grid(raw: dict[str, Any], base: Job, given: Mapping[str, Any]
     ranks = given.get("ranks", base.ranks)
     scaled = ranks * 2.0 ** given.get("scale-ranks", 0)
     if scaled < 1 or scaled != int(scaled):
-        raise fail(
-            "ranks", f"{ranks:,} ranks cannot be divided so often; choose a larger factor", scaled
-        )
+        raise fail("ranks", f"{ranks:,} ranks cannot be divided so often; choose a larger factor", scaled)
     sizes = {axis: given.get(f"grid-{axis}", base.concrete_grid.size(axis)) for axis in AXES}
     inside = sizes["z"] * sizes["y"] * sizes["x"]
     if "grid-data" not in given and inside > 0 and int(scaled) % inside == 0:
@@ -217,9 +226,11 @@ def grid_choices(job: Job) -> dict[str, tuple[str, ...]]:
     """Return the sizes of each axis that the rules of model, batch and ranks allow by themselves."""
     model, replicas = job.model, gcd(job.ranks, job.batch.sequences)
     allowed = {
-        "data": replicas, "z": replicas, "x": gcd(job.ranks, model.hidden),
+        "data": replicas,
+        "z": replicas,
+        "x": gcd(job.ranks, model.hidden),
         "y": gcd(job.ranks, gcd(model.hidden, gcd(model.heads, model.mlp_hidden))),
-    }  # fmt: skip
+    }
     return {axis: tuple(str(size) for size in divisors(allowed[axis])) for axis in AXES}
 
 

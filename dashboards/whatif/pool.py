@@ -51,9 +51,7 @@ class Request:
 class Pool:
     """Runs requests in processes. Threads and processes start with the first request."""
 
-    def __init__(
-        self, workers: int, command: tuple[str, ...] = COMMAND, seconds: float = MOST_SECONDS
-    ) -> None:
+    def __init__(self, workers: int, command: tuple[str, ...] = COMMAND, seconds: float = MOST_SECONDS) -> None:
         self._workers, self._command, self._seconds = workers, command, seconds
         self._changed = threading.Condition()
         self._waiting: OrderedDict[str, Request] = OrderedDict()
@@ -68,9 +66,7 @@ class Pool:
         line = json.dumps({"old": old, "new": new}).encode() + b"\n"
         with self._changed:
             if visitor not in self._waiting and len(self._waiting) >= MOST_WAITING:
-                raise fail(
-                    "what-if", "too many others are waiting for a simulation; try again in a minute"
-                )
+                raise fail("what-if", "too many others are waiting for a simulation; try again in a minute")
             self._end(visitor)
             request = Request(next(self._tickets), visitor, line)
             self._waiting[visitor] = request
@@ -131,10 +127,7 @@ class Pool:
                     process, spare = spare, self._started()
                 visitor, request = self._waiting.popitem(last=False)
                 if process is None:
-                    self._keep(
-                        request.ticket,
-                        "no process can be started to simulate; try again in a minute",
-                    )
+                    self._keep(request.ticket, "no process can be started to simulate; try again in a minute")
                     continue
                 self._running[visitor] = (request.ticket, process)
             found, healthy = self._result(process, request.line)
@@ -156,8 +149,9 @@ class Pool:
     def _started(self) -> subprocess.Popen[bytes] | None:
         """Start a process; None if the system has no room for one."""
         try:
-            return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                    stderr=subprocess.DEVNULL)  # fmt: skip
+            return subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
         except OSError:
             return None
 

@@ -30,9 +30,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except DescriptionError as error:
             head = {"problem": "\n".join(str(problem) for problem in error.problems)}
         except Exception as error:
-            head = {
-                "problem": f"this job cannot be simulated: {type(error).__name__}: {str(error)[:300]}"
-            }
+            head = {"problem": f"this job cannot be simulated: {type(error).__name__}: {str(error)[:300]}"}
         answers.write(json.dumps(head | {"sizes": [len(one) for one in tables]}).encode() + b"\n")
         for one in tables:
             answers.write(one)

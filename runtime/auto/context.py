@@ -31,9 +31,7 @@ class AutoContext:
 
     def __post_init__(self) -> None:
         self.collectives = Collectives(self.mesh, self.ops, direct=self.gloo)
-        self.gathers = BlockGathers(
-            self.collectives, depth=self.prefetch_depth if self.overlap else 0
-        )
+        self.gathers = BlockGathers(self.collectives, depth=self.prefetch_depth if self.overlap else 0)
         self.arrivals = Arrivals(self.overlap and self.mesh.grid.z > 1)
 
     @property

@@ -116,8 +116,7 @@ class Declared:
         serial: dict[str, list[str]] = {}
         for module, name in self.names.items():
             if isinstance(module, ParallelLinear):
-                raise fail(name, "is parallel already; a layer belongs to one auto_parallelize "
-                           "block and one grid")  # fmt: skip
+                raise fail(name, "is parallel already; a layer belongs to one auto_parallelize block and one grid")
             if not isinstance(module, nn.Linear) or grid.x * grid.y * grid.z == 1:
                 continue
             reason = self._obstacle(module, name)
@@ -125,12 +124,12 @@ class Declared:
                 axes = orientation(module, grid, len(cuts))
                 if axes is not None:
                     shape = (module.out_features, module.in_features)
-                    cuts[module] = ParameterSpec(
-                        f"{name}.weight", shape, axes, sharded=True, decay=True
-                    )
+                    cuts[module] = ParameterSpec(f"{name}.weight", shape, axes, sharded=True, decay=True)
                     continue
-                reason = (f"{module.in_features} → {module.out_features} features do not divide by "
-                          f"x = {grid.x} and y = {grid.y}, either way round")  # fmt: skip
+                reason = (
+                    f"{module.in_features} → {module.out_features} features do not divide by "
+                    f"x = {grid.x} and y = {grid.y}, either way round"
+                )
             serial.setdefault(reason, []).append(name)
         return Plan(cuts, serial)
 
@@ -178,8 +177,6 @@ def orientation(linear: nn.Linear, grid: Grid, index: int) -> tuple[Axis, Axis] 
     """
     first = index % 2
     for output, contraction in (ORIENTATIONS[first], ORIENTATIONS[1 - first]):
-        if not (
-            linear.out_features % grid.size(output) or linear.in_features % grid.size(contraction)
-        ):
+        if not (linear.out_features % grid.size(output) or linear.in_features % grid.size(contraction)):
             return output, contraction
     return None

@@ -55,9 +55,7 @@ class BlockGathers:
     collectives: Collectives
     depth: int
     """How many layers ahead gathers start."""
-    _orders: weakref.WeakKeyDictionary[torch.nn.Module, list[Use]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    _orders: weakref.WeakKeyDictionary[torch.nn.Module, list[Use]] = field(default_factory=weakref.WeakKeyDictionary)
     _running: list[torch.nn.Module] = field(default_factory=list)
     """Declared models whose call has begun and not ended."""
     _pass: list[Use] = field(default_factory=list)
@@ -103,9 +101,7 @@ class BlockGathers:
         self._flights.clear()
         self._kept.clear()
 
-    def forward(
-        self, layer: ParallelLinear, dtype: torch.dtype, *, needs_block: bool
-    ) -> tuple[torch.Tensor, Use]:
+    def forward(self, layer: ParallelLinear, dtype: torch.dtype, *, needs_block: bool) -> tuple[torch.Tensor, Use]:
         """Return the block (n/G_o, k/G_c) in `dtype`, and the use to show to `backward`."""
         if self.z == 1 or not self._running:
             use = Use(layer, dtype, needs_block)

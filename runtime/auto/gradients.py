@@ -22,8 +22,14 @@ EPSILON = 1e-6
 """What torch.nn.utils.clip_grad_norm_ adds to the norm."""
 
 
-def average(collectives: Collectives, parameters: Sequence[nn.Parameter], name: str,
-            communicators: Sequence[Communicator], scale: float, bucket_bytes: int) -> None:  # fmt: skip
+def average(
+    collectives: Collectives,
+    parameters: Sequence[nn.Parameter],
+    name: str,
+    communicators: Sequence[Communicator],
+    scale: float,
+    bucket_bytes: int,
+) -> None:
     """Sum gradients over communicators and scale them, in place."""
     over = [c for c in communicators if collectives.mesh.size(c) > 1]
     for index, bucket in enumerate(buckets(parameters, bucket_bytes)):
@@ -34,9 +40,7 @@ def average(collectives: Collectives, parameters: Sequence[nn.Parameter], name: 
             continue
         flat = _packed(bucket).mul_(scale)
         for communicator in over:
-            collectives.all_reduce(
-                REDUCE, communicator, flat, name=f"{name}{index}", phase="reduce"
-            ).wait()
+            collectives.all_reduce(REDUCE, communicator, flat, name=f"{name}{index}", phase="reduce").wait()
         _unpack(flat, bucket)
 
 
@@ -56,8 +60,9 @@ def _packed(bucket: Sequence[nn.Parameter]) -> torch.Tensor:
     """Lay gradients one after the other, behind a 0 or 1 for each: whether there is one."""
     for parameter in bucket:
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
-            raise fail("sparse", "gradients of sparse layers are not reduced; make the embedding "
-                       "with sparse=False", True)  # fmt: skip
+            raise fail(
+                "sparse", "gradients of sparse layers are not reduced; make the embedding with sparse=False", True
+            )
     here = bucket[0].new_tensor([float(p.grad is not None) for p in bucket])
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
     return torch.cat([here, *(g.detach().reshape(-1) for g in gradients)])
@@ -74,17 +79,14 @@ def _unpack(flat: torch.Tensor, bucket: Sequence[nn.Parameter]) -> None:
             parameter.grad = part.clone()
 
 
-def norm(collectives: Collectives, sharded: Sequence[nn.Parameter],
-         serial: Sequence[nn.Parameter]) -> torch.Tensor:  # fmt: skip
+def norm(collectives: Collectives, sharded: Sequence[nn.Parameter], serial: Sequence[nn.Parameter]) -> torch.Tensor:
     """Return the 2-norm of the full gradient, a scalar tensor, equal on all ranks."""
     if not (sharded or serial):
         return torch.zeros(())
     total = _squares(sharded, [*sharded, *serial][0])
     for communicator in ("x", "y", "z_scatter"):
         if sharded and collectives.mesh.size(communicator) > 1:
-            collectives.all_reduce(
-                REDUCE, communicator, total, name="norm", phase="optimizer"
-            ).wait()
+            collectives.all_reduce(REDUCE, communicator, total, name="norm", phase="optimizer").wait()
     return (total + _squares(serial, total)).sqrt()[0]
 
 

@@ -61,19 +61,18 @@ class Layout:
         axis = self.communicator(dim)
         if axis is None or not part.numel():
             return part if axis is None else part.new_empty(len(part), self.shard.spec.shape[dim])
-        handle = self.context.collectives.all_gather(
-            self.place, axis, part.reshape(-1), phase=phase
-        )
+        handle = self.context.collectives.all_gather(self.place, axis, part.reshape(-1), phase=phase)
         return handle.wait().view(-1, *part.shape).transpose(0, 1).flatten(1)
 
     def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Multiply under a name: a (m, k) by b (k, n)."""
         return self.context.ops.compute(
-            self.place, "gemm" if pass_ == "forward" else pass_,
+            self.place,
+            "gemm" if pass_ == "forward" else pass_,
             lambda: self.context.gemms.product(pass_, a, b),
             lambda: self.context.gemms.kernel(pass_, a, b),
             phase=None if pass_ == "forward" else "bwd",
-        )  # fmt: skip
+        )
 
     def forward(self, inputs: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
         """Map (m, k) to (m, n)."""
@@ -82,8 +81,9 @@ class Layout:
             self.context.collectives.all_reduce(self.place, over, output).wait()
         return self.gather(output, 0, "fwd")
 
-    def backward(self, inputs: torch.Tensor, gradient: torch.Tensor, use: Use, token: Token | None,
-                 *, need_weight: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    def backward(
+        self, inputs: torch.Tensor, gradient: torch.Tensor, use: Use, token: Token | None, *, need_weight: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Map dO (m, n) to dI (m, k), if the use needs it, and to the gradient of the shard."""
         gradient, inputs = self.slice(gradient, 0), self.slice(inputs, 1)
 
@@ -170,8 +170,7 @@ def computed_in(inputs: torch.Tensor, weight: torch.Tensor) -> torch.dtype:
         return torch.get_autocast_dtype(kind)
     if inputs.dtype != weight.dtype:
         raise ValueError(
-            f"the input is {inputs.dtype} and the weight {weight.dtype}; convert one of them, or "
-            "use torch.autocast"
+            f"the input is {inputs.dtype} and the weight {weight.dtype}; convert one of them, or use torch.autocast"
         )
     return weight.dtype
 
@@ -180,8 +179,9 @@ class _Product(torch.autograd.Function):
     """Ties the two passes into autograd. The block is not saved: backward gathers it again."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, block: torch.Tensor, use: Use,
-                token: Token | None) -> torch.Tensor:  # fmt: skip
+    def forward(
+        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, block: torch.Tensor, use: Use, token: Token | None
+    ) -> torch.Tensor:
         ctx.save_for_backward(rows, weight)  # the weight so that autograd sees if it is changed
         ctx.use, ctx.token = use, token
         with torch.autocast(rows.device.type, enabled=False):

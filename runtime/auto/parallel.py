@@ -31,9 +31,13 @@ Batch = TypeVar("Batch")
 
 @contextmanager
 def auto_parallelize(
-    grid: Grid | Mapping[str, int] | Mesh, *, overlap: bool = True, prefetch_depth: int = 1,
-    bucket_bytes: int = BUCKET_BYTES, verify_weights: bool = True,
-) -> Iterator[Parallel]:  # fmt: skip
+    grid: Grid | Mapping[str, int] | Mesh,
+    *,
+    overlap: bool = True,
+    prefetch_depth: int = 1,
+    bucket_bytes: int = BUCKET_BYTES,
+    verify_weights: bool = True,
+) -> Iterator[Parallel]:
     """Parallelize the `nn.Linear`s of every model declared inside.
 
     Arguments:
@@ -57,8 +61,7 @@ def auto_parallelize(
         yield parallel
     declared = Declared(watch.roots())
     if not declared.parameters:
-        raise fail("auto_parallelize", "no parameters were declared inside the block; make the "
-                   "model inside it")  # fmt: skip
+        raise fail("auto_parallelize", "no parameters were declared inside the block; make the model inside it")
     plan = declared.plan(context.mesh.grid)
     if verify_weights and context.mesh.grid.ranks > 1 and not context.recorded:
         host = context.gloo
@@ -81,9 +84,12 @@ def mesh_of(grid: Grid | Mapping[str, int] | Mesh) -> Mesh:
     joined = dist.is_available() and dist.is_initialized()
     world = dist.get_world_size() if joined else 1
     if grid.ranks != world:
-        remedy = (f"choose sizes whose product is {world}, or pass a Mesh of fewer ranks" if joined
-                  else "start so many processes (torchrun --nproc-per-node) and join them with "
-                  "torch.distributed.init_process_group first")  # fmt: skip
+        remedy = (
+            f"choose sizes whose product is {world}, or pass a Mesh of fewer ranks"
+            if joined
+            else "start so many processes (torchrun --nproc-per-node) and join them with "
+            "torch.distributed.init_process_group first"
+        )
         raise fail("grid", f"has {grid.ranks} ranks, but there are {world}; {remedy}", str(grid))
     return Mesh.create(grid)
 
@@ -129,8 +135,9 @@ class Parallel:
     def declared(self) -> Declared:
         """What was declared; there once the block has ended."""
         if self._declared is None:
-            raise RuntimeError("the auto_parallelize block has not ended: its layers are not cut "
-                               "yet; call this after it")  # fmt: skip
+            raise RuntimeError(
+                "the auto_parallelize block has not ended: its layers are not cut yet; call this after it"
+            )
         return self._declared
 
     def adopt(self, declared: Declared, plan: Plan) -> None:
@@ -189,8 +196,11 @@ class Parallel:
         if isinstance(batch, torch.Tensor) and batch.ndim:
             count, left = divmod(len(batch), self.replicas)
             if left:
-                raise fail("batch", f"{len(batch)} rows do not divide by data × z = {self.replicas}; "
-                           "change the batch, or cut it yourself and use weigh()")  # fmt: skip
+                raise fail(
+                    "batch",
+                    f"{len(batch)} rows do not divide by data × z = {self.replicas}; "
+                    "change the batch, or cut it yourself and use weigh()",
+                )
             return batch[self.replica * count : (self.replica + 1) * count]
         if isinstance(batch, Mapping):
             return {key: self._part(value) for key, value in batch.items()}
@@ -240,10 +250,7 @@ class Parallel:
         """Trained parameters that are cut, and all others, looked up anew: modules may be moved."""
         cut = {layer.weight: None for layer in self._cut_layers()}
         every = {p: None for root in self.declared.roots for p in root.parameters()}
-        return (
-            [p for p in cut if p.requires_grad],
-            [p for p in every if p.requires_grad and p not in cut],
-        )
+        return ([p for p in cut if p.requires_grad], [p for p in every if p.requires_grad and p not in cut])
 
     def decays(self, parameter: nn.Parameter) -> bool:
         """Say whether weight decay applies by the usual rule: to matrices, not to vectors.
@@ -256,9 +263,7 @@ class Parallel:
         """Gather the state of the serial model, on every rank; every rank must call it."""
         return weights.full_state(self._only(model))
 
-    def load_full_state_dict(
-        self, state: Mapping[str, torch.Tensor], model: nn.Module | None = None
-    ) -> None:
+    def load_full_state_dict(self, state: Mapping[str, torch.Tensor], model: nn.Module | None = None) -> None:
         """Load the state of the serial model: each rank takes its part."""
         weights.load_full_state(self._only(model), state)
 

@@ -73,28 +73,34 @@ def parallel_weights(model: nn.Module) -> Iterator[tuple[str, ParallelLinear]]:
             yield f"{path}.weight" if path else "weight", module
 
 
-def check_equal(collectives: Collectives, tensors: Sequence[tuple[str, torch.Tensor]],
-                device: torch.device) -> None:  # fmt: skip
+def check_equal(collectives: Collectives, tensors: Sequence[tuple[str, torch.Tensor]], device: torch.device) -> None:
     """Check that all ranks declared the same model with the same numbers in it.
 
     Checksums alone are exchanged, on `device`. Raises DescriptionError on every rank if not.
     """
     for name, tensor in tensors:
         if tensor.is_meta:
-            raise fail(name, "is on the meta device and has no numbers to compare; make the model on a "
-                       "real one, or pass verify_weights=False and load a full state")  # fmt: skip
+            raise fail(
+                name,
+                "is on the meta device and has no numbers to compare; make the model on a "
+                "real one, or pass verify_weights=False and load a full state",
+            )
     described = "\n".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in tensors)
     if differing(collectives, [zlib.crc32(described.encode())], device):
-        raise fail("auto_parallelize", "the ranks declared different models (names, shapes or "
-                   "types of parameters); declare the same one on every rank")  # fmt: skip
+        raise fail(
+            "auto_parallelize",
+            "the ranks declared different models (names, shapes or "
+            "types of parameters); declare the same one on every rank",
+        )
     different = differing(collectives, [checksum(tensor) for _, tensor in tensors], device)
     if different:
         others = f" and {len(different) - 1} more" if len(different) > 1 else ""
         raise fail(
-            "auto_parallelize", f"{tensors[different[0]][0]}{others} started with different numbers "
+            "auto_parallelize",
+            f"{tensors[different[0]][0]}{others} started with different numbers "
             "on different ranks; call torch.manual_seed with the same seed on every rank before "
             "the model is made",
-        )  # fmt: skip
+        )
 
 
 def checksum(tensor: torch.Tensor) -> int:

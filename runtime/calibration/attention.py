@@ -18,16 +18,28 @@ from twin.description.grid import Grid
 
 Form = Literal["flash", "plain", "fused_softmax"]
 SHAPES: tuple[tuple[int, int, int, int, Form], ...] = (
-    (1, 64, 2, 32, "flash"), (4, 64, 8, 32, "flash"), (2, 128, 4, 32, "flash"), (8, 128, 4, 32, "flash"),
-    (2, 128, 8, 64, "flash"), (4, 128, 1, 64, "flash"), (1, 256, 4, 64, "flash"), (2, 512, 4, 64, "flash"),
-    (4, 64, 4, 32, "plain"), (4, 128, 4, 64, "plain"), (2, 256, 4, 64, "plain"),
+    (1, 64, 2, 32, "flash"),
+    (4, 64, 8, 32, "flash"),
+    (2, 128, 4, 32, "flash"),
+    (8, 128, 4, 32, "flash"),
+    (2, 128, 8, 64, "flash"),
+    (4, 128, 1, 64, "flash"),
+    (1, 256, 4, 64, "flash"),
+    (2, 512, 4, 64, "flash"),
+    (4, 64, 4, 32, "plain"),
+    (4, 128, 4, 64, "plain"),
+    (2, 256, 4, 64, "plain"),
     (4, 128, 4, 64, "fused_softmax"),
-)  # fmt: skip
+)
 """(sequences, length, heads, head size, form)."""
 WIDE_SHAPES: tuple[tuple[int, int, int, int, Form], ...] = (
-    (4, 1024, 16, 64, "flash"), (4, 2048, 16, 64, "flash"), (4, 2048, 16, 128, "flash"),
-    (1, 8192, 16, 128, "flash"), (8, 2048, 8, 128, "flash"), (4, 1024, 16, 64, "plain"),
-)  # fmt: skip
+    (4, 1024, 16, 64, "flash"),
+    (4, 2048, 16, 64, "flash"),
+    (4, 2048, 16, 128, "flash"),
+    (1, 8192, 16, 128, "flash"),
+    (8, 2048, 8, 128, "flash"),
+    (4, 1024, 16, 64, "plain"),
+)
 LEAST_REPEATS = 5
 
 
@@ -47,27 +59,28 @@ def measure_attention(team: Team, seconds: float) -> list[dict[str, Any]]:
             for phase in ("fwd", "bwd"):
                 sample = joined([found[phase] for found in everyone if found])
                 if sample is not None:
-                    entries.append({
-                        "sequences": sequences, "sequence_length": length, "heads": heads,
-                        "head_size": size, "form": form, "backward": phase == "bwd",
-                        "busy": len(busy), "seconds": sample.seconds, "spread": sample.spread,
-                        "repeats": sample.repeats,
-                    })  # fmt: skip
+                    entries.append(
+                        {
+                            "sequences": sequences,
+                            "sequence_length": length,
+                            "heads": heads,
+                            "head_size": size,
+                            "form": form,
+                            "backward": phase == "bwd",
+                            "busy": len(busy),
+                            "seconds": sample.seconds,
+                            "spread": sample.spread,
+                            "repeats": sample.repeats,
+                        }
+                    )
     return entries
 
 
 class _Attention:
     """One attention layer with something to attend to."""
 
-    def __init__(self, device: torch.device, sequences: int, length: int, heads: int, size: int,
-                 form: Form) -> None:  # fmt: skip
-        model = {
-            "layers": 1,
-            "hidden": heads * size,
-            "heads": heads,
-            "sequence": length,
-            "vocabulary": 64,
-        }
+    def __init__(self, device: torch.device, sequences: int, length: int, heads: int, size: int, form: Form) -> None:
+        model = {"layers": 1, "hidden": heads * size, "heads": heads, "sequence": length, "vocabulary": 64}
         context = quiet_context(model, Grid(), device, sequences=sequences, attention=form)
         self.context, self.sequences = context, sequences
         self.layer = Attention4D(context, Place("attention"))

@@ -11,9 +11,8 @@ from runtime.calibration.team import Team
 
 
 def timed_on(
-    team: Team, busy: Collection[int], run: Callable[[], object], seconds: float,
-    clock: Clock = time.thread_time,
-) -> Sample | None:  # fmt: skip
+    team: Team, busy: Collection[int], run: Callable[[], object], seconds: float, clock: Clock = time.thread_time
+) -> Sample | None:
     """Time work on the ranks `busy` at once, for so many seconds; None on ranks that rest.
 
     All begin at the same moment. On CPUs it is time of the core, unless another clock is given.

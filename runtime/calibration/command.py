@@ -30,15 +30,22 @@ def calibrate(fit: Fit) -> Callable[..., None]:
     """Make the command; `fit` turns measurements into the text of a machine file."""
 
     def calibrate(
-        name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the machine; the host's if "
-                                                 "absent.")] = None,
-        ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Start so many ranks here; without it "
-                                                  "torchrun or srun starts them, or there is one.")] = None,
+        name: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Name of the machine; the host's if absent.")
+        ] = None,
+        ranks: Annotated[
+            int | None,
+            typer.Option(
+                "--ranks",
+                min=1,
+                help="Start so many ranks here; without it torchrun or srun starts them, or there is one.",
+            ),
+        ] = None,
         out: Annotated[Path, typer.Option(help="Directory for NAME.yaml and NAME-measurements.json.")] = Path(),
         minutes: Annotated[float, typer.Option(metavar="M", help="About how long to measure.")] = 3.0,
         device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
         force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Measure this machine by microbenchmarks, and write it as a machine file."""
         from runtime.environment import from_environment
 
@@ -48,8 +55,18 @@ def calibrate(fit: Fit) -> Callable[..., None]:
         if process.launcher == "alone" and (ranks or 1) > 1:
             from runtime.local import run_ranks
 
-            arguments = ["calibrate", "--name", name, "--out", str(out), "--minutes", str(minutes),
-                         "--device", device, *(["--force"] if force else [])]  # fmt: skip
+            arguments = [
+                "calibrate",
+                "--name",
+                name,
+                "--out",
+                str(out),
+                "--minutes",
+                str(minutes),
+                "--device",
+                device,
+                *(["--force"] if force else []),
+            ]
             raise typer.Exit(run_ranks(arguments, ranks or 1))
         from runtime.rank import run_as_rank
 
@@ -72,33 +89,28 @@ def default_name(host: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", host.partition(".")[0].lower()).strip("-") or "machine"
 
 
-def _check(name: str, out: Path, minutes: float, device: str, ranks: int | None, process: Process, *,
-           force: bool) -> None:  # fmt: skip
+def _check(
+    name: str, out: Path, minutes: float, device: str, ranks: int | None, process: Process, *, force: bool
+) -> None:
     from importlib.util import find_spec
 
     from twin.description.problems import fail
 
     if not re.fullmatch(NAME, name):
-        raise fail(
-            "--name", "expected small letters, digits, points and dashes, such as my-cluster", name
-        )
+        raise fail("--name", "expected small letters, digits, points and dashes, such as my-cluster", name)
     if not 0 < minutes <= MOST_MINUTES:
         raise fail("--minutes", f"expected more than 0, at most {MOST_MINUTES:g}", minutes)
     if device not in ("auto", "cpu", "cuda"):
         raise fail("--device", "expected auto, cpu or cuda", device)
     if ranks is not None and process.launcher != "alone":
-        raise fail(
-            "--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks
-        )
+        raise fail("--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks)
     if out.exists() and not out.is_dir():
         raise fail("--out", "is not a directory", str(out))
     for path in files(out, name) if not force and process.rank == 0 else ():
         if path.exists():
             raise fail(str(path), "exists already; choose another --name or --out, or pass --force")
     if find_spec("torch") is None:
-        raise fail(
-            "calibrate", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'"
-        )
+        raise fail("calibrate", "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'")
 
 
 def files(out: Path, name: str) -> tuple[Path, Path]:
@@ -144,10 +156,12 @@ def _progress(*, shown: bool) -> Iterator[Advance]:
         yield lambda _section, _done: None
         return
     with Progress(
-        TextColumn("measuring"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
-        console=console, transient=True,
-    ) as bars:  # fmt: skip
+        TextColumn("measuring"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bars:
         task = bars.add_task("", total=1.0)
-        yield lambda section, done: bars.update(
-            task, completed=done, description=section.replace("_", " ")
-        )
+        yield lambda section, done: bars.update(task, completed=done, description=section.replace("_", " "))

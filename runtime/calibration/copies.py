@@ -33,11 +33,17 @@ def measure_copies(team: Team, seconds: float) -> list[dict[str, Any]]:
             found = team.gather(timed_on(team, busy, run, each))
             sample = joined(found) if found else None
             if sample is not None:
-                entries.append({
-                    "name": name, "elements": elements, "bytes": BYTES_PER_ELEMENT[name] * elements,
-                    "busy": len(busy), "seconds": sample.seconds, "spread": sample.spread,
-                    "repeats": sample.repeats,
-                })  # fmt: skip
+                entries.append(
+                    {
+                        "name": name,
+                        "elements": elements,
+                        "bytes": BYTES_PER_ELEMENT[name] * elements,
+                        "busy": len(busy),
+                        "seconds": sample.seconds,
+                        "spread": sample.spread,
+                        "repeats": sample.repeats,
+                    }
+                )
     return entries
 
 
@@ -50,5 +56,6 @@ def flat_work(name: str, elements: int, device: torch.device) -> Callable[[], ob
         return lambda: target.add_(source)
 
     pairs = copies_beyond_cache(8.0 * elements)
-    return in_turn([once(torch.zeros(elements, device=device), torch.zeros(elements, device=device))
-                    for _ in range(pairs)])  # fmt: skip
+    return in_turn(
+        [once(torch.zeros(elements, device=device), torch.zeros(elements, device=device)) for _ in range(pairs)]
+    )

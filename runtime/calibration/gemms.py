@@ -13,15 +13,36 @@ from runtime.calibration.team import Team
 from runtime.gemm import MODES, NATURAL, Gemms, Mode, Pass, Signature, natural_operands
 
 LINEARS = (
-    (64, 16, 64), (64, 64, 256), (64, 512, 64), (128, 256, 256), (128, 1024, 256), (256, 32, 256),
-    (256, 256, 32), (256, 128, 512), (512, 64, 64), (512, 384, 128), (512, 512, 512),
-    (1024, 256, 256), (1024, 1024, 256), (2048, 64, 512), (4096, 16, 256), (4096, 256, 1024),
-)  # fmt: skip
+    (64, 16, 64),
+    (64, 64, 256),
+    (64, 512, 64),
+    (128, 256, 256),
+    (128, 1024, 256),
+    (256, 32, 256),
+    (256, 256, 32),
+    (256, 128, 512),
+    (512, 64, 64),
+    (512, 384, 128),
+    (512, 512, 512),
+    (1024, 256, 256),
+    (1024, 1024, 256),
+    (2048, 64, 512),
+    (4096, 16, 256),
+    (4096, 256, 1024),
+)
 """(tokens, out-features, in-features), for CPUs."""
 WIDE_LINEARS = (
-    (1024, 1024, 1024), (2048, 2048, 2048), (2048, 8192, 2048), (4096, 4096, 4096), (4096, 16384, 4096),
-    (8192, 1024, 8192), (8192, 8192, 1024), (8192, 8192, 8192), (8192, 50304, 2048), (16384, 6144, 6144),
-)  # fmt: skip
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (2048, 8192, 2048),
+    (4096, 4096, 4096),
+    (4096, 16384, 4096),
+    (8192, 1024, 8192),
+    (8192, 8192, 1024),
+    (8192, 8192, 8192),
+    (8192, 50304, 2048),
+    (16384, 6144, 6144),
+)
 """The same for GPUs, beside those for CPUs."""
 PROBE = (256, 256, 256)
 MOST_SHARE = 0.25
@@ -45,11 +66,20 @@ def measure_gemms(team: Team, seconds: float) -> list[dict[str, Any]]:
             found = team.gather(timed_on(team, busy, run, each))
             sample = joined(found) if found else None
             if sample is not None:
-                entries.append({
-                    "pass": signature.pass_, "mode": mode, "m": signature.m, "n": signature.n,
-                    "k": signature.k, "element_bytes": dtype.itemsize, "busy": len(busy),
-                    "seconds": sample.seconds, "spread": sample.spread, "repeats": sample.repeats,
-                })  # fmt: skip
+                entries.append(
+                    {
+                        "pass": signature.pass_,
+                        "mode": mode,
+                        "m": signature.m,
+                        "n": signature.n,
+                        "k": signature.k,
+                        "element_bytes": dtype.itemsize,
+                        "busy": len(busy),
+                        "seconds": sample.seconds,
+                        "spread": sample.spread,
+                        "repeats": sample.repeats,
+                    }
+                )
     return entries
 
 
@@ -74,15 +104,14 @@ def passes(tokens: int, out: int, into: int) -> tuple[Signature, ...]:
     ['forward 4×3×2', 'input_gradient 4×2×3', 'weight_gradient 3×2×4']
     """
     shapes: tuple[tuple[Pass, tuple[int, int, int]], ...] = (
-        ("forward", (tokens, out, into)), ("input_gradient", (tokens, into, out)),
+        ("forward", (tokens, out, into)),
+        ("input_gradient", (tokens, into, out)),
         ("weight_gradient", (out, into, tokens)),
-    )  # fmt: skip
+    )
     return tuple(Signature(pass_, *shape) for pass_, shape in shapes)
 
 
-def product(
-    signature: Signature, mode: Mode, dtype: torch.dtype, device: torch.device
-) -> Callable[[], object]:
+def product(signature: Signature, mode: Mode, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
     """A product to repeat, as the layers compute it, with operands that are not in the cache."""
     m, n, k = signature.m, signature.n, signature.k
     sets = copies_beyond_cache(dtype.itemsize * (m * k + k * n))

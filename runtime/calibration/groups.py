@@ -65,17 +65,22 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
                     buffer = axis.buffer(kind, size, dtype)
                     working = axis.number < at_once
                     times, last = _repeats(team, axis, kind, buffer, each, working=working)
-                    facts = {"kind": kind, "bytes": size, "inner": layout.inner, "size": layout.size,
-                             "groups": at_once, "element_bytes": dtype.itemsize}  # fmt: skip
+                    facts = {
+                        "kind": kind,
+                        "bytes": size,
+                        "inner": layout.inner,
+                        "size": layout.size,
+                        "groups": at_once,
+                        "element_bytes": dtype.itemsize,
+                    }
                     mine.append((facts, axis.number, times))
     everyone = team.gather(mine)
     return [] if everyone is None else [_entry(same) for same in zip(*everyone, strict=True)]
 
 
 def _repeats(
-    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, seconds: float, *,
-    working: bool,
-) -> tuple[list[Times], float]:  # fmt: skip
+    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, seconds: float, *, working: bool
+) -> tuple[list[Times], float]:
     """Times of as many repeats as there is time for, and roughly how long one takes, on every rank."""
     team.start_together()
     trial = [_once(team, axis, kind, buffer) for _ in range(2)] if working else []
@@ -113,9 +118,11 @@ def times_of(notes: Sequence[Note], offset_ns: int, core: int = 0) -> Times:
     collective = next(note for note in notes if note.kind == "collective")
     wait = next(note for note in notes if note.kind == "wait")
     return Times(
-        arrived=collective.begin_ns + offset_ns, ended=collective.end_ns + offset_ns,
-        delivered=wait.end_ns + offset_ns, core=core,
-    )  # fmt: skip
+        arrived=collective.begin_ns + offset_ns,
+        ended=collective.end_ns + offset_ns,
+        delivered=wait.end_ns + offset_ns,
+        core=core,
+    )
 
 
 def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str, Any]:
@@ -129,17 +136,16 @@ def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str,
     for repeat in range(len(same[0][2])):
         groups = [[times[repeat] for times in group] for group in members.values()]
         last = [max(t.arrived for t in group) for group in groups]
-        delivered.append(
-            mean(max(t.delivered for t in g) - a for g, a in zip(groups, last, strict=True))
-        )
-        transfer.append(
-            mean(max(t.ended for t in g) - a for g, a in zip(groups, last, strict=True))
-        )
+        delivered.append(mean(max(t.delivered for t in g) - a for g, a in zip(groups, last, strict=True)))
+        transfer.append(mean(max(t.ended for t in g) - a for g, a in zip(groups, last, strict=True)))
         core.append(mean(t.core for group in groups for t in group))
         skew.append(mean(a - min(t.arrived for t in g) for g, a in zip(groups, last, strict=True)))
     return {
-        **facts, "seconds": median(delivered) / 1e9, "spread": spread(delivered),
-        "transfer_seconds": median(transfer) / 1e9, "skew_seconds": median(skew) / 1e9,
+        **facts,
+        "seconds": median(delivered) / 1e9,
+        "spread": spread(delivered),
+        "transfer_seconds": median(transfer) / 1e9,
+        "skew_seconds": median(skew) / 1e9,
         "core_seconds": median(core) / 1e9,
         "repeats": len(delivered),
-    }  # fmt: skip
+    }

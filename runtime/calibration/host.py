@@ -45,11 +45,15 @@ def _entry(team: Team, grid: Grid, seconds: float) -> dict[str, Any]:
         inside.append(sum(n.end_ns - n.begin_ns for n in found if n.kind == "compute") / 1e9)
     ops = sum(note.kind == "compute" for note in notes)
     return {
-        "grid": grid.model_dump(), "ops": ops,
+        "grid": grid.model_dump(),
+        "ops": ops,
         "collectives": sum(note.kind == "collective" for note in notes),
-        "seconds": median(plain), "spread": spread(plain), "seconds_per_op": median(plain) / ops,
-        "seconds_listened": median(heard), "seconds_inside_ops": median(inside),
-    }  # fmt: skip
+        "seconds": median(plain),
+        "spread": spread(plain),
+        "seconds_per_op": median(plain) / ops,
+        "seconds_listened": median(heard),
+        "seconds_inside_ops": median(inside),
+    }
 
 
 def _timed(team: Team, rank: QuietRank) -> float:

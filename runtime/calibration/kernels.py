@@ -48,17 +48,28 @@ def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
             if rank is not None:
                 mine = _listen(team, rank, each)
             entries += [
-                {"busy": len(busy), "tokens": tokens, "hidden": hidden, "vocabulary": vocabulary,
-                 "grid": grid.model_dump(), **entry}
+                {
+                    "busy": len(busy),
+                    "tokens": tokens,
+                    "hidden": hidden,
+                    "vocabulary": vocabulary,
+                    "grid": grid.model_dump(),
+                    **entry,
+                }
                 for entry in _joined(team.gather(mine))
-            ]  # fmt: skip
+            ]
     return entries
 
 
 def _model(team: Team, hidden: int, tokens: int, vocabulary: int, grid: Grid) -> QuietRank:
     sequence = min(SEQUENCE, tokens)
-    model = {"layers": 1, "hidden": hidden, "heads": max(2, hidden // 64), "sequence": sequence,
-             "vocabulary": vocabulary}  # fmt: skip
+    model = {
+        "layers": 1,
+        "hidden": hidden,
+        "heads": max(2, hidden // 64),
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+    }
     rank = QuietRank(quiet_context(model, grid, team.device, sequences=tokens // sequence))
     rank.step()  # what is allocated once is allocated
     return rank
@@ -87,9 +98,17 @@ def _joined(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, An
         samples = [sample_of(mine[kind]) for mine in everyone or () if kind in mine]
         sample = joined(samples)
         assert sample is not None
-        entries.append({
-            "name": kind.name, "phase": kind.phase, "bytes": kind.bytes, "flops": kind.flops,
-            "shape": list(kind.shape), "launches": kind.launches, "seconds": sample.seconds, "spread": sample.spread,
-            "repeats": sample.repeats,
-        })  # fmt: skip
+        entries.append(
+            {
+                "name": kind.name,
+                "phase": kind.phase,
+                "bytes": kind.bytes,
+                "flops": kind.flops,
+                "shape": list(kind.shape),
+                "launches": kind.launches,
+                "seconds": sample.seconds,
+                "spread": sample.spread,
+                "repeats": sample.repeats,
+            }
+        )
     return entries

@@ -37,8 +37,7 @@ def layouts(ranks: int) -> list[Layout]:
     >>> [(l.inner, l.size) for l in layouts(4)]
     [(1, 2), (1, 4), (2, 2)]
     """
-    return [Layout(inner, size) for inner in divisors(ranks) for size in divisors(ranks // inner)
-            if size > 1]  # fmt: skip
+    return [Layout(inner, size) for inner in divisors(ranks) for size in divisors(ranks // inner) if size > 1]
 
 
 class Axis:
@@ -50,9 +49,7 @@ class Axis:
         grid = Grid(data=team.ranks // layout.inner // layout.size, y=layout.size, x=layout.inner)
         members = line(grid, team.rank, AXIS_OF[AXIS])
         group = dist.new_group(members, use_local_synchronization=True)
-        self.number = (
-            members[0] // (layout.inner * layout.size) * layout.inner + members[0] % layout.inner
-        )
+        self.number = members[0] // (layout.inner * layout.size) * layout.inner + members[0] % layout.inner
         mesh = Mesh(grid, team.rank, grid.coordinates(team.rank), {AXIS: group}, team.control)
         self.ops = Ops()
         self._collectives = Collectives(mesh, self.ops, direct=team.device.type == "cpu")
@@ -63,8 +60,7 @@ class Axis:
         elements = whole // self.layout.size if kind == "all_gather" else whole
         return torch.zeros(elements, dtype=dtype, device=self.device)
 
-    def start(self, kind: CollectiveKind, buffer: torch.Tensor,
-              listener: AnyListener | None = None) -> Handle:  # fmt: skip
+    def start(self, kind: CollectiveKind, buffer: torch.Tensor, listener: AnyListener | None = None) -> Handle:
         """Start a collective; whoever listens now listens to its end as well."""
         self.ops.listener = listener
         verb = getattr(self._collectives, kind)

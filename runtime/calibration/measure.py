@@ -58,8 +58,9 @@ SECTIONS = (
 )
 
 
-def measure(process: Process, device: torch.device, name: str, minutes: float,
-            advance: Advance) -> dict[str, Any] | None:  # fmt: skip
+def measure(
+    process: Process, device: torch.device, name: str, minutes: float, advance: Advance
+) -> dict[str, Any] | None:
     """Measure the machine; the data on rank 0, None on other ranks.
 
     Every rank must call it; with several ranks torch.distributed's world is there already. Takes about
@@ -81,20 +82,29 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
     device = team.device
     on_gpu = device.type == "cuda"
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "minutes": minutes,
-        "versions": {"fourfold": __version__, "torch": torch.__version__,
-                     "python": platform.python_version(), "system": platform.platform()},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "minutes": minutes,
+        "versions": {
+            "fourfold": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+        },
         "device": torch.cuda.get_device_name(device) if on_gpu else _cpu_model(),
         "device_type": device.type,
         "device_memory_bytes": torch.cuda.mem_get_info(device)[1] if on_gpu else _memory_bytes(),
-        "cpu": _cpu_model(), "cores": _cores(), "threads": torch.get_num_threads(),
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "threads": torch.get_num_threads(),
         "backend": ("nccl" if on_gpu else "gloo") if team.ranks > 1 else None,
         "exchange_bytes": EXCHANGE_BYTES,
-        "ranks": team.ranks, "ranks_per_host": team.per_host,
-        "hosts": [{"rank": r, "host": h, "name": n}
-                  for r, (h, n) in enumerate(zip(team.hosts, team.names, strict=True))],
+        "ranks": team.ranks,
+        "ranks_per_host": team.per_host,
+        "hosts": [
+            {"rank": r, "host": h, "name": n} for r, (h, n) in enumerate(zip(team.hosts, team.names, strict=True))
+        ],
         "clock": {"method": team.clock.method, "uncertainty_ns": team.clock.uncertainty_ns},
-    }  # fmt: skip
+    }
 
 
 def _cores() -> int:

@@ -25,11 +25,17 @@ def measure_messages(team: Team, seconds: float) -> list[dict[str, Any]]:
         for size in SIZES:
             times = _round_trips(team, peer, size, seconds / (len(peers) * len(SIZES)))
             if team.first:
-                entries.append({
-                    "from": 0, "to": peer, "same_host": team.hosts[peer] == team.hosts[0],
-                    "bytes": size, "seconds": median(times) / 2, "spread": spread(times),
-                    "repeats": len(times),
-                })  # fmt: skip
+                entries.append(
+                    {
+                        "from": 0,
+                        "to": peer,
+                        "same_host": team.hosts[peer] == team.hosts[0],
+                        "bytes": size,
+                        "seconds": median(times) / 2,
+                        "spread": spread(times),
+                        "repeats": len(times),
+                    }
+                )
     return entries
 
 

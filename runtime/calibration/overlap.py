@@ -67,14 +67,23 @@ def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
                 buffer = axis.buffer(kind, size, dtype)
                 each = seconds / (len(chosen) * len(KINDS) * len(sizes))
                 found = _repeats(team, axis, kind, buffer, run, each)
-                mine.append(({"kind": kind, "bytes": size, "inner": layout.inner, "size": layout.size,
-                              "same_host": _inside(team.hosts, layout)}, found))  # fmt: skip
+                mine.append(
+                    (
+                        {
+                            "kind": kind,
+                            "bytes": size,
+                            "inner": layout.inner,
+                            "size": layout.size,
+                            "same_host": _inside(team.hosts, layout),
+                        },
+                        found,
+                    )
+                )
     everyone = team.gather(mine)
     if everyone is None:
         return []
     gemm = {"m": signature.m, "n": signature.n, "k": signature.k, "element_bytes": dtype.itemsize}
-    return [{**same[0][0], **gemm, **_joined([found for _, found in same])}
-            for same in zip(*everyone, strict=True)]  # fmt: skip
+    return [{**same[0][0], **gemm, **_joined([found for _, found in same])} for same in zip(*everyone, strict=True)]
 
 
 def chosen_layouts(hosts: tuple[int, ...]) -> list[Layout]:
@@ -94,8 +103,9 @@ def _inside(hosts: tuple[int, ...], layout: Layout) -> bool:
     return len(set(hosts[: layout.inner * layout.size : layout.inner])) == 1
 
 
-def _repeats(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor,
-             run: Callable[[], object], seconds: float) -> list[Beside]:  # fmt: skip
+def _repeats(
+    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, run: Callable[[], object], seconds: float
+) -> list[Beside]:
     chunk = chunk_of(run, team.device)
     team.start_together()
     expected = team.told([_collective(team, axis, kind, buffer)])[0]
@@ -109,13 +119,7 @@ def _repeats(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor,
         team.start_together()
         found.append(
             _both(
-                team,
-                axis,
-                kind,
-                buffer,
-                run,
-                Products(compute.repeats, compute.repeats * compute.mean_seconds),
-                alone,
+                team, axis, kind, buffer, run, Products(compute.repeats, compute.repeats * compute.mean_seconds), alone
             )
         )
     return found
@@ -130,9 +134,14 @@ def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tens
 
 
 def _both(
-    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, run: Callable[[], object],
-    compute_alone: Products, collective_alone: float,
-) -> Beside:  # fmt: skip
+    team: Team,
+    axis: Axis,
+    kind: CollectiveKind,
+    buffer: torch.Tensor,
+    run: Callable[[], object],
+    compute_alone: Products,
+    collective_alone: float,
+) -> Beside:
     """Compute while a collective is under way."""
     listener = new_listener(team.device)
     handle = axis.start(kind, buffer, listener)
@@ -179,8 +188,7 @@ def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
 
     def per_product(products: Callable[[Beside], Products]) -> float:
         return median(
-            sum(products(each).seconds for each in same)
-            / sum(products(each).count for each in same)
+            sum(products(each).seconds for each in same) / sum(products(each).count for each in same)
             for same in repeats
         )
 
@@ -191,4 +199,4 @@ def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
         "collective_seconds_beside": median(mean(e.collective_beside for e in same) for same in repeats),
         "products": median(mean(e.compute_beside.count for e in same) for same in repeats),
         "repeats": len(repeats),
-    }  # fmt: skip
+    }

@@ -27,23 +27,32 @@ from twin.description.load import load_job
 class Quiet(Collectives):
     """Verbs that return at once, with memory of the right size."""
 
-    def all_gather(self, place: Place, communicator: Communicator, shard: torch.Tensor, *,
-                   phase: Phase | None = None) -> Handle:  # fmt: skip
+    def all_gather(
+        self, place: Place, communicator: Communicator, shard: torch.Tensor, *, phase: Phase | None = None
+    ) -> Handle:
         """Give back memory for what would be gathered."""
         full = shard.new_zeros(self.mesh.size(communicator) * shard.numel())
         op = self._op(place, "all_gather", communicator, phase, full)
         return self._start(op, _nothing, lambda: full)
 
-    def reduce_scatter(self, place: Place, communicator: Communicator, full: torch.Tensor, *,
-                       phase: Phase | None = None) -> Handle:  # fmt: skip
+    def reduce_scatter(
+        self, place: Place, communicator: Communicator, full: torch.Tensor, *, phase: Phase | None = None
+    ) -> Handle:
         """Give back this rank's part, as it is."""
         part = full.view(self.mesh.size(communicator), -1)[0]
         op = self._op(place, "reduce_scatter", communicator, phase, full)
         return self._start(op, _nothing, lambda: part)
 
-    def all_reduce(self, place: Place, communicator: Communicator, buffer: torch.Tensor, *,
-                   reduction: str = "sum", name: str = "",  # noqa: ARG002  nothing is reduced
-                   phase: Phase | None = None) -> Handle:  # fmt: skip
+    def all_reduce(
+        self,
+        place: Place,
+        communicator: Communicator,
+        buffer: torch.Tensor,
+        *,
+        reduction: str = "sum",  # noqa: ARG002  nothing is reduced
+        name: str = "",
+        phase: Phase | None = None,
+    ) -> Handle:
         """Give the buffer back, as it is."""
         op = self._op(place, "all_reduce", communicator, phase, buffer, name)
         return self._start(op, _nothing, lambda: buffer)
@@ -54,23 +63,24 @@ def _nothing() -> None:
 
 
 def quiet_context(
-    model: Mapping[str, Any],
-    grid: Grid,
-    device: torch.device,
-    *,
-    sequences: int = 1,
-    **options: Any,
+    model: Mapping[str, Any], grid: Grid, device: torch.device, *, sequences: int = 1, **options: Any
 ) -> Context:
     """The context of rank 0 of a grid, alone; `sequences` are those of one micro-step."""
-    job = load_job({
-        "model": dict(model), "machine": "laptop", "ranks": grid.ranks, "grid": grid.model_dump(),
-        "batch": {"sequences": sequences * grid.data * grid.z, "micro_sequences": sequences},
-        "precision": "fp32" if device.type == "cpu" else "bf16", "recompute": False, **options,
-    }, [])  # fmt: skip
-    context = Context.of_job(job, Mesh(grid, 0, grid.coordinates(0), {}, None), device)
-    context.collectives = context.gathers.collectives = Quiet(
-        context.mesh, context.ops, direct=device.type == "cpu"
+    job = load_job(
+        {
+            "model": dict(model),
+            "machine": "laptop",
+            "ranks": grid.ranks,
+            "grid": grid.model_dump(),
+            "batch": {"sequences": sequences * grid.data * grid.z, "micro_sequences": sequences},
+            "precision": "fp32" if device.type == "cpu" else "bf16",
+            "recompute": False,
+            **options,
+        },
+        [],
     )
+    context = Context.of_job(job, Mesh(grid, 0, grid.coordinates(0), {}, None), device)
+    context.collectives = context.gathers.collectives = Quiet(context.mesh, context.ops, direct=device.type == "cpu")
     return context
 
 
@@ -82,9 +92,7 @@ class QuietRank:
         self.context = context
         self.trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
         shape = job.concrete_micro_sequences, job.model.sequence
-        window = torch.randint(
-            job.model.vocabulary, (shape[0], shape[1] + 1), device=context.device
-        )
+        window = torch.randint(job.model.vocabulary, (shape[0], shape[1] + 1), device=context.device)
         weights = torch.full(shape, 1.0 / (shape[0] * shape[1]), device=context.device)
         self.batch = [MicroBatch(0, window[:, :-1], window[:, 1:], weights)]
 

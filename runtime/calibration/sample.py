@@ -64,8 +64,9 @@ def chunk_of(run: Callable[[], object], device: torch.device) -> int:
     return chunk
 
 
-def repeat(run: Callable[[], object], chunk: int, seconds: float, device: torch.device,
-           clock: Clock = time.perf_counter) -> Sample:  # fmt: skip
+def repeat(
+    run: Callable[[], object], chunk: int, seconds: float, device: torch.device, clock: Clock = time.perf_counter
+) -> Sample:
     """Repeat for so many seconds, at least three chunks on a GPU and one on a CPU.
 
     On a CPU `clock` tells the time: with `time.thread_time` it is that of the core itself, without the
@@ -78,8 +79,7 @@ def repeat(run: Callable[[], object], chunk: int, seconds: float, device: torch.
     return Sample(median(chunks), sum(chunks) / len(chunks), spread(chunks), chunk * len(chunks))
 
 
-def _timed(run: Callable[[], object], count: int, device: torch.device,
-           clock: Clock = time.perf_counter) -> float:  # fmt: skip
+def _timed(run: Callable[[], object], count: int, device: torch.device, clock: Clock = time.perf_counter) -> float:
     """Seconds of so many repetitions on the device."""
     if device.type == "cpu":
         begin = clock()

@@ -32,13 +32,18 @@ def measure_sharing(team: Team, seconds: float) -> list[dict[str, Any]]:
             found = team.gather(timed_on(team, busy, run, each, time.perf_counter))
             sample = joined(found) if found else None
             if sample is not None:
-                entries.append({
-                    "work": work, "ranks": list(busy), "busy": len(busy),
-                    "hosts": len({team.hosts[rank] for rank in busy}), "seconds": sample.seconds,
-                    "spread": sample.spread,
-                    "bytes": 12.0 * STREAM_ELEMENTS if work == "memory" else 0.0,
-                    "flops": 0.0 if work == "memory" else 2.0 * PRODUCT.m * PRODUCT.n * PRODUCT.k,
-                })  # fmt: skip
+                entries.append(
+                    {
+                        "work": work,
+                        "ranks": list(busy),
+                        "busy": len(busy),
+                        "hosts": len({team.hosts[rank] for rank in busy}),
+                        "seconds": sample.seconds,
+                        "spread": sample.spread,
+                        "bytes": 12.0 * STREAM_ELEMENTS if work == "memory" else 0.0,
+                        "flops": 0.0 if work == "memory" else 2.0 * PRODUCT.m * PRODUCT.n * PRODUCT.k,
+                    }
+                )
     return entries
 
 

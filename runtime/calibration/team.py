@@ -68,8 +68,9 @@ class Team:
         dist.all_gather_object(everyone, here, group=control)
         order = list(dict.fromkeys(everyone))
         clock = align(control, process.ranks, process.rank)
-        return cls(process, device, control, clock, tuple(order.index(e) for e in everyone),
-                   tuple(e[0] for e in everyone))  # fmt: skip
+        return cls(
+            process, device, control, clock, tuple(order.index(e) for e in everyone), tuple(e[0] for e in everyone)
+        )
 
     def told(self, numbers: Sequence[float]) -> list[float]:
         """Rank 0's numbers, on every rank; all must give as many."""

@@ -43,9 +43,10 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 1800.0
 """How long ranks wait for the slowest disk among them."""
 REMEDIES = {
-    errno.ENOSPC: "free space there", errno.EDQUOT: "raise the quota there",
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "raise the quota there",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
-}  # fmt: skip
+}
 
 
 class NoSpaceError(DescriptionError):
@@ -111,8 +112,9 @@ class Checkpoints:
         except OSError as error:
             raise _not_written(self.root, error) from None
 
-    def save(self, context: Context, optimizer: Optimizer, *, step: int, samples: int,
-             extra: dict[str, Any] | None = None) -> None:  # fmt: skip
+    def save(
+        self, context: Context, optimizer: Optimizer, *, step: int, samples: int, extra: dict[str, Any] | None = None
+    ) -> None:
         """Save the state after `step` optimizer steps and `samples` sequences.
 
         Returns when the state is copied to host memory; waits before that for the checkpoint
@@ -121,17 +123,18 @@ class Checkpoints:
         """
         self.wait()
         facts = Manifest(
-            step=step, samples=samples, grid=context.mesh.grid, tensors={},
+            step=step,
+            samples=samples,
+            grid=context.mesh.grid,
+            tensors={},
             model=context.job.model.model_dump(mode="json"),
             extra=json.loads(json.dumps(extra or {}, allow_nan=False)),
-        )  # fmt: skip
+        )
         if self._outgoing is None or self._outgoing.optimizer is not optimizer:
             self._outgoing = Outgoing(context, optimizer)
         self._outgoing.fill()
         job = self._job = _Job(Writer(self.root, facts))
-        job.thread = threading.Thread(
-            target=self._write, args=(job, self._outgoing), name="checkpoint", daemon=True
-        )
+        job.thread = threading.Thread(target=self._write, args=(job, self._outgoing), name="checkpoint", daemon=True)
         job.thread.start()
 
     def wait(self) -> None:
@@ -156,15 +159,20 @@ class Checkpoints:
         """Write one checkpoint, in the background."""
         try:
             save(
-                dict(outgoing.state), storage_writer=job.writer, planner=SavePieces(),
-                process_group=self._team.group, no_dist=self._team.group is None,
-            )  # fmt: skip
+                dict(outgoing.state),
+                storage_writer=job.writer,
+                planner=SavePieces(),
+                process_group=self._team.group,
+                no_dist=self._team.group is None,
+            )
         except CheckpointException as error:
             job.error = self._explained(error)
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
-            job.error = CollectiveError(f"{self.mesh.where()}: checkpoint of step {job.writer.facts.step} "
-                                        f"failed: a peer has probably died ({reason})")  # fmt: skip
+            job.error = CollectiveError(
+                f"{self.mesh.where()}: checkpoint of step {job.writer.facts.step} "
+                f"failed: a peer has probably died ({reason})"
+            )
         except Exception as error:  # whatever it is, the thread that trains has to know
             job.error = error
         if job.writer.final is not None:
@@ -182,9 +190,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, on every rank as the first one sees them."""
-        return self._team.from_first(
-            lambda: [directory.step_of(path) for path in directory.newest_first(self.root)]
-        )
+        return self._team.from_first(lambda: [directory.step_of(path) for path in directory.newest_first(self.root)])
 
     def discard_after(self, step: int) -> None:
         """Delete the checkpoints of later steps; none may be being written."""
@@ -194,8 +200,9 @@ class Checkpoints:
         """Return on every rank what rank 0 made; its errors are raised on every rank."""
         return self._team.from_first(make)
 
-    def load_latest(self, context: Context, optimizer: Optimizer | None = None, *,
-                    most: int | None = None) -> Loaded | None:  # fmt: skip
+    def load_latest(
+        self, context: Context, optimizer: Optimizer | None = None, *, most: int | None = None
+    ) -> Loaded | None:
         """Load the newest checkpoint that is whole, on whatever grid it was saved.
 
         Without an optimizer only weights are loaded; `most` leaves out those of later steps. Returns None if there is
@@ -214,15 +221,11 @@ class Checkpoints:
                 continue
             self._useless = {path for path, _ in rejected}
             lines = tuple(f"{reason}; {path.name} is passed over" for path, reason in rejected)
-            return Loaded(
-                manifest.step, manifest.samples, manifest.extra, manifest.grid, path, lines
-            )
+            return Loaded(manifest.step, manifest.samples, manifest.extra, manifest.grid, path, lines)
         if rejected:
             remedy = "restore one from a copy, or train from the beginning in another directory"
             problems = [Problem(path.name, reason) for path, reason in rejected]
-            raise DescriptionError(
-                [*problems, Problem("", remedy)], f"no checkpoint in {self.root} is usable"
-            )
+            raise DescriptionError([*problems, Problem("", remedy)], f"no checkpoint in {self.root} is usable")
         return None
 
     def _load(self, path: Path, context: Context, optimizer: Optimizer | None) -> Manifest:
@@ -233,9 +236,12 @@ class Checkpoints:
         incoming = Incoming(context, optimizer)
         try:
             load(
-                dict(incoming.state), storage_reader=Reader(path, manifest), planner=LoadPieces(),
-                process_group=self._team.group, no_dist=self._team.group is None,
-            )  # fmt: skip
+                dict(incoming.state),
+                storage_reader=Reader(path, manifest),
+                planner=LoadPieces(),
+                process_group=self._team.group,
+                no_dist=self._team.group is None,
+            )
         except CheckpointException as error:
             # raised on all ranks alike, after all have read
             causes = [cause for _, (cause, _) in sorted(error.failures.items())]
@@ -250,6 +256,8 @@ class Checkpoints:
 def _not_written(root: Path, error: OSError, where: str = "") -> DescriptionError:
     remedy = REMEDIES.get(error.errno or 0)
     remedy = f"{remedy}, or choose another directory" if remedy else "choose another directory"
-    problem = Problem(str(root), f"checkpoint cannot be written: {where}{error.strerror}; {remedy}; "
-                                 "earlier checkpoints are as they were")  # fmt: skip
+    problem = Problem(
+        str(root),
+        f"checkpoint cannot be written: {where}{error.strerror}; {remedy}; earlier checkpoints are as they were",
+    )
     return (NoSpaceError if error.errno in REMEDIES else DescriptionError)([problem])

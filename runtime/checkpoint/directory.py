@@ -23,8 +23,11 @@ def newest_first(root: Path) -> list[Path]:
     """Complete checkpoints of a root (empty if there is no such directory), newest first."""
     if not root.is_dir():
         return []
-    found = [(int(match[1]), path) for path in root.iterdir()
-             if (match := _COMPLETE.match(path.name)) and path.is_dir() and not path.is_symlink()]  # fmt: skip
+    found = [
+        (int(match[1]), path)
+        for path in root.iterdir()
+        if (match := _COMPLETE.match(path.name)) and path.is_dir() and not path.is_symlink()
+    ]
     return [path for _, path in sorted(found, reverse=True)]
 
 

@@ -24,8 +24,9 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
     """Refuse a checkpoint of another model, naming what is there and what is needed."""
     store = context.store
     dtype = DTYPE_NAMES[store.master_type]
-    expected = {name: parameter.spec.shape for parameter in store.in_order()
-                for name in tensor_names(parameter.spec.name)}  # fmt: skip
+    expected = {
+        name: parameter.spec.shape for parameter in store.in_order() for name in tensor_names(parameter.spec.name)
+    }
     found = {name: (saved.shape, saved.dtype) for name, saved in manifest.tensors.items()}
     problems = differences(found, expected, {dtype})
     # moments have the shapes of their weights: they are news only if the weights fit
@@ -34,8 +35,7 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
     _refuse([*_of_shape(manifest.model, context), *(weights or problems)], path, remedy)
 
 
-def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context,
-                     path: Path) -> None:  # fmt: skip
+def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context, path: Path) -> None:
     """Refuse a full model that is another one; `shape` is what its file says about itself."""
     expected = {p.spec.name: p.spec.shape for p in context.store.in_order()}
     problems = differences(found, expected, set(DTYPE_NAMES.values()))
@@ -47,29 +47,23 @@ def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
     model = context.job.model
     return [
         Problem(f"model.{key}", f"was {shape[key]!r} when it was saved; the job has {getattr(model, key)!r}")
-        for key in SAME if key in shape and shape[key] != getattr(model, key)
-    ]  # fmt: skip
+        for key in SAME
+        if key in shape and shape[key] != getattr(model, key)
+    ]
 
 
-def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]],
-                dtypes: Collection[str]) -> list[Problem]:  # fmt: skip
+def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]], dtypes: Collection[str]) -> list[Problem]:
     """One problem for every tensor that is missing, unknown, or of another shape or dtype."""
     problems = []
     for name, needed in expected.items():
         if name not in found:
-            problems.append(
-                Problem(name, f"is missing; the model has it, with shape {list(needed)}")
-            )
+            problems.append(Problem(name, f"is missing; the model has it, with shape {list(needed)}"))
             continue
         shape, dtype = found[name]
         if shape != needed:
-            problems.append(
-                Problem(name, f"has shape {list(shape)}; the model needs {list(needed)}")
-            )
+            problems.append(Problem(name, f"has shape {list(shape)}; the model needs {list(needed)}"))
         elif dtype not in dtypes:
-            problems.append(
-                Problem(name, f"has dtype {dtype}; expected {' or '.join(sorted(dtypes))}")
-            )
+            problems.append(Problem(name, f"has dtype {dtype}; expected {' or '.join(sorted(dtypes))}"))
     missing = [name for name in expected if name not in found]
     for name in found:
         if name not in expected:

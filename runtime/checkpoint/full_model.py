@@ -50,9 +50,7 @@ def find_checkpoint(path: Path) -> Path:
             return found[0]
     if not path.exists():
         raise fail(str(path), "no such directory")
-    raise fail(
-        str(path), "is no checkpoint, and holds none; give a directory such as run/checkpoints"
-    )
+    raise fail(str(path), "is no checkpoint, and holds none; give a directory such as run/checkpoints")
 
 
 def export_model(checkpoint: Path, out: Path, *, overwrite: bool = False) -> Exported:
@@ -102,8 +100,9 @@ class _Files:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     def _file(self, name: str) -> TensorFile:

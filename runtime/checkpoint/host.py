@@ -40,13 +40,13 @@ class Outgoing:
             length += held.elements
         on_device = store.device.type == "cuda"
         self._flat = {
-            kind: torch.zeros(length, dtype=store.master_type, pin_memory=on_device)
-            for kind in (MODEL, *MOMENTS)
+            kind: torch.zeros(length, dtype=store.master_type, pin_memory=on_device) for kind in (MODEL, *MOMENTS)
         }
-        self.state = by_tensor(chain.from_iterable(
-            pieces_of(held, kind, flat, first)
-            for kind, flat in self._flat.items() for held, first in self._ranges
-        ))  # fmt: skip
+        self.state = by_tensor(
+            chain.from_iterable(
+                pieces_of(held, kind, flat, first) for kind, flat in self._flat.items() for held, first in self._ranges
+            )
+        )
 
     def fill(self) -> None:
         """Copy the weights and moments of this moment; training may go on when it returns."""
@@ -73,14 +73,14 @@ class Incoming:
         wanted = [(MODEL, everything)]
         if optimizer is not None:
             wanted += [(kind, optimizer.part) for kind in MOMENTS]
-        self._flat = {
-            kind: torch.zeros(part.stop - part.start, dtype=store.master_type)
-            for kind, part in wanted
-        }
-        self.state = by_tensor(chain.from_iterable(
-            pieces_of(held, kind, self._flat[kind], held.in_store().start - part.start)
-            for kind, part in wanted for held in within(store, part)
-        ))  # fmt: skip
+        self._flat = {kind: torch.zeros(part.stop - part.start, dtype=store.master_type) for kind, part in wanted}
+        self.state = by_tensor(
+            chain.from_iterable(
+                pieces_of(held, kind, self._flat[kind], held.in_store().start - part.start)
+                for kind, part in wanted
+                for held in within(store, part)
+            )
+        )
 
     def apply(self, step: int) -> None:
         """Put everything in place, as it was after `step` steps."""

@@ -94,8 +94,7 @@ class Manifest(Record):
     @property
     def weights(self) -> dict[str, SavedTensor]:
         """Weights by the name of their parameter."""
-        return {n.removeprefix("model/"): t for n, t in self.tensors.items()
-                if n.startswith("model/")}  # fmt: skip
+        return {n.removeprefix("model/"): t for n, t in self.tensors.items() if n.startswith("model/")}
 
 
 def to_text(manifest: Manifest) -> bytes:
@@ -134,9 +133,7 @@ def parse(text: bytes, directory: Path) -> Manifest:
         raise UnusableFileError(path, f"is not JSON: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        raise UnusableFileError(
-            path, f"schema_version is {version!r}; this version reads {SCHEMA_VERSION}"
-        )
+        raise UnusableFileError(path, f"schema_version is {version!r}; this version reads {SCHEMA_VERSION}")
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:

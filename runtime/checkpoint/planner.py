@@ -18,13 +18,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    SavePlan,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from runtime.checkpoint.host import State
@@ -49,9 +43,7 @@ class SavePieces(DefaultSavePlanner):
         for piece in (piece for pieces in state.values() for piece in pieces):
             index = MetadataIndex(piece.tensor, piece.offsets)
             self._values[index] = piece.values
-            data = TensorWriteData(
-                _chunk(piece), TensorProperties(piece.values.dtype), torch.Size(piece.shape)
-            )
+            data = TensorWriteData(_chunk(piece), TensorProperties(piece.values.dtype), torch.Size(piece.shape))
             items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=data))
         self.plan = SavePlan(items)
         return self.plan
@@ -67,8 +59,7 @@ class LoadPieces(DefaultLoadPlanner):
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
-    def set_up_planner(self, state_dict: State, metadata: Metadata | None = None,
-                       is_coordinator: bool = False) -> None:  # fmt: skip
+    def set_up_planner(self, state_dict: State, metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
         """Take the pieces as they are: there is nothing to flatten or to initialise."""
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
@@ -79,9 +70,7 @@ class LoadPieces(DefaultLoadPlanner):
         for tensor, pieces in self.state_dict.items():
             saved = self.metadata.state_dict_metadata[tensor]
             assert isinstance(saved, TensorStorageMetadata)
-            plan.items += create_read_items_for_chunk_list(
-                tensor, saved, [_chunk(p) for p in pieces]
-            )
+            plan.items += create_read_items_for_chunk_list(tensor, saved, [_chunk(p) for p in pieces])
         return plan
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:

@@ -20,25 +20,13 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from runtime.checkpoint import directory
 from runtime.checkpoint.manifest import MANIFEST, Chunk, Manifest, SavedTensor, to_text
-from runtime.checkpoint.tensor_file import (
-    DTYPE_NAMES,
-    DTYPES,
-    TensorFile,
-    UnusableFileError,
-    write_tensors,
-)
+from runtime.checkpoint.tensor_file import DTYPE_NAMES, DTYPES, TensorFile, UnusableFileError, write_tensors
 
 
 class Writer(StorageWriter):
@@ -69,8 +57,10 @@ class Writer(StorageWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Make the directory and tell every rank its file."""
         self.temporary = directory.begin(self.root, self.facts.step)
-        return [dataclasses.replace(plan, storage_data=self.temporary / f"rank-{rank:05d}.safetensors")
-                for rank, plan in enumerate(plans)]  # fmt: skip
+        return [
+            dataclasses.replace(plan, storage_data=self.temporary / f"rank-{rank:05d}.safetensors")
+            for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file, if it has anything to write."""
@@ -83,8 +73,7 @@ class Writer(StorageWriter):
         # what the planner resolves are contiguous tensors in host memory already
         values = (planner.resolve_data(item) for item in plan.items)
         sums = write_tensors(path, header, values, {}) if header else []  # type: ignore[arg-type]  # tensors only
-        results = [WriteResult(item.index, 0, (path.name, crc32))
-                   for item, crc32 in zip(plan.items, sums, strict=True)]  # fmt: skip
+        results = [WriteResult(item.index, 0, (path.name, crc32)) for item, crc32 in zip(plan.items, sums, strict=True)]
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -100,10 +89,14 @@ class Writer(StorageWriter):
             for chunk in saved.chunks:
                 index = MetadataIndex(name, chunk.offsets)
                 file, crc32 = written[index]
-                chunks.append(Chunk(offsets=tuple(chunk.offsets), sizes=tuple(chunk.sizes),
-                                    file=file, key=_key(index), crc32=crc32))  # fmt: skip
-            tensors[name] = SavedTensor(shape=tuple(saved.size), chunks=tuple(chunks),
-                                        dtype=DTYPE_NAMES[saved.properties.dtype])  # type: ignore[arg-type]  # fmt: skip  # checked by pydantic
+                chunks.append(
+                    Chunk(
+                        offsets=tuple(chunk.offsets), sizes=tuple(chunk.sizes), file=file, key=_key(index), crc32=crc32
+                    )
+                )
+            tensors[name] = SavedTensor(
+                shape=tuple(saved.size), chunks=tuple(chunks), dtype=DTYPE_NAMES[saved.properties.dtype]
+            )  # type: ignore[arg-type]  # checked by pydantic
         manifest = Manifest.model_validate(dict(self.facts) | {"tensors": tensors})
         with (self.temporary / MANIFEST).open("xb") as file:
             file.write(to_text(manifest))
@@ -134,16 +127,18 @@ class Reader(StorageReader):
 
     def read_metadata(self) -> Metadata:
         """Say what the checkpoint holds, in PyTorch's words."""
-        return Metadata({
-            name: TensorStorageMetadata(
-                TensorProperties(DTYPES[saved.dtype]), torch.Size(saved.shape),
-                [ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in saved.chunks],
-            )
-            for name, saved in self.manifest.tensors.items()
-        })  # fmt: skip
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(DTYPES[saved.dtype]),
+                    torch.Size(saved.shape),
+                    [ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in saved.chunks],
+                )
+                for name, saved in self.manifest.tensors.items()
+            }
+        )
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
-                              **kwargs: Any) -> None:  # fmt: skip
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Nothing to set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -179,9 +174,7 @@ def check_chunk(file: TensorFile, chunk: Chunk, dtype: str) -> None:
     """Raise UnusableFileError if a file does not hold a chunk as the manifest says."""
     entry = file.entries.get(chunk.key)
     if entry is None or (entry.dtype, entry.shape) != (dtype, chunk.sizes):
-        raise UnusableFileError(
-            file.path, f"does not hold {chunk.key} as {dtype} {list(chunk.sizes)}"
-        )
+        raise UnusableFileError(file.path, f"does not hold {chunk.key} as {dtype} {list(chunk.sizes)}")
 
 
 def read_chunk(file: TensorFile, chunk: Chunk, dtype: str) -> torch.Tensor:

@@ -34,9 +34,12 @@ class Team:
         if mesh.grid.ranks == 1:
             return cls(mesh.rank, None)
         group = group or dist.new_group(
-            list(range(mesh.grid.ranks)), timeout=timedelta(seconds=timeout_seconds),
-            backend="gloo", use_local_synchronization=True, group_desc="checkpoint",
-        )  # fmt: skip
+            list(range(mesh.grid.ranks)),
+            timeout=timedelta(seconds=timeout_seconds),
+            backend="gloo",
+            use_local_synchronization=True,
+            group_desc="checkpoint",
+        )
         return cls(mesh.rank, group)
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -67,5 +70,7 @@ def _attempt(make: Callable[[], T]) -> tuple[str, T | tuple[object, ...]]:
 
 
 _ERRORS: dict[str, Callable[..., Exception]] = {
-    "problems": DescriptionError, "unusable": UnusableFileError, "system": OSError,
-}  # fmt: skip
+    "problems": DescriptionError,
+    "unusable": UnusableFileError,
+    "system": OSError,
+}

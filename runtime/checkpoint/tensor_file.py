@@ -26,10 +26,28 @@ LENGTH_BYTES = 8
 METADATA = "__metadata__"
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-OTHER_DTYPES = frozenset({
-    "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "C64", "F4", "F6_E2M3", "F6_E3M2",
-    "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-})  # fmt: skip
+OTHER_DTYPES = frozenset(
+    {
+        "BOOL",
+        "U8",
+        "I8",
+        "U16",
+        "I16",
+        "U32",
+        "I32",
+        "U64",
+        "I64",
+        "C64",
+        "F4",
+        "F6_E2M3",
+        "F6_E3M2",
+        "F8_E5M2",
+        "F8_E4M3",
+        "F8_E8M0",
+        "F8_E4M3FNUZ",
+        "F8_E5M2FNUZ",
+    }
+)
 """The rest of the format's dtypes: tensors that may lie in a file and are skipped over, never read."""
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -61,8 +79,12 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def write_tensors(path: Path, header: Mapping[str, tuple[str, tuple[int, ...]]],
-                  values: Iterable[torch.Tensor], metadata: Mapping[str, str]) -> list[int]:  # fmt: skip
+def write_tensors(
+    path: Path,
+    header: Mapping[str, tuple[str, tuple[int, ...]]],
+    values: Iterable[torch.Tensor],
+    metadata: Mapping[str, str],
+) -> list[int]:
     """Write a new file and bring it to the disk; return the CRC-32 of each tensor.
 
     `header` names dtype and shape of every tensor, `values` are contiguous tensors in host memory
@@ -80,9 +102,7 @@ def write_tensors(path: Path, header: Mapping[str, tuple[str, tuple[int, ...]]],
         file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for (dtype, shape), value in zip(header.values(), values, strict=True):
             if value.shape != shape or DTYPE_NAMES[value.dtype] != dtype:
-                raise ValueError(
-                    f"{path}: {tuple(value.shape)} {value.dtype} is not {shape} {dtype}"
-                )
+                raise ValueError(f"{path}: {tuple(value.shape)} {value.dtype} is not {shape} {dtype}")
             raw = value.reshape(-1).view(torch.uint8).numpy().data
             sums.append(zlib.crc32(raw))
             file.write(raw)
@@ -120,8 +140,9 @@ class TensorFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
     def _refuse(self, reason: str) -> UnusableFileError:

@@ -65,14 +65,15 @@ class Batches:
     def _damaged(self, windows: NDArray[np.int64], found: NDArray[np.int64]) -> DescriptionError:
         row, column = np.argwhere(found >= self.vocabulary)[0]
         path, window = self.tokens.path, int(windows[row])
-        return fail(str(path), f"window {window} holds token {found[row, column]} at position "
-                               f"{window * self.sequence + column}, but the model's vocabulary is {self.vocabulary}: "
-                               f"the file was damaged after it was built; {rebuild(path.parent)}")  # fmt: skip
+        return fail(
+            str(path),
+            f"window {window} holds token {found[row, column]} at position "
+            f"{window * self.sequence + column}, but the model's vocabulary is {self.vocabulary}: "
+            f"the file was damaged after it was built; {rebuild(path.parent)}",
+        )
 
 
-def local_sequences(
-    grid: Grid, rank: int, step: int, sequences: int, micro_sequences: int
-) -> list[tuple[int, int]]:
+def local_sequences(grid: Grid, rank: int, step: int, sequences: int, micro_sequences: int) -> list[tuple[int, int]]:
     """Return the samples (first, count) of each micro-step of one step on one rank.
 
     The `sequences` of the global batch are split over data × z; ranks that differ only in x and
@@ -85,9 +86,7 @@ def local_sequences(
     own = sequences // replicas
     if sequences % (replicas * micro_sequences):
         raise fail(
-            "batch.sequences",
-            f"must be a multiple of data·z·micro_sequences = {replicas * micro_sequences}",
-            sequences,
+            "batch.sequences", f"must be a multiple of data·z·micro_sequences = {replicas * micro_sequences}", sequences
         )
     at = grid.coordinates(rank)
     begin = step * sequences + (at["data"] * grid.z + at["z"]) * own

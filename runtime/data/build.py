@@ -33,9 +33,15 @@ Progress = Callable[[int, int], None]
 """Told (documents, tokens) so far, after each document."""
 
 
-def build_dataset(out: Path, documents: Iterable[str], tokenizer: Tokenizer = BYTES,
-                  validation_fraction: float = VALIDATION_FRACTION, *, overwrite: bool = False,
-                  progress: Progress | None = None) -> Manifest:  # fmt: skip
+def build_dataset(
+    out: Path,
+    documents: Iterable[str],
+    tokenizer: Tokenizer = BYTES,
+    validation_fraction: float = VALIDATION_FRACTION,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
     """Write a data set and return what it says about itself.
 
     One document at a time is in memory. `validation_fraction` is the expected share of the
@@ -57,10 +63,13 @@ def build_dataset(out: Path, documents: Iterable[str], tokenizer: Tokenizer = BY
         if tokenizer.json is not None:
             (folder / TOKENIZER).write_text(tokenizer.json, encoding="utf-8")
         manifest = Manifest(
-            dtype=dtype, vocabulary=tokenizer.vocabulary, separator=tokenizer.separator,
+            dtype=dtype,
+            vocabulary=tokenizer.vocabulary,
+            separator=tokenizer.separator,
             tokenizer="bytes" if tokenizer.json is None else "tokenizer.json",
-            train=train.summary(), validation=validation.summary(),
-        )  # fmt: skip
+            train=train.summary(),
+            validation=validation.summary(),
+        )
         (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return manifest
 
@@ -106,8 +115,9 @@ class _Writer:
         self._file = self._path.open("wb", buffering=1 << 20)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with suppress(OSError) if error else nullcontext():  # a second failure says nothing new
             self._file.close()
 
@@ -120,8 +130,10 @@ class _Writer:
             tokens = np.append(tokens, np.int64(self._tokenizer.separator))
         least, largest = int(tokens.min()), int(tokens.max())
         if least < 0 or largest >= self._tokenizer.vocabulary:
-            raise fail("tokenizer", f"gave tokens from {least} to {largest}, "
-                                    f"outside its vocabulary of {self._tokenizer.vocabulary}")  # fmt: skip
+            raise fail(
+                "tokenizer",
+                f"gave tokens from {least} to {largest}, outside its vocabulary of {self._tokenizer.vocabulary}",
+            )
         raw = tokens.astype(self._dtype).tobytes()
         self._file.write(raw)
         self._digest.update(raw)
@@ -132,8 +144,9 @@ class _Writer:
 
     def summary(self) -> Split:
         """Return what `dataset.json` says about the file."""
-        return Split(tokens=self.tokens, documents=self.documents, largest_token=self._largest,
-                     sha256=self._digest.hexdigest())  # fmt: skip
+        return Split(
+            tokens=self.tokens, documents=self.documents, largest_token=self._largest, sha256=self._digest.hexdigest()
+        )
 
 
 def _one_sided(train: _Writer, validation: _Writer, fraction: float) -> DescriptionError:
@@ -142,15 +155,21 @@ def _one_sided(train: _Writer, validation: _Writer, fraction: float) -> Descript
     if not full.documents:
         return fail("documents", "hold no text; give files that do")
     if full.lowest >= full.highest:
-        return fail("documents", "are all the same one, but training and validation need one each; "
-                                 "give more (a file above 1 MiB counts as several)")  # fmt: skip
+        return fail(
+            "documents",
+            "are all the same one, but training and validation need one each; "
+            "give more (a file above 1 MiB counts as several)",
+        )
     if full is train:
         remedy = f"set it to at least {math.floor(full.lowest * 1e6 + 1) / 1e6:.6f}"
     else:
         remedy = f"set it to at most {math.floor(full.highest * 1e6) / 1e6:.6f}"
     empty = "validation" if full is train else "training"
-    return fail("validation_fraction", f"leaves none of {full.documents} documents for {empty}; {remedy}, "
-                                       "or give more text", fraction)  # fmt: skip
+    return fail(
+        "validation_fraction",
+        f"leaves none of {full.documents} documents for {empty}; {remedy}, or give more text",
+        fraction,
+    )
 
 
 @contextmanager

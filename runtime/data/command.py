@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 
 def data(
     out: Annotated[Path, typer.Argument(help="Directory to write the data set into.")],
-    text: Annotated[list[Path] | None, typer.Option(metavar="PATH", help="Text file, or directory of text files. "
-                                                    "May be repeated.")] = None,
-    jsonl: Annotated[list[Path] | None, typer.Option(metavar="PATH", help="File of JSON lines, or directory of "
-                                                     "them. May be repeated.")] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Text file, or directory of text files. May be repeated.")
+    ] = None,
+    jsonl: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="File of JSON lines, or directory of them. May be repeated."),
+    ] = None,
     key: Annotated[str, typer.Option(help="Key of the text in JSON lines.")] = "text",
-    tokenizer: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Tokenizer of the tokenizers library; "
-                                                   "bytes if absent.")] = None,
-    validation_fraction: Annotated[float, typer.Option(metavar="SHARE", help="Share of the documents held out for "
-                                                       "validation.")] = 0.02,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Tokenizer of the tokenizers library; bytes if absent.")
+    ] = None,
+    validation_fraction: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the documents held out for validation.")
+    ] = 0.02,
     force: Annotated[bool, typer.Option("--force", help="Replace the data set that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Build a data set from text; from the Python standard library if none is given."""
     from itertools import chain
 
     from runtime.data.build import build_dataset
-    from runtime.data.documents import (
-        jsonl_documents,
-        standard_library_documents,
-        text_documents,
-    )
+    from runtime.data.documents import jsonl_documents, standard_library_documents, text_documents
     from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer
 
     documents = (
@@ -50,9 +51,13 @@ def data(
     )
     with _progress() as advance:
         manifest = build_dataset(
-            out, documents, JsonTokenizer(tokenizer) if tokenizer else ByteTokenizer(),
-            validation_fraction, overwrite=force, progress=advance,
-        )  # fmt: skip
+            out,
+            documents,
+            JsonTokenizer(tokenizer) if tokenizer else ByteTokenizer(),
+            validation_fraction,
+            overwrite=force,
+            progress=advance,
+        )
     if as_json:
         typer.echo(json.dumps({"directory": str(out), **manifest.model_dump()}, indent=2))
     else:
@@ -69,9 +74,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
-    ) as bars:
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bars:
         task = bars.add_task("reading text", total=None)
 
         def advance(documents: int, tokens: int) -> None:
@@ -88,14 +91,11 @@ def _show(out: Path, manifest: Manifest) -> None:
     from twin.description.units import format_si
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(f"[bold]{escape(str(out))}[/]: tokenizer {manifest.tokenizer}, "
-                  f"vocabulary {manifest.vocabulary:,}")  # fmt: skip
+    console.print(f"[bold]{escape(str(out))}[/]: tokenizer {manifest.tokenizer}, vocabulary {manifest.vocabulary:,}")
     table = Table(box=None, pad_edge=False)
     for name in ("", "documents", "tokens", "largest", "file"):
         table.add_column(name, justify="right" if name else "left")
     for name, split in (("train", manifest.train), ("validation", manifest.validation)):
         size = format_si(float(split.tokens * manifest.token_bytes), "B", digits=3)
-        table.add_row(
-            name, f"{split.documents:,}", f"{split.tokens:,}", str(split.largest_token), size
-        )
+        table.add_row(name, f"{split.documents:,}", f"{split.tokens:,}", str(split.largest_token), size)
     console.print(table)

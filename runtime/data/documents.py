@@ -54,9 +54,10 @@ def standard_library_documents() -> Iterator[str]:
     """Yield the modules of the Python standard library on this machine, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     found = [
-        path for path in _sorted(root, "*.py")
+        path
+        for path in _sorted(root, "*.py")
         if not NOT_LIBRARY & set(path.relative_to(root).parts) and not path.name.startswith(MADE_HERE)
-    ]  # fmt: skip
+    ]
     if not found:
         raise fail(str(root), "holds no Python files; give text with --text or --jsonl instead")
     for path in found:
@@ -66,8 +67,11 @@ def standard_library_documents() -> Iterator[str]:
 
 def _files(given: Path, pattern: str) -> Iterator[Path]:
     if given.is_dir():
-        found = [path for path in _sorted(given, pattern)
-                 if not any(part.startswith(".") for part in path.relative_to(given).parts)]  # fmt: skip
+        found = [
+            path
+            for path in _sorted(given, pattern)
+            if not any(part.startswith(".") for part in path.relative_to(given).parts)
+        ]
         if not found:
             raise fail(str(given), f"holds no files {pattern}; name a directory that has some")
         yield from found

@@ -85,12 +85,12 @@ def read_manifest(directory: Path) -> Manifest:
 def _validate(raw: Any, path: Path) -> Manifest:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
-        raise fail(str(path), f"schema_version is {version!r}; this version reads {SCHEMA_VERSION}; "
-                              f"{rebuild(path.parent)}")  # fmt: skip
+        raise fail(
+            str(path), f"schema_version is {version!r}; this version reads {SCHEMA_VERSION}; {rebuild(path.parent)}"
+        )
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         remedy = rebuild(path.parent)
-        problems = [Problem(p.path, f"{p.message}; {remedy}", p.value)
-                    for p in from_pydantic(error, Manifest)]  # fmt: skip
+        problems = [Problem(p.path, f"{p.message}; {remedy}", p.value) for p in from_pydantic(error, Manifest)]
         raise DescriptionError(problems, str(path)) from None

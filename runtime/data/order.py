@@ -43,9 +43,7 @@ def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
 
-def _permute(
-    numbers: NDArray[np.uint64], size: int, keys: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
+def _permute(numbers: NDArray[np.uint64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     left_size = np.uint64(isqrt(size - 1) + 1)
     right_size = np.uint64(-(-size // int(left_size)))
     left, right = np.divmod(numbers, right_size)

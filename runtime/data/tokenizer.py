@@ -91,9 +91,7 @@ class JsonTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        self.vocabulary = 1 + max(
-            self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1
-        )
+        self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if not 0 < self.vocabulary <= MOST_VOCABULARY:
             raise fail(str(path), f"has a vocabulary of {self.vocabulary}; use one that has tokens")
         ids = (self._tokenizer.token_to_id(name) for name in END_OF_TEXT)
@@ -118,18 +116,18 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         return ByteTokenizer()
     tokenizer = JsonTokenizer(directory / TOKENIZER)
     if tokenizer.vocabulary != manifest.vocabulary:
-        raise fail(str(directory / TOKENIZER), f"has a vocabulary of {tokenizer.vocabulary}, but the data was built "
-                   f"with one of {manifest.vocabulary}; {rebuild(directory)}")  # fmt: skip
+        raise fail(
+            str(directory / TOKENIZER),
+            f"has a vocabulary of {tokenizer.vocabulary}, but the data was built "
+            f"with one of {manifest.vocabulary}; {rebuild(directory)}",
+        )
     return tokenizer
 
 
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_TOKENIZER_BYTES:
-            raise fail(
-                str(path),
-                f"too large for a tokenizer; at most {MOST_TOKENIZER_BYTES >> 20} MiB are read",
-            )
+            raise fail(str(path), f"too large for a tokenizer; at most {MOST_TOKENIZER_BYTES >> 20} MiB are read")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise fail(str(path), f"cannot be read: {error.strerror}") from None

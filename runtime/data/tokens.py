@@ -52,8 +52,7 @@ def open_dataset(directory: Path, *, vocabulary: int, sequence: int) -> DataSet:
         problems += [Problem(str(path), wrong)] if wrong else []
     if problems:
         raise DescriptionError(problems)
-    train, validation = (_map(file_of(directory, name), getattr(manifest, name), manifest)
-                         for name in SPLITS)  # fmt: skip
+    train, validation = (_map(file_of(directory, name), getattr(manifest, name), manifest) for name in SPLITS)
     return DataSet(directory, train, validation, manifest)
 
 
@@ -69,22 +68,27 @@ def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
         return f"no such file; {remedy}"
     size, promised = path.stat().st_size, split.tokens * manifest.token_bytes
     if size != promised:
-        return (f"has {size:,} bytes, but {split.tokens:,} tokens of {manifest.dtype} are {promised:,}; "
-                f"{remedy}")  # fmt: skip
+        return f"has {size:,} bytes, but {split.tokens:,} tokens of {manifest.dtype} are {promised:,}; {remedy}"
     if split.largest_token >= manifest.vocabulary:
-        return (f"is said to hold token {split.largest_token}, beyond the tokenizer's vocabulary of "
-                f"{manifest.vocabulary}; {remedy}")  # fmt: skip
+        return (
+            f"is said to hold token {split.largest_token}, beyond the tokenizer's vocabulary of "
+            f"{manifest.vocabulary}; {remedy}"
+        )
     return None
 
 
 def _misfit(split: Split, vocabulary: int, sequence: int) -> str | None:
     """Say why a sound file does not suit the model."""
     if split.largest_token >= vocabulary:
-        return (f"holds token {split.largest_token}, but the model's vocabulary is {vocabulary}; "
-                f"set model.vocabulary to at least {split.largest_token + 1}")  # fmt: skip
+        return (
+            f"holds token {split.largest_token}, but the model's vocabulary is {vocabulary}; "
+            f"set model.vocabulary to at least {split.largest_token + 1}"
+        )
     if split.tokens <= sequence:
-        return (f"holds {split.tokens:,} tokens, too few for one sequence of {sequence:,} and the token after it; "
-                f"add text or set model.sequence to at most {split.tokens - 1}")  # fmt: skip
+        return (
+            f"holds {split.tokens:,} tokens, too few for one sequence of {sequence:,} and the token after it; "
+            f"add text or set model.sequence to at most {split.tokens - 1}"
+        )
     return None
 
 

@@ -52,14 +52,16 @@ class Attention4D(torch.nn.Module):
         dropped = form != "flash" and context.job.dropout > 0 and context.training
 
         def describe(*, backward: bool = False) -> Attention:
-            return Attention(
-                sequences, length, self.heads, self.head_size, form, dropped, backward, e
-            )
+            return Attention(sequences, length, self.heads, self.head_size, form, dropped, backward, e)
 
         return Region(
-            context.ops, self.place, "attention", lambda packed: run(packed, sequences),
-            describe, partial(describe, backward=True),
-        )(qkv)  # fmt: skip
+            context.ops,
+            self.place,
+            "attention",
+            lambda packed: run(packed, sequences),
+            describe,
+            partial(describe, backward=True),
+        )(qkv)
 
     def _heads(self, packed: torch.Tensor, sequences: int) -> tuple[torch.Tensor, ...]:
         """Unpack (m, 3·heads·d) into q, k, v (sequences, heads, s, d)."""
@@ -92,17 +94,14 @@ class Attention4D(torch.nn.Module):
         keep = random.keep_mask(row.reshape(-1), columns, stream, context.job.dropout)
         return keep.view(sequences, self.heads, length, length)
 
-    def _turn(self, packed: torch.Tensor, sequences: int,
-              angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:  # fmt: skip
+    def _turn(self, packed: torch.Tensor, sequences: int, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         q, k, v = packed.view(packed.shape[0], 3, -1).unbind(1)
         shape = (sequences, -1, self.heads, self.head_size)
         turned = [_turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
         return torch.stack((*turned, v), 1).flatten(1)
 
 
-def rotary_angles(
-    length: int, size: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_angles(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine (s, d/2) of each position's turn in each plane, in float64."""
     speed = ROTARY_BASE ** (-torch.arange(0, size, 2, device=device, dtype=torch.float64) / size)
     angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * speed
@@ -114,6 +113,4 @@ def _turned(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch
     wide = torch.promote_types(x.dtype, torch.float32)
     cosine, sine = (angle[None, :, None, :].to(wide) for angle in angles)
     first, second = x.to(wide).chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(
-        x.dtype
-    )
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)

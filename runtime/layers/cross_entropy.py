@@ -16,9 +16,15 @@ from twin.schedule.kernels import Memory
 PLACE = Place("")
 
 
-def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
-                  weights: torch.Tensor, head: Parameter, *,
-                  with_gradient: bool) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+def cross_entropy(
+    context: Context,
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor,
+    head: Parameter,
+    *,
+    with_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the weighted sum of the tokens' losses, and the gradient of the logits.
 
     logits (m, V/G_y), replicated over x; targets (m,) full token ids; weights (m,): what each
@@ -39,13 +45,9 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
             scores[:, valid:] = torch.finfo(wide).min
         return scores, scores.amax(1)
 
-    scores, top = ops.compute(
-        PLACE, "maximum", maximum, lambda: Memory(count * (e + 2 * w)), phase="loss"
-    )
+    scores, top = ops.compute(PLACE, "maximum", maximum, lambda: Memory(count * (e + 2 * w)), phase="loss")
     if split:
-        top = collectives.all_reduce(
-            PLACE, "y", top, reduction="max", name="maximum", phase="loss"
-        ).wait()
+        top = collectives.all_reduce(PLACE, "y", top, reduction="max", name="maximum", phase="loss").wait()
 
     local = targets - first
     mine = (local >= 0) & (local < valid)
@@ -56,15 +58,12 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
         raised = scores.sub_(top[:, None]).exp_()
         return raised, raised.sum(1)
 
-    raised, total = ops.compute(
-        PLACE, "sum", exponentials, lambda: Memory(count * 5 * w), phase="loss"
-    )
+    raised, total = ops.compute(PLACE, "sum", exponentials, lambda: Memory(count * 5 * w), phase="loss")
     if split:
         total = collectives.all_reduce(PLACE, "y", total, name="sum", phase="loss").wait()
     target = ops.compute(
-        PLACE, "target", lambda: torch.where(mine, picked, 0.0), lambda: Memory(3.0 * top.nbytes),
-        phase="loss",
-    )  # fmt: skip
+        PLACE, "target", lambda: torch.where(mine, picked, 0.0), lambda: Memory(3.0 * top.nbytes), phase="loss"
+    )
     if split:
         target = collectives.all_reduce(PLACE, "y", target, name="target", phase="loss").wait()
     loss = torch.dot(total.log() - target, weights.to(wide))
@@ -77,9 +76,7 @@ def cross_entropy(context: Context, logits: torch.Tensor, targets: torch.Tensor,
         raised.scatter_add_(1, local, -(scale * mine)[:, None])
         return raised.to(logits.dtype)
 
-    return loss, ops.compute(
-        PLACE, "gradient", gradient, lambda: Memory(count * (3 * w + e)), phase="loss"
-    )
+    return loss, ops.compute(PLACE, "gradient", gradient, lambda: Memory(count * (3 * w + e)), phase="loss")
 
 
 def _first_row(head: Parameter) -> int:

@@ -14,8 +14,7 @@ from runtime.ops import Place
 from twin.schedule.kernels import Memory
 
 
-def activate(context: Context, place: Place, inner: torch.Tensor,
-             bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+def activate(context: Context, place: Place, inner: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Apply GELU (tanh form) to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y).
 
     A bias is what the linear before left to be added here.
@@ -25,13 +24,23 @@ def activate(context: Context, place: Place, inner: torch.Tensor,
     function, passes = (gelu, 2.0) if kind == "gelu" else (swiglu, 1.5)
     run = fused(context, function)
     return Region(
-        context.ops, place, kind, lambda x: run(x, bias), lambda: Memory(passes * size),
+        context.ops,
+        place,
+        kind,
+        lambda x: run(x, bias),
+        lambda: Memory(passes * size),
         lambda: Memory((passes + 1) * size),
-    )(inner)  # fmt: skip
+    )(inner)
 
 
-def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
-             update: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+def residual(
+    context: Context,
+    place: Place,
+    name: str,
+    stream: torch.Tensor,
+    update: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Add an update (m, h/G_x), thinned by dropout, to the residual stream.
 
     A bias is what the linear before left to be added here, before dropout.
@@ -44,10 +53,14 @@ def residual(context: Context, place: Place, name: str, stream: torch.Tensor,
     # the mask has one byte for an element; unless fused, dropout is a kernel of its own
     passes, mask = 3 if context.job.fused_elementwise else 5, size / stream.element_size()
     return Region(
-        context.ops, place, name, lambda a, b: run(a, b, bias, keep, 1.0 / (1.0 - drop)),
-        lambda: Memory(passes * size + mask), lambda: Memory(2 * size + mask),
+        context.ops,
+        place,
+        name,
+        lambda a, b: run(a, b, bias, keep, 1.0 / (1.0 - drop)),
+        lambda: Memory(passes * size + mask),
+        lambda: Memory(2 * size + mask),
         backward_name=f"{name}_dropout",
-    )(stream, update)  # fmt: skip
+    )(stream, update)
 
 
 def kept(context: Context, place: Place, name: str, activation: torch.Tensor) -> torch.Tensor:
@@ -71,8 +84,9 @@ def swiglu(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
-def dropped_sum(stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None,
-                keep: torch.Tensor, scale: float) -> torch.Tensor:  # fmt: skip
+def dropped_sum(
+    stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, keep: torch.Tensor, scale: float
+) -> torch.Tensor:
     """Add what dropout keeps of update + bias, scaled so that the expectation stays."""
     return stream + plus(update, bias) * keep * scale
 

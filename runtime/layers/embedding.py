@@ -27,15 +27,13 @@ class Embedding4D(torch.nn.Module):
         model = context.job.model
         self.context, self.place = context, Place("embedding")
         self.tokens_shard = context.store.declare(
-            ParameterSpec("embedding.tokens", (model.vocabulary, model.hidden), (None, "x"),
-                          decay=True, init=INIT)
-        )  # fmt: skip
+            ParameterSpec("embedding.tokens", (model.vocabulary, model.hidden), (None, "x"), decay=True, init=INIT)
+        )
         self.positions_shard: Parameter | None = None
         if model.positions == "learned":
             self.positions_shard = context.store.declare(
-                ParameterSpec("embedding.positions", (model.sequence, model.hidden),
-                              (None, "x"), decay=True, init=INIT)
-            )  # fmt: skip
+                ParameterSpec("embedding.positions", (model.sequence, model.hidden), (None, "x"), decay=True, init=INIT)
+            )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map tokens (sequences, s) to (sequences · s, h/G_x)."""
@@ -100,9 +98,7 @@ class _Embedding(torch.autograd.Function):
     """Ties `Embedding4D`'s two passes into autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tokens: torch.Tensor, _weight: torch.Tensor, layer: Embedding4D
-    ) -> torch.Tensor:
+    def forward(ctx: Any, tokens: torch.Tensor, _weight: torch.Tensor, layer: Embedding4D) -> torch.Tensor:
         ctx.save_for_backward(tokens)
         ctx.layer = layer
         return layer.lookup(tokens)

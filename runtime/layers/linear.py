@@ -31,9 +31,20 @@ from twin.schedule.kernels import Memory
 class Linear4D(torch.nn.Module):
     """A linear layer of n out- and k in-features, cut over x, y and z."""
 
-    def __init__(self, context: Context, name: str, place: Place, n: int, k: int, *,
-                 transposed: bool, bias: bool, parts: int = 1, init: float = 0.02,
-                 bias_fused: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        place: Place,
+        n: int,
+        k: int,
+        *,
+        transposed: bool,
+        bias: bool,
+        parts: int = 1,
+        init: float = 0.02,
+        bias_fused: bool = False,
+    ) -> None:
         super().__init__()
         self.context = context
         self.bias_fused = bias_fused
@@ -41,9 +52,10 @@ class Linear4D(torch.nn.Module):
         self.contraction: Axis = "y" if transposed else "x"
         self.output: Axis = "x" if transposed else "y"
         self.weight_shard = context.store.declare(
-            ParameterSpec(f"{name}.weight", (n, k), (self.output, self.contraction), parts,
-                          sharded=True, decay=True, init=init)
-        )  # fmt: skip
+            ParameterSpec(
+                f"{name}.weight", (n, k), (self.output, self.contraction), parts, sharded=True, decay=True, init=init
+            )
+        )
         self.bias_shard: Parameter | None = None
         if bias:
             spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
@@ -83,17 +95,12 @@ class Linear4D(torch.nn.Module):
             output = context.gemms.product("forward", inputs, weight.t())
             return output if bias is None or reduce_over else output.add_(bias)
 
-        output = ops.compute(
-            self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t())
-        )
+        output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
         if reduce_over:
             context.collectives.all_reduce(self.place, reduce_over, output).wait()
             if bias is not None and self.bias_left is None:
                 added = bias
-                ops.compute(
-                    self.place, "bias", lambda: output.add_(added),
-                    lambda: Memory(2.0 * output.nbytes),
-                )  # fmt: skip
+                ops.compute(self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes))
         return output
 
     def compute_backward(
@@ -113,9 +120,7 @@ class Linear4D(torch.nn.Module):
             self._bias_gradient(gradient)
             return input_gradient
         input_gradient = self._input_gradient(gradient, weight)
-        reduced = self.context.collectives.all_reduce(
-            self.place, reduce_over, input_gradient, phase="bwd"
-        )
+        reduced = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd")
         overlap = self.context.job.overlap.all_reduce
         if not overlap:
             reduced.wait()
@@ -126,10 +131,12 @@ class Linear4D(torch.nn.Module):
     def _input_gradient(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         gemms = self.context.gemms
         return self.context.ops.compute(
-            self.place, "input_gradient",
+            self.place,
+            "input_gradient",
             lambda: gemms.product("input_gradient", gradient, weight),
-            lambda: gemms.kernel("input_gradient", gradient, weight), phase="bwd",
-        )  # fmt: skip
+            lambda: gemms.kernel("input_gradient", gradient, weight),
+            phase="bwd",
+        )
 
     def _weight_gradient(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
         parameter, gathers, ops = self.weight_shard, self.context.gathers, self.context.ops
@@ -143,18 +150,24 @@ class Linear4D(torch.nn.Module):
             return gemms.product("weight_gradient", gradient.t(), inputs)
 
         product = ops.compute(
-            self.place, "weight_gradient", gemm,
-            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs), phase="bwd",
-        )  # fmt: skip
+            self.place,
+            "weight_gradient",
+            gemm,
+            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs),
+            phase="bwd",
+        )
         if gathers.z > 1:
             assert product is not None
             gathers.scatter(parameter, product)
         elif product is not None:
             ready = product
             ops.compute(
-                self.place, "accumulate", lambda: parameter.accumulate(ready),
-                lambda: Memory(parameter.accumulation(ready)), phase="bwd",
-            )  # fmt: skip
+                self.place,
+                "accumulate",
+                lambda: parameter.accumulate(ready),
+                lambda: Memory(parameter.accumulation(ready)),
+                phase="bwd",
+            )
 
     def _accumulate_product(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
         """Let the product add to the sum itself: no second buffer, no second pass."""
@@ -170,17 +183,19 @@ class Linear4D(torch.nn.Module):
         wide = self.context.master_type
         if (bias := self.bias_shard) is not None:
             self.context.ops.compute(
-                self.place, "bias_gradient", lambda: bias.accumulate(gradient.sum(0, dtype=wide)),
-                lambda: Memory(float(gradient.nbytes)), phase="bwd",
-            )  # fmt: skip
+                self.place,
+                "bias_gradient",
+                lambda: bias.accumulate(gradient.sum(0, dtype=wide)),
+                lambda: Memory(float(gradient.nbytes)),
+                phase="bwd",
+            )
 
 
 class _Linear(torch.autograd.Function):
     """Ties `Linear4D`'s two passes into autograd; the weight is there to be differentiated for."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor,
-                layer: Linear4D) -> torch.Tensor:  # fmt: skip
+    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D) -> torch.Tensor:
         ctx.save_for_backward(inputs)
         ctx.layer = layer
         output = layer.compute_forward(inputs)

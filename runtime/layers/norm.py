@@ -24,19 +24,13 @@ EPSILON = 1e-5
 class Norm4D(torch.nn.Module):
     """Layer norm of (m, h/G_x), replicated over y."""
 
-    def __init__(
-        self, context: Context, name: str, place: Place, hidden: int, *, bias: bool
-    ) -> None:
+    def __init__(self, context: Context, name: str, place: Place, hidden: int, *, bias: bool) -> None:
         super().__init__()
         self.context, self.place, self.hidden = context, place, hidden
-        self.weight_shard = context.store.declare(
-            ParameterSpec(f"{name}.weight", (hidden,), ("x",), constant=1.0)
-        )
+        self.weight_shard = context.store.declare(ParameterSpec(f"{name}.weight", (hidden,), ("x",), constant=1.0))
         self.bias_shard: Parameter | None = None
         if bias:
-            self.bias_shard = context.store.declare(
-                ParameterSpec(f"{name}.bias", (hidden,), ("x",))
-            )
+            self.bias_shard = context.store.declare(ParameterSpec(f"{name}.bias", (hidden,), ("x",)))
 
     @property
     def split(self) -> bool:
@@ -59,35 +53,34 @@ class Norm4D(torch.nn.Module):
         size = float(x.nbytes)
         if not self.split:
             return ops.compute(
-                self.place, "normalize",
+                self.place,
+                "normalize",
                 lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, EPSILON),
                 lambda: Memory(2 * size),
-            )  # fmt: skip
-        statistics = ops.compute(
-            self.place, "statistics", lambda: _sums(x, self._wide), lambda: Memory(size)
-        )
+            )
+        statistics = ops.compute(self.place, "statistics", lambda: _sums(x, self._wide), lambda: Memory(size))
         total = self.context.collectives.all_reduce(self.place, "x", statistics).wait()
         return ops.compute(
-            self.place, "normalize", lambda: _apply(x, total, weight, bias, self.hidden),
-            lambda: Memory(2 * size),
-        )  # fmt: skip
+            self.place, "normalize", lambda: _apply(x, total, weight, bias, self.hidden), lambda: Memory(2 * size)
+        )
 
     @property
     def _wide(self) -> torch.dtype:
         return self.context.master_type
 
-    def gradient(self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor,
-                 rstd: torch.Tensor) -> torch.Tensor:  # fmt: skip
+    def gradient(self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
         """Return dx; add the vectors' gradients to their sums."""
         ops, size = self.context.ops, float(x.nbytes)
         weight, bias = self.parameters_local()
         total: torch.Tensor | None = None
         if self.split:
             sums = ops.compute(
-                self.place, "statistics",
+                self.place,
+                "statistics",
                 lambda: _gradient_sums(dy, x, mean, rstd, weight, self._wide),
-                lambda: Memory(2 * size), phase="bwd",
-            )  # fmt: skip
+                lambda: Memory(2 * size),
+                phase="bwd",
+            )
             total = self.context.collectives.all_reduce(self.place, "x", sums, phase="bwd").wait()
 
         def gradient() -> torch.Tensor:
@@ -112,8 +105,9 @@ def _sums(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     return torch.stack((x.sum(1), torch.linalg.vecdot(x, x)))
 
 
-def _apply(x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-           hidden: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+def _apply(
+    x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, hidden: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     mean = sums[0] / hidden
     variance = (sums[1] / hidden - mean * mean).clamp_min_(0.0)
     rstd = torch.rsqrt(variance + EPSILON)
@@ -124,8 +118,9 @@ def _apply(x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torc
     return y.to(x.dtype), mean, rstd
 
 
-def _gradient_sums(dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor,
-                   weight: torch.Tensor, wide: torch.dtype) -> torch.Tensor:  # fmt: skip
+def _gradient_sums(
+    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor, wide: torch.dtype
+) -> torch.Tensor:
     """Sums over features of g = dy·w and of g·x̂, for each token: (2, m)."""
     g = dy.to(wide) * weight
     normalized = (x.to(wide) - mean) * rstd
@@ -133,9 +128,14 @@ def _gradient_sums(dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: 
 
 
 def _input_gradient(
-    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor,
-    weight: torch.Tensor, sums: torch.Tensor, hidden: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: torch.Tensor,
+    sums: torch.Tensor,
+    hidden: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     wide = sums.dtype
     dy_wide = dy.to(wide)
     normalized = (x.to(wide) - mean) * rstd
@@ -149,9 +149,7 @@ class _Norm(torch.autograd.Function):
     """Ties `Norm4D`'s two passes into autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Norm4D
-    ) -> torch.Tensor:
+    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Norm4D) -> torch.Tensor:
         output, mean, rstd = layer.normalize(inputs)
         ctx.save_for_backward(inputs, mean, rstd)
         ctx.layer = layer

@@ -14,9 +14,7 @@ class Recompute(torch.autograd.Function):
     """Runs a block without a graph; in backward runs it again with one, and differentiates that."""
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block]
-    ) -> torch.Tensor:
+    def forward(ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block]) -> torch.Tensor:
         """Run the block; `again` wraps how it is run the second time."""
         ctx.save_for_backward(inputs)
         ctx.block, ctx.again = block, again

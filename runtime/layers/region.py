@@ -64,10 +64,9 @@ class _Region(torch.autograd.Function):
 
         found = iter(
             region.ops.compute(
-                region.place, region.backward_name or region.name, run, region.describe_backward,
-                phase="bwd",
+                region.place, region.backward_name or region.name, run, region.describe_backward, phase="bwd"
             )
-        )  # fmt: skip
+        )
         gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
         ctx.leaves = ctx.output = None
         return (None, *gradients)
@@ -78,8 +77,9 @@ def plus(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x if bias is None else x + bias
 
 
-def add(stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, ops: Ops,
-        place: Place, name: str) -> torch.Tensor:  # fmt: skip
+def add(
+    stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, ops: Ops, place: Place, name: str
+) -> torch.Tensor:
     """Add two tensors, and a bias, under a name; the gradient goes both ways as it is, without work."""
     if ops.listener is None:
         return stream + plus(update, bias)
@@ -91,20 +91,23 @@ class _Add(torch.autograd.Function):
     """A sum, which needs nothing kept for its backward."""
 
     @staticmethod
-    def forward(_ctx: Any, first: torch.Tensor, second: torch.Tensor, bias: torch.Tensor | None,
-                ops: Ops, place: Place, name: str) -> torch.Tensor:  # fmt: skip
-        return ops.compute(
-            place, name, lambda: first + plus(second, bias), lambda: Memory(3.0 * first.nbytes)
-        )
+    def forward(
+        _ctx: Any,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        bias: torch.Tensor | None,
+        ops: Ops,
+        place: Place,
+        name: str,
+    ) -> torch.Tensor:
+        return ops.compute(place, name, lambda: first + plus(second, bias), lambda: Memory(3.0 * first.nbytes))
 
     @staticmethod
     def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return gradient, gradient, None, None, None, None
 
 
-def branch(
-    stream: torch.Tensor, ops: Ops, place: Place, name: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+def branch(stream: torch.Tensor, ops: Ops, place: Place, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Split the residual stream in two; the gradients that meet there are added under a name."""
     if ops.listener is None:
         return stream, stream
@@ -116,21 +119,13 @@ class _Branch(torch.autograd.Function):
     """The same tensor twice."""
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: torch.Tensor, ops: Ops, place: Place, name: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, inputs: torch.Tensor, ops: Ops, place: Place, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.ops, ctx.place, ctx.name = ops, place, name
         return inputs.view_as(inputs), inputs.view_as(inputs)
 
     @staticmethod
-    def backward(
-        ctx: Any, first: torch.Tensor, second: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         total = ctx.ops.compute(
-            ctx.place,
-            ctx.name,
-            lambda: first + second,
-            lambda: Memory(3.0 * first.nbytes),
-            phase="bwd",
+            ctx.place, ctx.name, lambda: first + second, lambda: Memory(3.0 * first.nbytes), phase="bwd"
         )
         return total, None, None, None

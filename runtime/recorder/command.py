@@ -27,14 +27,18 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
     def record(
         job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate and train read.")],
         out: Annotated[Path, typer.Option(metavar="FILE", help="Recording to write (.json, or .json.gz).")],
-        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the "
-                                                            "job. May be repeated.")] = None,
-        ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Size of the world in place of the job's; the "
-                                                  "grid must have as many.")] = None,
+        overrides: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job. May be repeated."),
+        ] = None,
+        ranks: Annotated[
+            int | None,
+            typer.Option("--ranks", min=1, help="Size of the world in place of the job's; the grid must have as many."),
+        ] = None,
         rank: Annotated[int, typer.Option("--rank", min=0, help="Which rank to be.")] = 0,
         force: Annotated[bool, typer.Option("--force", help="Replace the recording that is there.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run the real training step of one rank of any world here, without devices, and record it."""
         from runtime.commands import need_torch
         from twin.description.load import load_job
@@ -54,11 +58,23 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
         found = difference(recording.schedule, generate(described))
         facts = totals(recording.schedule)
         if as_json:
-            typer.echo(json.dumps({"rank": rank, "ranks": described.ranks, **facts, "seconds": seconds,
-                                   "equals_twin": not found, "difference": found}))  # fmt: skip
+            typer.echo(
+                json.dumps(
+                    {
+                        "rank": rank,
+                        "ranks": described.ranks,
+                        **facts,
+                        "seconds": seconds,
+                        "equals_twin": not found,
+                        "difference": found,
+                    }
+                )
+            )
         else:
-            typer.echo(f"rank {rank} of {described.ranks:,} ({described.concrete_grid}) in {seconds:.1f} s: "
-                       f"{_told(facts)}; written to {out}")  # fmt: skip
+            typer.echo(
+                f"rank {rank} of {described.ranks:,} ({described.concrete_grid}) in {seconds:.1f} s: "
+                f"{_told(facts)}; written to {out}"
+            )
             typer.echo(found or "it equals the twin's schedule, op by op")
         if found:
             raise typer.Exit(DIFFERENT)
@@ -86,7 +102,9 @@ def totals(schedule: Schedule) -> dict[str, Any]:
 def _told(facts: dict[str, Any]) -> str:
     from twin.description.units import format_si
 
-    collectives = [f"{count:,} collectives over {axis} ({format_si(facts['collective_bytes'][axis], 'B', digits=3)})"
-                   for axis, count in facts["collectives"].items()]  # fmt: skip
+    collectives = [
+        f"{count:,} collectives over {axis} ({format_si(facts['collective_bytes'][axis], 'B', digits=3)})"
+        for axis, count in facts["collectives"].items()
+    ]
     flops = format_si(facts["flops"], "FLOP", digits=3)
     return ", ".join([f"{facts['ops']:,} ops", *collectives, flops])

@@ -53,10 +53,7 @@ def _batch(job: Job, context: Context) -> list[MicroBatch]:
     tokens = torch.zeros(shape, dtype=torch.int64, device=context.device)
     weights = torch.ones(shape, dtype=context.master_type, device=context.device)
     first = context.mesh.replica * job.micro_steps
-    return [
-        MicroBatch((first + micro) * shape[0], tokens, tokens, weights)
-        for micro in range(job.micro_steps)
-    ]
+    return [MicroBatch((first + micro) * shape[0], tokens, tokens, weights) for micro in range(job.micro_steps)]
 
 
 class MetaAdamW(torch.optim.AdamW):
@@ -69,8 +66,17 @@ class MetaAdamW(torch.optim.AdamW):
             weights, (beta1, beta2) = group["params"], group["betas"]
             states = [self.state[weight] for weight in weights]
             torch._fused_adamw_(
-                weights, [weight.grad for weight in weights], [s["exp_avg"] for s in states],
-                [s["exp_avg_sq"] for s in states], [], [s["step"] for s in states],
-                amsgrad=False, lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
-                weight_decay=group["weight_decay"], maximize=False,
-            )  # fmt: skip
+                weights,
+                [weight.grad for weight in weights],
+                [s["exp_avg"] for s in states],
+                [s["exp_avg_sq"] for s in states],
+                [],
+                [s["step"] for s in states],
+                amsgrad=False,
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                maximize=False,
+            )

@@ -24,8 +24,9 @@ class Launches(TorchDispatchMode):
         self.count = 0
         self.watch = watch
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (),
-                           kwargs: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         """Run an op, and count it if it launches a kernel."""
         del types
         result = func(*args, **(kwargs or {}))

@@ -15,10 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from runtime.auto.parallel import Parallel
@@ -75,8 +72,11 @@ def without_numbers() -> Iterator[None]:
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield
     except DataDependentOutputException as error:
-        raise fail("record", "the step asks for the numbers in a tensor, and while recording there are none "
-                   f"({error.func}); leave out .item(), printing and branching on values") from None  # fmt: skip
+        raise fail(
+            "record",
+            "the step asks for the numbers in a tensor, and while recording there are none "
+            f"({error.func}); leave out .item(), printing and branching on values",
+        ) from None
 
 
 @dataclass
@@ -108,8 +108,10 @@ class OwnListener(ScheduleListener):
         if self.inside:
             return
         if func.namespace == "c10d":
-            raise fail("step", f"starts a collective of its own ({func}), whose axis is not known; use what "
-                       "auto_parallelize gives")  # fmt: skip
+            raise fail(
+                "step",
+                f"starts a collective of its own ({func}), whose axis is not known; use what auto_parallelize gives",
+            )
         if (phase := self._current_phase()) != self._phase:
             self.flush()
             self._phase = phase
@@ -146,10 +148,7 @@ class OwnListener(ScheduleListener):
 
             return hook
 
-        hooks = (
-            register_optimizer_step_pre_hook(set_to(True)),
-            register_optimizer_step_post_hook(set_to(False)),
-        )
+        hooks = (register_optimizer_step_pre_hook(set_to(True)), register_optimizer_step_post_hook(set_to(False)))
         try:
             yield
         finally:
@@ -175,9 +174,7 @@ def kernel_of(func: Any, args: Sequence[Any]) -> Gemm | Attention | None:
         backward = name.endswith("_backward")
         query = args[1] if backward else args[0]
         sequences, heads, length, size = query.shape
-        return Attention(
-            sequences, length, heads, size, backward=backward, element_bytes=query.element_size()
-        )
+        return Attention(sequences, length, heads, size, backward=backward, element_bytes=query.element_size())
     return None
 
 

@@ -22,10 +22,7 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     if not 0 <= rank < grid.ranks:
         raise fail("rank", f"ranks of {grid} are 0 to {grid.ranks - 1}", rank)
     if dist.is_initialized():
-        raise fail(
-            "record",
-            "this process has joined torch.distributed already; record in one that has not",
-        )
+        raise fail("record", "this process has joined torch.distributed already; record in one that has not")
     # importing it makes the backend known
     from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415
 

@@ -56,14 +56,19 @@ def script(job: Job, path: Path, overrides: Sequence[str]) -> str:
     # a node would cross it. Packing is by cores, whose number is known on known machines only.
     distribution = "block" if site is None or job.ranks % devices == 0 else "block,Pack"
     words = {
-        "JOB_NAME": _job_name(job.name), "NAME": _word("name", job.name),
-        "JOB": _word("job", _as_operand(path)), "SETTINGS": _settings(job, overrides),
-        "RANKS": str(job.ranks), "NODES": str(nodes), "TASKS": str(min(devices, job.ranks)),
+        "JOB_NAME": _job_name(job.name),
+        "NAME": _word("name", job.name),
+        "JOB": _word("job", _as_operand(path)),
+        "SETTINGS": _settings(job, overrides),
+        "RANKS": str(job.ranks),
+        "NODES": str(nodes),
+        "TASKS": str(min(devices, job.ranks)),
         "GPUS": f" --gpus-per-node={devices}" if machine.device.type == "gpu" else "",
         "DISTRIBUTION": distribution,
-        "FIRST_PORT": str(SLURM_PORTS[0]), "PORTS": str(SLURM_PORTS[1] - SLURM_PORTS[0]),
+        "FIRST_PORT": str(SLURM_PORTS[0]),
+        "PORTS": str(SLURM_PORTS[1] - SLURM_PORTS[0]),
         **(site.words if site else {}),
-    }  # fmt: skip
+    }
     text = _template(site.template if site else "generic") + _template("run")
     return re.sub(r"@([A-Z_]+)@", lambda found: words[found[1]], text)
 

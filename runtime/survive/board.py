@@ -80,5 +80,6 @@ class Board:
             return ask()
         except RuntimeError as error:  # torch's own errors of the store are of this class
             reason = str(error).strip().split("\n")[0]
-            raise CollectiveError(f"rank {self.process.rank} lost the meeting point: a peer has probably died "
-                                  f"({reason})") from None  # fmt: skip
+            raise CollectiveError(
+                f"rank {self.process.rank} lost the meeting point: a peer has probably died ({reason})"
+            ) from None

@@ -49,9 +49,11 @@ def _choose(job: Job, world: int, resolve: Resolve) -> dict[str, Any]:
                 reason = reason or str(error)
                 continue
             return {
-                "ranks": ranks, "grid": best.concrete_grid.model_dump(),
-                "micro_sequences": best.concrete_micro_sequences, "why": _why(job, best, world),
-            }  # fmt: skip
+                "ranks": ranks,
+                "grid": best.concrete_grid.model_dump(),
+                "micro_sequences": best.concrete_micro_sequences,
+                "why": _why(job, best, world),
+            }
     return {"problem": f"are there, but the job is trained by none of 1 to {world} ranks: {reason}"}
 
 
@@ -60,8 +62,10 @@ def _why(job: Job, best: Job, world: int) -> str:
     micro = best.concrete_micro_sequences
     spare = world - best.ranks
     rest = f"; {spare} wait{'s' if spare == 1 else ''}, for no grid takes more" if spare else ""
-    return (f"{there}: training on {best.concrete_grid}, {micro} sequences at a time, the fastest of the grids of "
-            f"{best.ranks} by simulation{rest}")  # fmt: skip
+    return (
+        f"{there}: training on {best.concrete_grid}, {micro} sequences at a time, the fastest of the grids of "
+        f"{best.ranks} by simulation{rest}"
+    )
 
 
 def _placed(job: Job, told: dict[str, Any]) -> Job:

@@ -45,8 +45,9 @@ class History:
             return cls(TypeAdapter(list[WentBack]).validate_python(raw or []))
         except ValidationError as error:
             reason = error.errors(include_url=False)[0]["msg"]
-            raise fail(f"{origin}: {KEY}", f"is damaged ({reason}); choose another --out, or --force "
-                       "to begin anew") from None  # fmt: skip
+            raise fail(
+                f"{origin}: {KEY}", f"is damaged ({reason}); choose another --out, or --force to begin anew"
+            ) from None
 
     def as_json(self) -> list[dict[str, Any]]:
         """As it is kept."""

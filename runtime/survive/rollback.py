@@ -87,8 +87,15 @@ class Guard:
         return f"rollback/{self._round}"
 
 
-def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, context: Context,
-            optimizer: Optimizer, out: Path, most: int) -> tuple[History, WentBack] | None:  # fmt: skip
+def go_back(
+    culprit: Culprit,
+    history: History,
+    checkpoints: Checkpoints,
+    context: Context,
+    optimizer: Optimizer,
+    out: Path,
+    most: int,
+) -> tuple[History, WentBack] | None:
     """Load the newest checkpoint of before the culprit, and write down what is left out from now on.
 
     Later checkpoints are deleted then: they hold what the culprit did. Every rank must call it, with no
@@ -106,9 +113,11 @@ def go_back(culprit: Culprit, history: History, checkpoints: Checkpoints, contex
     assert loaded is not None  # there was one to go back to
     bad = range(max(culprit.first, loaded.step), culprit.step + 1)
     entry = WentBack(
-        from_step=culprit.step, to_step=loaded.step, why=culprit.why,
+        from_step=culprit.step,
+        to_step=loaded.step,
+        why=culprit.why,
         left_out=tuple(history.batch(step) for step in bad),
-    )  # fmt: skip
+    )
     history = history.plus(entry)
     checkpoints.from_first(lambda: add_to_run(out, {KEY: history.as_json()}))
     return history, entry

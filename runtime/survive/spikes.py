@@ -15,9 +15,7 @@ FLOOR = 0.05
 class Spikes:
     """The losses of the last steps, and what would be a spike after them."""
 
-    def __init__(
-        self, factor: float, window: int, losses: Iterable[tuple[int, float]] = ()
-    ) -> None:
+    def __init__(self, factor: float, window: int, losses: Iterable[tuple[int, float]] = ()) -> None:
         self.factor, self.window = factor, window
         self._losses: deque[tuple[int, float]] = deque(losses, maxlen=window)
 

@@ -46,10 +46,11 @@ def align(group: dist.ProcessGroup | None, ranks: int, rank: int, host: str = ""
             mine = _ask(group)
     dist.all_gather_object(offsets, mine, group=group)
     offset, uncertainty = offsets[leaders[hosts[rank]]]
-    method = "one host's monotonic clock" if len(leaders) == 1 else (
-        "monotonic clocks, offset by the shortest of "
-        f"{ROUNDS} round trips"
-    )  # fmt: skip
+    method = (
+        "one host's monotonic clock"
+        if len(leaders) == 1
+        else (f"monotonic clocks, offset by the shortest of {ROUNDS} round trips")
+    )
     return ClockOffset(offset, uncertainty, method)
 
 

@@ -19,8 +19,9 @@ LEAST_SECONDS = 0.04
 """Most messages take at least as long, so that it is bandwidth that is seen."""
 
 
-def probe_links(group: dist.ProcessGroup | None, device: torch.device, rank: int,
-                hosts: Sequence[int]) -> dict[str, Any] | None:  # fmt: skip
+def probe_links(
+    group: dist.ProcessGroup | None, device: torch.device, rank: int, hosts: Sequence[int]
+) -> dict[str, Any] | None:
     """Measure; every rank of the group must call it. `hosts` has the host of every rank.
 
     Returns {"bytes", "rounds": [{"hops", "seconds": [of each host]}]} on every rank: how long it took until
@@ -55,16 +56,10 @@ def _ranks_per_host(hosts: Sequence[int]) -> int | None:
     if count < 2 or len(hosts) % count:
         return None
     per_host = len(hosts) // count
-    return (
-        per_host
-        if all(host == hosts[0] + rank // per_host for rank, host in enumerate(hosts))
-        else None
-    )
+    return per_host if all(host == hosts[0] + rank // per_host for rank, host in enumerate(hosts)) else None
 
 
-def _exchanged(
-    group: dist.ProcessGroup, device: torch.device, rank: int, shift: int, size: int
-) -> float:
+def _exchanged(group: dist.ProcessGroup, device: torch.device, rank: int, shift: int, size: int) -> float:
     """Send to the rank `shift` further on, and time what comes from the one as far before."""
     ranks = dist.get_world_size(group)
     mine = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -73,10 +68,12 @@ def _exchanged(
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     begin = time.monotonic_ns()
-    works = dist.batch_isend_irecv([
-        dist.P2POp(dist.irecv, theirs, group=group, group_peer=(rank - shift) % ranks),
-        dist.P2POp(dist.isend, mine, group=group, group_peer=(rank + shift) % ranks),
-    ])  # fmt: skip
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, theirs, group=group, group_peer=(rank - shift) % ranks),
+            dist.P2POp(dist.isend, mine, group=group, group_peer=(rank + shift) % ranks),
+        ]
+    )
     works[0].wait()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -86,9 +83,7 @@ def _exchanged(
     return max(1, end - begin) / 1e9
 
 
-def _everyone(
-    group: dist.ProcessGroup, device: torch.device, seconds: float, ranks: int
-) -> list[float]:
+def _everyone(group: dist.ProcessGroup, device: torch.device, seconds: float, ranks: int) -> list[float]:
     found = torch.zeros(ranks, dtype=torch.float64, device=device)
     found[dist.get_rank(group)] = seconds
     dist.all_reduce(found, group=group)

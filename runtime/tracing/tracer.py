@@ -75,16 +75,20 @@ class Tracer:
         steps = sorted(mine.loading_ns)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         facts: dict[str, Any] = {
-            "steps": sorted({note.step for note in self._heard.notes}), "device": name,
-            "torch": torch.__version__, "hosts": hosts.as_json(),
-        }  # fmt: skip
+            "steps": sorted({note.step for note in self._heard.notes}),
+            "device": name,
+            "torch": torch.__version__,
+            "hosts": hosts.as_json(),
+        }
         if steps:
-            facts["loading_ns"] = {
-                str(s): [each.loading_ns.get(s, 0) for each in told] for s in steps
-            }
+            facts["loading_ns"] = {str(s): [each.loading_ns.get(s, 0) for each in told] for s in steps}
         if probe is not None:
             facts["probe"] = probe
         return write_run_trace(
-            self.wanted.directory, job, [each.notes for each in told], [each.clock for each in told], facts,
+            self.wanted.directory,
+            job,
+            [each.notes for each in told],
+            [each.clock for each in told],
+            facts,
             overwrite=self.wanted.overwrite,
-        )  # fmt: skip
+        )

@@ -43,9 +43,7 @@ def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Tab
         "stream": pa.array(
             [n.op.communicator if n.kind == "collective" else "compute" for n in notes], pa.string()
         ).cast(word),
-        "op": pa.array(
-            [f"step{n.step}/{n.op.name}{suffix.get(n.kind, '')}" for n in notes], pa.string()
-        ),
+        "op": pa.array([f"step{n.step}/{n.op.name}{suffix.get(n.kind, '')}" for n in notes], pa.string()),
         "kind": pa.array([n.kind for n in notes], pa.string()).cast(word),
         "name": pa.array([short_name(n.op.name) for n in notes], pa.string()).cast(word),
         "phase": pa.array([n.op.phase for n in notes], pa.string()).cast(word),
@@ -56,8 +54,10 @@ def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Tab
         "group": pa.array(groups, pa.int32()),
         "bytes": pa.array([n.op.bytes * b for n, b in zip(notes, busy, strict=True)], pa.float64()),
         "flops": pa.array([n.op.flops * b for n, b in zip(notes, busy, strict=True)], pa.float64()),
-        "start_ns": pa.array(begin), "end_ns": pa.array(end), "arrival_ns": pa.array(begin),
-    }  # fmt: skip
+        "start_ns": pa.array(begin),
+        "end_ns": pa.array(end),
+        "arrival_ns": pa.array(begin),
+    }
     return pa.table({f.name: columns[f.name] for f in SCHEMA}, schema=SCHEMA)
 
 
@@ -94,14 +94,11 @@ def put_together(tables: Sequence[pa.Table]) -> tuple[pa.Table, Corrections]:
     _in_order(table, collective, start, end)
     overlap = (start - met)[collective]
     changed = Corrections(
-        int(np.sum(early > 0)), int(early.max(initial=0)),
-        int(np.sum(overlap > 0)), int(overlap.max(initial=0)),
-    )  # fmt: skip
+        int(np.sum(early > 0)), int(early.max(initial=0)), int(np.sum(overlap > 0)), int(overlap.max(initial=0))
+    )
     zero = int(arrival.min()) if len(arrival) else 0
     for name, values in (("start_ns", start), ("end_ns", end), ("arrival_ns", arrival)):
-        table = table.set_column(
-            table.schema.get_field_index(name), SCHEMA.field(name), pa.array(values - zero)
-        )
+        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), pa.array(values - zero))
     return table, changed
 
 
@@ -125,15 +122,27 @@ def _in_order(table: pa.Table, collective: np.ndarray, start: np.ndarray, end: n
         free[key] = end[row] = max(int(end[row]), int(start[row]))
 
 
-def write_run_trace(directory: Path, job: Job, tables: Sequence[pa.Table], clocks: Sequence[ClockOffset],
-                    facts: dict[str, Any], *, overwrite: bool) -> pa.Table:  # fmt: skip
+def write_run_trace(
+    directory: Path,
+    job: Job,
+    tables: Sequence[pa.Table],
+    clocks: Sequence[ClockOffset],
+    facts: dict[str, Any],
+    *,
+    overwrite: bool,
+) -> pa.Table:
     """Write manifest, events and timeline page of a measured run; returns the events."""
     events, changed = put_together(tables)
     manifest = {
-        "kind": "measured", "job": job.model_dump(mode="json", by_alias=True), "code_version": __version__,
+        "kind": "measured",
+        "job": job.model_dump(mode="json", by_alias=True),
+        "code_version": __version__,
         "clock": {"method": clocks[-1].method, "uncertainty_ns": max(c.uncertainty_ns for c in clocks)},
-        "corrections": asdict(changed), "seed": job.seed, "ranks_written": list(range(len(tables))), **facts,
-    }  # fmt: skip
+        "corrections": asdict(changed),
+        "seed": job.seed,
+        "ranks_written": list(range(len(tables))),
+        **facts,
+    }
     grid = job.concrete_grid
     names = {
         rank: f"rank {rank} ({', '.join(f'{a} {grid.coordinates(rank)[a]}' for a in AXES)})"

@@ -50,8 +50,7 @@ class _Answer:
 class Lookout:
     """Watches one run; every rank makes one and calls the same methods."""
 
-    def __init__(self, context: Context, process: Process, out: Path, wanted: WatchWanted,
-                 display: Display) -> None:  # fmt: skip
+    def __init__(self, context: Context, process: Process, out: Path, wanted: WatchWanted, display: Display) -> None:
         self.context, self.process, self.out, self.every = context, process, out, wanted.every
         self._heard = StepNotes(context)
         self._listening = 0
@@ -66,9 +65,7 @@ class Lookout:
         self._suspicious = False
         self._group = context.mesh.everyone
         if self._group is not None and context.device.type == "cuda":
-            self._group = dist.new_group(
-                backend="gloo", timeout=PATIENCE
-            )  # objects travel on the host
+            self._group = dist.new_group(backend="gloo", timeout=PATIENCE)  # objects travel on the host
         self._hosts = find_hosts(self._group, process.ranks)
 
     def before(self, step: int) -> None:
@@ -99,23 +96,25 @@ class Lookout:
         """Wait for the last answer."""
         self._take_answer(wait=True)
         if not self._looks and self._ask is not None:
-            self._display.say(f"watch: the run ended before there was a look: they are after {STEPS} steps from each "
-                              f"{self.every}th on")  # fmt: skip
+            self._display.say(
+                f"watch: the run ended before there was a look: they are after {STEPS} steps from each "
+                f"{self.every}th on"
+            )
 
     def _look_together(self, after_steps: int) -> None:
         try:
             self._look(after_steps)
         except RuntimeError as error:  # of torch.distributed, which names neither rank nor op
             reason = str(error).strip().splitlines()[0]
-            raise CollectiveError(f"{self.context.mesh.where()}: watching after step {after_steps} failed: a peer "
-                                  f"has probably died ({reason})") from error  # fmt: skip
+            raise CollectiveError(
+                f"{self.context.mesh.where()}: watching after step {after_steps} failed: a peer "
+                f"has probably died ({reason})"
+            ) from error
 
     def _look(self, after_steps: int) -> None:
         mesh, process = self.context.mesh, self.process
         clock = align(self._group, process.ranks, process.rank)
-        mine = summed_up(
-            self._heard.notes, self._heard.loading_ns, mesh, clock, self.context.device
-        )
+        mine = summed_up(self._heard.notes, self._heard.loading_ns, mesh, clock, self.context.device)
         everyone: list[Any] | None = [mine]
         suspicious = [self._suspicious]
         if self._group is not None:
@@ -124,22 +123,13 @@ class Lookout:
             dist.broadcast_object_list(suspicious, group=self._group, group_src=0)
         probe = None
         if suspicious[0]:
-            probe = probe_links(
-                mesh.everyone, self.context.device, process.rank, self._hosts.of_rank
-            )
+            probe = probe_links(mesh.everyone, self.context.device, process.rank, self._hosts.of_rank)
         if everyone is None or self._answer is not None:  # one question at a time
             return
         steps = sorted({note.step for note in self._heard.notes})
-        window = {
-            **put_together(everyone),
-            "steps": steps,
-            "hosts": self._hosts.as_json(),
-            "probe": probe,
-        }
+        window = {**put_together(everyone), "steps": steps, "hosts": self._hosts.as_json(), "probe": probe}
         self._answer = _Answer(threading.Thread(target=lambda: None), after_steps)
-        self._answer.thread = threading.Thread(
-            target=self._question, args=(self._answer, window), daemon=True
-        )
+        self._answer.thread = threading.Thread(target=self._question, args=(self._answer, window), daemon=True)
         self._answer.thread.start()
 
     def _question(self, answer: _Answer, window: dict[str, Any]) -> None:
@@ -157,9 +147,7 @@ class Lookout:
         self._answer = None
         if answer.found is None:
             self._looks += 1
-            self._display.warn(
-                f"watch: no diagnosis after step {answer.after_steps} ({answer.problem})"
-            )
+            self._display.warn(f"watch: no diagnosis after step {answer.after_steps} ({answer.problem})")
             return
         seen = {each["where"] + each["kind"]: each for each in answer.found["findings"]}
         # what is seen once may be chance: many looks are taken; it is an alert when it is seen again
@@ -169,9 +157,7 @@ class Lookout:
             self._display.say(f"watch: {note}")
         for key, each in now.items():
             if key not in self._known:
-                self._display.warn(
-                    f"watch: {each['text']} (confidence {100 * each['confidence']:.1f} %)"
-                )
+                self._display.warn(f"watch: {each['text']} (confidence {100 * each['confidence']:.1f} %)")
         for key in sorted(set(self._known) - set(now)):
             self._display.say(f"watch: it is over: {self._known[key]['text']}")
         told = {**answer.found, "healthy": not now, "findings": list(now.values())}
@@ -187,10 +173,7 @@ class Lookout:
 
     def _write(self, after_steps: int, told: dict[str, Any]) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        kept = {
-            key: told[key]
-            for key in ("healthy", "findings", "step_seconds", "expected_step_seconds")
-        }
+        kept = {key: told[key] for key in ("healthy", "findings", "step_seconds", "expected_step_seconds")}
         line = json.dumps({"time": stamp, "after_steps": after_steps, **kept})
         try:
             with (self.out / ALERTS).open("a", encoding="utf-8") as file:

@@ -35,8 +35,9 @@ class Summary:
     """For the last member of each collective to come."""
 
 
-def summed_up(notes: Sequence[Note], loading_ns: dict[int, int], mesh: Mesh, clock: ClockOffset,
-              device: torch.device) -> Summary:  # fmt: skip
+def summed_up(
+    notes: Sequence[Note], loading_ns: dict[int, int], mesh: Mesh, clock: ClockOffset, device: torch.device
+) -> Summary:
     """Sum up what this rank noted; every rank of the mesh must call it, with notes of the same steps."""
     steps = sorted({note.step for note in notes})
     row = {step: number for number, step in enumerate(steps)}
@@ -60,8 +61,9 @@ def summed_up(notes: Sequence[Note], loading_ns: dict[int, int], mesh: Mesh, clo
     return Summary(begin.astype(np.int64), end, compute, loaded, transfer, waited)
 
 
-def _collectives(mine: Sequence[Note], row: dict[int, int], group: dist.ProcessGroup, clock: ClockOffset,
-                 device: torch.device) -> tuple[Nanoseconds, Nanoseconds]:  # fmt: skip
+def _collectives(
+    mine: Sequence[Note], row: dict[int, int], group: dist.ProcessGroup, clock: ClockOffset, device: torch.device
+) -> tuple[Nanoseconds, Nanoseconds]:
     """Seconds of a communicator's collectives from the last arrival on, and until it, by step."""
     arrival = np.array([note.begin_ns for note in mine], dtype=np.int64) + clock.offset_ns
     end = np.array([note.end_ns for note in mine], dtype=np.int64) + clock.offset_ns

@@ -30,11 +30,17 @@ def job(draw: random.Random, seed: int) -> Job:
         sizes[axis] = draw.choice([size for size in (1, 2, 4, 8) if size <= left])
         left //= sizes[axis]
     replicas = sizes["data"] * sizes["z"]
-    return load_job({
-        "model": MODEL, "machine": draw.choice(MACHINES), "ranks": replicas * sizes["y"] * sizes["x"],
-        "grid": sizes, "batch": {"sequences": 2 * replicas, "micro_sequences": 1}, "seed": seed,
-        "data_reduction": {"mode": draw.choice(["one_bucket", "overlapped", "sharded"])},
-    })  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": draw.choice(MACHINES),
+            "ranks": replicas * sizes["y"] * sizes["x"],
+            "grid": sizes,
+            "batch": {"sequences": 2 * replicas, "micro_sequences": 1},
+            "seed": seed,
+            "data_reduction": {"mode": draw.choice(["one_bucket", "overlapped", "sharded"])},
+        }
+    )
 
 
 def error(described: Job) -> float:
@@ -57,8 +63,9 @@ def main() -> None:
     print(f"{'machine':12} {'jobs':>5} {'median':>8} {'90 %':>8} {'most':>8}")
     for name, found in [*sorted(errors.items()), ("all", everything)]:
         off = np.abs(found)
-        print(f"{name:12} {len(found):5} {np.median(off):8.3%} {np.quantile(off, 0.9):8.3%} "
-              f"{max(found, key=abs):+8.3%}")  # fmt: skip
+        print(
+            f"{name:12} {len(found):5} {np.median(off):8.3%} {np.quantile(off, 0.9):8.3%} {max(found, key=abs):+8.3%}"
+        )
 
 
 if __name__ == "__main__":

@@ -29,18 +29,15 @@ from typing import Any
 
 RANKS = 2
 GRID = {"data": 1, "z": 2, "y": 1, "x": 1}
-MODEL = {
-    "layers": 10,
-    "hidden": 512,
-    "heads": 8,
-    "sequence": 128,
-    "vocabulary": 256,
-    "biases": False,
-}
+MODEL = {"layers": 10, "hidden": 512, "heads": 8, "sequence": 128, "vocabulary": 256, "biases": False}
 SEQUENCES = 4
 NAMES = ("none", "fourfold", "torch")
-ORDERS = (("none", "fourfold", "torch"), ("torch", "fourfold", "none"), ("fourfold", "none", "torch"),
-          ("torch", "none", "fourfold"))  # fmt: skip
+ORDERS = (
+    ("none", "fourfold", "torch"),
+    ("torch", "fourfold", "none"),
+    ("fourfold", "none", "torch"),
+    ("torch", "none", "fourfold"),
+)
 """So that no one always comes after the same other."""
 MOST_SECONDS = 300.0
 
@@ -60,9 +57,18 @@ class Trained:
         from twin.description.load import load_job
 
         self.mesh = worker.mesh(Grid(**GRID))
-        job = load_job({"model": MODEL, "machine": "laptop", "ranks": RANKS, "grid": GRID, "precision": "fp32",
-                        "recompute": False, "gather_unit": "block",
-                        "batch": {"sequences": SEQUENCES, "micro_sequences": SEQUENCES // 2}})  # fmt: skip
+        job = load_job(
+            {
+                "model": MODEL,
+                "machine": "laptop",
+                "ranks": RANKS,
+                "grid": GRID,
+                "precision": "fp32",
+                "recompute": False,
+                "gather_unit": "block",
+                "batch": {"sequences": SEQUENCES, "micro_sequences": SEQUENCES // 2},
+            }
+        )
         self.context = Context.of_job(job, self.mesh, torch.device("cpu"))
         model = GPT(self.context)  # which makes the buffers that the optimizer works on
         self.optimizer = Optimizer(self.context, AdamSettings())
@@ -91,9 +97,7 @@ class Trained:
         from torch.distributed.tensor import DTensor, Shard
 
         flats = {"model": self.context.store.master[self.optimizer.part], **self.optimizer.states()}
-        return {
-            kind: DTensor.from_local(flat, device_mesh, [Shard(0)]) for kind, flat in flats.items()
-        }
+        return {kind: DTensor.from_local(flat, device_mesh, [Shard(0)]) for kind, flat in flats.items()}
 
 
 class Saver:
@@ -119,8 +123,9 @@ class Saver:
             done = self.trained.done
             self.ours.save(self.trained.context, self.trained.optimizer, step=done, samples=done)
             return self.ours.wait
-        future: Any = async_save(self.state, checkpoint_id=self.root / "torch" / str(self.trained.done),
-                                 process_group=self.group)  # fmt: skip
+        future: Any = async_save(
+            self.state, checkpoint_id=self.root / "torch" / str(self.trained.done), process_group=self.group
+        )
         return future.result
 
     def clear(self) -> None:
@@ -184,9 +189,7 @@ def alone(worker: Any, root: str, rounds: int, **_grid: Any) -> dict[str, list[f
             timed(f"{name} save", lambda name=name: saver.save(name)())
         place = saver.root / "torch" / str(trained.done)
         timed("fourfold load", partial(saver.ours.load_latest, trained.context, trained.optimizer))
-        timed(
-            "torch load", partial(load, saver.state, checkpoint_id=place, process_group=saver.group)
-        )
+        timed("torch load", partial(load, saver.state, checkpoint_id=place, process_group=saver.group))
         saver.clear()
     return {key: values[1:] for key, values in found.items()}
 
@@ -212,24 +215,12 @@ def recovery(folder: Path) -> dict[str, float]:
     """Seconds from the start of a killed run's second process to the end of its first step."""
     job, out = folder / "job.yaml", folder / "run"
     job.write_text(JOB, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "twin",
-        "train",
-        str(job),
-        "--ranks",
-        str(RANKS),
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, "-m", "twin", "train", str(job), "--ranks", str(RANKS), "--out", str(out)]
 
     def steps() -> list[int]:
         path = out / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [
-            json.loads(line)["step"] for line in lines if line.endswith("}") and '"step"' in line
-        ]
+        return [json.loads(line)["step"] for line in lines if line.endswith("}") and '"step"' in line]
 
     def until(fine: Callable[[], bool]) -> float:
         begin = time.perf_counter()
@@ -255,10 +246,7 @@ def recovery(folder: Path) -> dict[str, float]:
     before = steps()
     # the resumed run cuts off what was logged after its checkpoint: its first line is the next step
     again = killed(lambda: bool(steps()) and steps() != before and len(steps()) % 5 == 1)
-    return {
-        "first start, seconds to the first step": first,
-        "start after a kill, seconds to the first step": again,
-    }
+    return {"first start, seconds to the first step": first, "start after a kill, seconds to the first step": again}
 
 
 def main() -> None:
@@ -270,11 +258,10 @@ def main() -> None:
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     with tempfile.TemporaryDirectory() as folder:
         pool = Pool(RANKS, most_seconds=7200.0)
-        found = pool.run("tests.benchmarks.checkpoints:overhead", RANKS, grid=GRID, root=folder, rounds=rounds,
-                         steps=steps)[0]  # fmt: skip
-        both = pool.run(
-            "tests.benchmarks.checkpoints:alone", RANKS, grid=GRID, root=folder, rounds=5
+        found = pool.run(
+            "tests.benchmarks.checkpoints:overhead", RANKS, grid=GRID, root=folder, rounds=rounds, steps=steps
         )[0]
+        both = pool.run("tests.benchmarks.checkpoints:alone", RANKS, grid=GRID, root=folder, rounds=5)[0]
         pool.close()
         recovered = recovery(Path(folder))
     middle = statistics.median
@@ -283,14 +270,17 @@ def main() -> None:
     def ratios(kind: dict[str, list[float]], name: str) -> list[float]:
         return [a / b for a, b in zip(kind[name], kind["none"], strict=True)]
 
-    answer: dict[str, Any] = {"machine": machine(), "ranks": RANKS, "steps an interval": steps, "rounds": rounds,
-                              "seconds a step, without": middle(plain) / steps}  # fmt: skip
+    answer: dict[str, Any] = {
+        "machine": machine(),
+        "ranks": RANKS,
+        "steps an interval": steps,
+        "rounds": rounds,
+        "seconds a step, without": middle(plain) / steps,
+    }
     for name in ("fourfold", "torch"):
         pairs = list(zip(found["seconds"][name], plain, strict=True))
         answer[name] = {
-            "interval with a checkpoint to one without, median of ratios": middle(
-                [a / b for a, b in pairs]
-            ),
+            "interval with a checkpoint to one without, median of ratios": middle([a / b for a, b in pairs]),
             "ratios": [round(a / b, 4) for a, b in pairs],
             "processor seconds of a rank, median of ratios": middle(ratios(found["work"], name)),
             "processor seconds of a rank, more a checkpoint": middle(

@@ -44,13 +44,7 @@ CHANGED = """before => new Promise(done => {
 })"""
 """Waits until the timeline's sentence is another one, and drawn."""
 FOLDED, SMALL = "32,768 ranks, folded", "small"
-LIMITS = {
-    "64 ranks x 5,000 ops": 1.5,
-    "3 million events": 3.0,
-    FOLDED: 1.5,
-    "refined": 0.5,
-    "what-if": 3.0,
-}
+LIMITS = {"64 ranks x 5,000 ops": 1.5, "3 million events": 3.0, FOLDED: 1.5, "refined": 0.5, "what-if": 3.0}
 
 
 def write_traces(folder: Path) -> None:
@@ -58,25 +52,51 @@ def write_traces(folder: Path) -> None:
     for name, (layers, ranks) in LARGE.items():
         if (folder / name).is_dir():
             continue
-        job = load_job({"name": name, "model": {"preset": "gpt-20b", "layers": layers}, "machine": "perlmutter",
-                        "ranks": ranks, "grid": {"data": ranks // 16, "z": 4, "y": 2, "x": 2},
-                        "batch": {"sequences": ranks, "micro_sequences": 4}})  # fmt: skip
+        job = load_job(
+            {
+                "name": name,
+                "model": {"preset": "gpt-20b", "layers": layers},
+                "machine": "perlmutter",
+                "ranks": ranks,
+                "grid": {"data": ranks // 16, "z": 4, "y": 2, "x": 2},
+                "batch": {"sequences": ranks, "micro_sequences": 4},
+            }
+        )
         every = simulate_ranks(job, record=range(ranks))
         figures = as_json(every, report_all_ranks(every), 0.0)
-        write_run(folder / name, every.of_recorded(), figures, list(range(ranks)), overwrite=True,
-                  tables={"ranks.parquet": rank_table(every)})  # fmt: skip
+        write_run(
+            folder / name,
+            every.of_recorded(),
+            figures,
+            list(range(ranks)),
+            overwrite=True,
+            tables={"ranks.parquet": rank_table(every)},
+        )
     if not (folder / SMALL).is_dir():
         shutil.copytree(ROOT / "examples/runs/testbed/2x2x2x1-predicted", folder / SMALL)
     if not (folder / FOLDED).is_dir():
-        subprocess.run([sys.executable, "-m", "twin", "simulate", str(ROOT / "examples/gpt-320b-frontier-32768.yaml"),
-                        "--out", str(folder / FOLDED), "--json"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "twin",
+                "simulate",
+                str(ROOT / "examples/gpt-320b-frontier-32768.yaml"),
+                "--out",
+                str(folder / FOLDED),
+                "--json",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
 
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, int]]:
     """Run `fourfold dashboard`; yields its address with the token and its process id."""
-    with subprocess.Popen([sys.executable, "-m", "twin", "dashboard", str(folder)], stdout=subprocess.PIPE,
-                          text=True) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "twin", "dashboard", str(folder)], stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             address = next(m[0] for line in process.stdout if (m := re.search(r"http://\S+", line)))
@@ -117,9 +137,7 @@ class Visitor:
 
         def drawn() -> None:
             self.page.goto(f"{self.base}/timeline?run={name}")
-            self.page.locator("#timeline .hm image, #timeline .barlayer .point").first.wait_for(
-                state="attached"
-            )
+            self.page.locator("#timeline .hm image, #timeline .barlayer .point").first.wait_for(state="attached")
 
         return timed(drawn)
 
@@ -148,17 +166,13 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
     names = {entry.label: entry.name for entry in Catalog(folder).entries()}
     found: dict[str, Any] = {"machine": machine(), "load": os.getloadavg(), "repeats": repeats}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         for label in (*LARGE, FOLDED):
             opens, again, refined, memory = [], [], [], []
             for _ in range(repeats):
                 with server(folder) as (address, pid):
                     visitor = Visitor(
-                        browser.new_context(viewport={"width": 1400, "height": 1000}).new_page(),
-                        address,
-                        names[SMALL],
+                        browser.new_context(viewport={"width": 1400, "height": 1000}).new_page(), address, names[SMALL]
                     )
                     opens.append(visitor.open_timeline(names[label]))
                     again.append(visitor.open_timeline(names[label]))
@@ -167,16 +181,16 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
                     memory.append(peak_bytes(pid))
                     visitor.page.context.close()
             found[label] = {
-                "opens_seconds": opens, "again_seconds": again, "refined_seconds": refined,
-                "server_peak_bytes": max(memory), "limit_seconds": LIMITS[label],
-            }  # fmt: skip
+                "opens_seconds": opens,
+                "again_seconds": again,
+                "refined_seconds": refined,
+                "server_peak_bytes": max(memory),
+                "limit_seconds": LIMITS[label],
+            }
         with server(folder) as (address, _):
             visitor = Visitor(browser.new_context().new_page(), address, names[SMALL])
             answers = [visitor.what_if(names[FOLDED], f"0.{n + 1}") for n in range(2 * repeats)]
-            found["what-if, GPT-320B on 32,768 ranks"] = {
-                "seconds": answers,
-                "limit_seconds": LIMITS["what-if"],
-            }
+            found["what-if, GPT-320B on 32,768 ranks"] = {"seconds": answers, "limit_seconds": LIMITS["what-if"]}
         browser.close()
     return found | {"load_after": os.getloadavg()}
 
@@ -189,9 +203,7 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
         if isinstance(one, dict) and "limit_seconds" in one:
             for key, times in one.items():
                 if isinstance(times, list):
-                    memory = (
-                        f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" else ""
-                    )
+                    memory = f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" else ""
                     what = f"{label}: {key.removesuffix('_seconds')}" if key != "seconds" else label
                     yield f"| {what} | {min(times):.2f} | {statistics.median(times):.2f} | {memory} |"
 
@@ -206,10 +218,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         found = measured((given.runs or Path(temporary)).resolve(), given.repeats)
     print(json.dumps(found) if given.json else "\n".join(rows(found)))
-    print(
-        f"load average {found['load'][0]:.1f} before, {found['load_after'][0]:.1f} after",
-        file=sys.stderr,
-    )
+    print(f"load average {found['load'][0]:.1f} before, {found['load_after'][0]:.1f} after", file=sys.stderr)
 
 
 if __name__ == "__main__":

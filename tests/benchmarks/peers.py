@@ -11,11 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,9 +29,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, s, _ = x.shape
         y = self.norm1(x)
-        q, k, v = (
-            f(y).view(b, s, -1, HIDDEN // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v)
-        )
+        q, k, v = (f(y).view(b, s, -1, HIDDEN // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).reshape(b, s, -1))
         return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -44,10 +38,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.positions = (
-            nn.Embedding(VOCABULARY, HIDDEN),
-            nn.Embedding(SEQUENCE, HIDDEN),
-        )
+        self.tokens, self.positions = (nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(SEQUENCE, HIDDEN))
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(HIDDEN, bias=False)
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
@@ -65,9 +56,7 @@ class GPT(nn.Module):
 def tensor_parallel(model: GPT, mesh: Any) -> None:
     for block in model.blocks:
         columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
-        parallelize_module(
-            block, mesh, {**columns, "o": RowwiseParallel(), "down": RowwiseParallel()}
-        )
+        parallelize_module(block, mesh, {**columns, "o": RowwiseParallel(), "down": RowwiseParallel()})
     parallelize_module(model, mesh, {"head": ColwiseParallel(output_layouts=Replicate())})
 
 
@@ -116,15 +105,15 @@ def trainer(kind: str, windows: torch.Tensor) -> Callable[[int], float]:
         groups.setdefault(key, []).append(parameter)
     adam = torch.optim.AdamW(
         [{"params": group, "weight_decay": 0.1 * key[1]} for key, group in groups.items()],
-        lr=3e-4, betas=(0.9, 0.95), fused=True,
-    )  # fmt: skip
+        lr=3e-4,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     local = SEQUENCES // parts
 
     def step(index: int) -> float:
         window = windows[index % len(windows)][part * local : (part + 1) * local]
-        loss = functional.cross_entropy(
-            model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten()
-        )
+        loss = functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
         loss.backward()
         clip(list(groups.values()))
         adam.step()

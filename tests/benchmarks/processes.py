@@ -37,9 +37,7 @@ def measure(arguments: Sequence[str], runs: int = 3) -> Usage:
         text = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         if status:
-            raise SystemExit(
-                f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}"
-            )
+            raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}")
         wall.append(time.perf_counter() - begin)
         cpu.append(usage.ru_utime + usage.ru_stime)
         peak = max(peak, usage.ru_maxrss / 1024)
@@ -51,10 +49,6 @@ def machine() -> str:
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [
-            line
-            for line in cpuinfo.read_text(encoding="utf-8").splitlines()
-            if "model name" in line
-        ]
+        models = [line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if "model name" in line]
         name = models[0].partition(":")[2].strip() if models else name
     return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}"

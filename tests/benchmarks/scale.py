@@ -40,15 +40,25 @@ class Case:
     job: dict[str, Any]
 
 
-def job(model: Any, grid: tuple[int, int, int, int], *, sequences: int = 8, micro: int = 8,
-        machine: Any = LARGE_MACHINE, **more: Any) -> dict[str, Any]:  # fmt: skip
+def job(
+    model: Any,
+    grid: tuple[int, int, int, int],
+    *,
+    sequences: int = 8,
+    micro: int = 8,
+    machine: Any = LARGE_MACHINE,
+    **more: Any,
+) -> dict[str, Any]:
     """Describe a job; `sequences` is of one (data, z) coordinate."""
     data, z, y, x = grid
     return {
-        "model": model, "machine": machine, "ranks": data * z * y * x,
+        "model": model,
+        "machine": machine,
+        "ranks": data * z * y * x,
         "grid": {"data": data, "z": z, "y": y, "x": x},
-        "batch": {"sequences": sequences * data * z, "micro_sequences": micro}, **more,
-    }  # fmt: skip
+        "batch": {"sequences": sequences * data * z, "micro_sequences": micro},
+        **more,
+    }
 
 
 def layers_of(count: int) -> dict[str, Any]:
@@ -65,18 +75,9 @@ def cases() -> Iterator[Case]:
             yield Case("ranks", f"{ranks:,} ranks", ranks, 96, grid, engine, job("gpt-320b", grid))
         for layers in (12, 24, 48, 96, 192):
             grid = (32, 32, 4, 8)
-            yield Case("layers", f"{layers} layers", 32768, layers, grid, engine,
-                       job(layers_of(layers), grid))  # fmt: skip
-        for grid in (
-            (512, 8, 1, 8),
-            (32, 128, 1, 8),
-            (4, 64, 16, 8),
-            (1, 32, 32, 32),
-            (128, 64, 4, 1),
-        ):
-            yield Case(
-                "grid", " × ".join(map(str, grid)), 32768, 96, grid, engine, job("gpt-320b", grid)
-            )
+            yield Case("layers", f"{layers} layers", 32768, layers, grid, engine, job(layers_of(layers), grid))
+        for grid in ((512, 8, 1, 8), (32, 128, 1, 8), (4, 64, 16, 8), (1, 32, 32, 32), (128, 64, 4, 1)):
+            yield Case("grid", " × ".join(map(str, grid)), 32768, 96, grid, engine, job("gpt-320b", grid))
 
 
 GPT3_WIDE = {"layers": 12, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
@@ -91,18 +92,21 @@ def peer_commands(folder: Path) -> dict[str, list[str]]:
         path.write_text(yaml.safe_dump(described), encoding="utf-8")
         return str(path)
 
-    twelve = written(
-        "twelve", job(GPT3_WIDE, (512, 1, 8, 1), sequences=1, micro=1, machine="frontier")
-    )
+    twelve = written("twelve", job(GPT3_WIDE, (512, 1, 8, 1), sequences=1, micro=1, machine="frontier"))
     whole = written("whole", job(GPT3, (4096, 1, 8, 1), sequences=1, micro=1, machine="frontier"))
     return {
         "1 GiB all-reduce, 32,768 ranks": [
-            "collective", "--machine=frontier", "--kind=all_reduce", "--ranks=32768", "--bytes=1GiB"],
+            "collective",
+            "--machine=frontier",
+            "--kind=all_reduce",
+            "--ranks=32768",
+            "--bytes=1GiB",
+        ],
         "12 layers, 8 × 512 ranks, folded": ["simulate", twelve],
         "12 layers, 8 × 512 ranks, every rank": ["simulate", twelve, "--engine=ranks"],
         "96 layers (175B), 32,768 ranks, folded": ["simulate", whole],
         "96 layers (175B), 32,768 ranks, every rank": ["simulate", whole, "--engine=ranks"],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -116,30 +120,34 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         print(machine())
-        print(f"{'series':8} {'case':20} {'engine':7} {'ops':>7} {'classes':>8} {'wall s':>7} {'CPU s':>7} "
-              f"{'MB':>6} {'events/s':>12}")  # fmt: skip
+        print(
+            f"{'series':8} {'case':20} {'engine':7} {'ops':>7} {'classes':>8} {'wall s':>7} {'CPU s':>7} "
+            f"{'MB':>6} {'events/s':>12}"
+        )
         for case in cases():
             path = folder / "job.yaml"
             path.write_text(yaml.safe_dump(case.job), encoding="utf-8")
-            usage = measure(
-                ["-m", "twin", "simulate", str(path), f"--engine={case.engine}", "--json"], RUNS
-            )
+            usage = measure(["-m", "twin", "simulate", str(path), f"--engine={case.engine}", "--json"], RUNS)
             rows.append(row(case, usage))
-            print("{series:8} {label:20} {engine:7} {ops:7} {classes:8} {wall_seconds:7.2f} {cpu_seconds:7.2f} "
-                  "{peak_megabytes:6.0f} {events_per_second:12.3g}".format(**rows[-1]), flush=True)  # fmt: skip
+            print(
+                "{series:8} {label:20} {engine:7} {ops:7} {classes:8} {wall_seconds:7.2f} {cpu_seconds:7.2f} "
+                "{peak_megabytes:6.0f} {events_per_second:12.3g}".format(**rows[-1]),
+                flush=True,
+            )
         for name, command in peer_commands(folder).items():
             usage = measure(["-m", "twin", *command, "--json"], RUNS)
             peers.append({"work": name, **figures(usage)})
             print(
-                "{work:55} {wall_seconds:7.2f} {cpu_seconds:7.2f} {peak_megabytes:6.0f}".format(
-                    **peers[-1]
-                ),
-                flush=True,
+                "{work:55} {wall_seconds:7.2f} {cpu_seconds:7.2f} {peak_megabytes:6.0f}".format(**peers[-1]), flush=True
             )
     found = {
-        "machine": machine(), "date": datetime.date.today().isoformat(), "runs": RUNS,
-        "command": "python -m tests.benchmarks.scale", "scale": rows, "peers": peers,
-    }  # fmt: skip
+        "machine": machine(),
+        "date": datetime.date.today().isoformat(),
+        "runs": RUNS,
+        "command": "python -m tests.benchmarks.scale",
+        "scale": rows,
+        "peers": peers,
+    }
     if chosen.out:
         chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if chosen.plot:
@@ -154,21 +162,16 @@ def row(case: Case, usage: Usage) -> dict[str, Any]:
     ops, classes = usage.answer["ops"], usage.answer["classes"]
     # what the engine worked through, per second of its own time, start-up not counted
     rate = ops * classes / usage.answer["wall_seconds"]
-    return {
-        **described,
-        "ops": ops,
-        "classes": classes,
-        "events_per_second": rate,
-        **figures(usage),
-    }
+    return {**described, "ops": ops, "classes": classes, "events_per_second": rate, **figures(usage)}
 
 
 def figures(usage: Usage) -> dict[str, float]:
     """What a process took."""
     return {
-        "wall_seconds": round(usage.wall_seconds, 3), "cpu_seconds": round(usage.cpu_seconds, 3),
+        "wall_seconds": round(usage.wall_seconds, 3),
+        "cpu_seconds": round(usage.cpu_seconds, 3),
         "peak_megabytes": round(usage.peak_megabytes, 1),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

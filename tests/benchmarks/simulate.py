@@ -23,13 +23,13 @@ def main() -> None:
     for job in sorted(EXAMPLES.glob("*.yaml")):
         usage = measure(["-m", "twin", "simulate", str(job), "--json"], RUNS)
         answer = usage.answer
-        print(f"{job.stem:34} {answer['ranks']:>7} {answer['classes']:>8} {usage.wall_seconds:7.2f} "
-              f"{usage.cpu_seconds:7.2f} {usage.peak_megabytes:8.0f}")  # fmt: skip
+        print(
+            f"{job.stem:34} {answer['ranks']:>7} {answer['classes']:>8} {usage.wall_seconds:7.2f} "
+            f"{usage.cpu_seconds:7.2f} {usage.peak_megabytes:8.0f}"
+        )
     begin = time.perf_counter()
     for _ in range(RUNS):
-        subprocess.run(
-            [sys.executable, "-m", "twin", "--help"], check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([sys.executable, "-m", "twin", "--help"], check=True, stdout=subprocess.DEVNULL)
     print(f"fourfold --help {(time.perf_counter() - begin) / RUNS:.2f} s")
 
 

@@ -44,13 +44,25 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
 
     sizes = Grid(**grid)
     local = peers.SEQUENCES // (sizes.data * sizes.z)
-    job = load_job({
-        "model": {"layers": peers.LAYERS, "hidden": peers.HIDDEN, "heads": peers.HEADS,
-                  "sequence": peers.SEQUENCE, "vocabulary": peers.VOCABULARY, "biases": False},
-        "machine": "laptop", "ranks": sizes.ranks, "grid": grid, "precision": "fp32",
-        "recompute": False, "batch": {"sequences": peers.SEQUENCES, "micro_sequences": local},
-        "gather_unit": "block",
-    })  # fmt: skip
+    job = load_job(
+        {
+            "model": {
+                "layers": peers.LAYERS,
+                "hidden": peers.HIDDEN,
+                "heads": peers.HEADS,
+                "sequence": peers.SEQUENCE,
+                "vocabulary": peers.VOCABULARY,
+                "biases": False,
+            },
+            "machine": "laptop",
+            "ranks": sizes.ranks,
+            "grid": grid,
+            "precision": "fp32",
+            "recompute": False,
+            "batch": {"sequences": peers.SEQUENCES, "micro_sequences": local},
+            "gather_unit": "block",
+        }
+    )
     mesh = worker.mesh(sizes)
     context = Context.of_job(job, mesh, torch.device("cpu"))
     trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
@@ -80,9 +92,7 @@ def contestant(worker: Any, grid: dict[str, int], peer: str, name: str) -> Calla
     """Make one of the two."""
     from tests.benchmarks import peers
 
-    return (
-        ours(worker, grid, windows())[1] if name == "fourfold" else peers.trainer(peer, windows())
-    )
+    return ours(worker, grid, windows())[1] if name == "fourfold" else peers.trainer(peer, windows())
 
 
 def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:
@@ -119,10 +129,7 @@ def memory(worker: Any, grid: dict[str, int], peer: str, name: str) -> float:
     step = contestant(worker, grid, peer, name)
     for index in range(4):
         step(index)
-    return (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        - pages * resource.getpagesize() / 2**20
-    )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - pages * resource.getpagesize() / 2**20
 
 
 def tracing(worker: Any, grid: dict[str, int], rounds: int) -> dict[str, list[float]]:
@@ -160,15 +167,11 @@ def main() -> None:
         used = {}
         for name in NAMES:
             pool = Pool(ranks)
-            grown = pool.run(
-                "tests.benchmarks.train:memory", ranks, grid=grid, peer=peer, name=name
-            )
+            grown = pool.run("tests.benchmarks.train:memory", ranks, grid=grid, peer=peer, name=name)
             used[name] = max(grown)
             pool.close()
         pool = Pool(ranks)
-        found = pool.run(
-            "tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds
-        )[0]
+        found = pool.run("tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds)[0]
         pool.close()
         row: dict[str, float] = {}
         for how, pick in (("best", min), ("median", statistics.median)):
@@ -181,8 +184,9 @@ def main() -> None:
         print(title, row, file=sys.stderr, flush=True)
     if only in "tracing":
         pool = Pool(RANKS)
-        times = pool.run("tests.benchmarks.train:tracing", RANKS, grid={"data": 1, "z": 2, "y": 2, "x": 1},
-                         rounds=10 * rounds)[0]  # fmt: skip
+        times = pool.run(
+            "tests.benchmarks.train:tracing", RANKS, grid={"data": 1, "z": 2, "y": 2, "x": 1}, rounds=10 * rounds
+        )[0]
         pool.close()
         answer["tracing, z=2 y=2"] = {
             f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)

@@ -32,9 +32,7 @@ MEETING = (
     "store = TCPStore('0.0.0.0', {port}, is_master=True, wait_for_workers=False)\n"
     "print('ready', flush=True)\nwhile True: time.sleep(3600)"
 )
-ELASTIC = (
-    "is_host=0,last_call_timeout=3,join_timeout=120,keep_alive_interval=1,keep_alive_max_attempt=5"
-)
+ELASTIC = "is_host=0,last_call_timeout=3,join_timeout=120,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 
 @dataclass
@@ -53,17 +51,42 @@ class Cluster:
         self.starts += 1
         meeting = f"{self.network.addresses[HOSTS]}:{PORT}"
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{HOSTS}",
-            "--nproc-per-node", str(PER_HOST), "--rdzv-backend", "c10d", "--rdzv-endpoint", meeting,
-            "--rdzv-id", "chaos", "--rdzv-conf", ELASTIC, "--max-restarts", "1000",
-            "--local-addr", self.network.addresses[host], "--monitor-interval", "0.2",
-            "-m", "twin", "train", str(self.job), "--out", str(self.out),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            f"1:{HOSTS}",
+            "--nproc-per-node",
+            str(PER_HOST),
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            meeting,
+            "--rdzv-id",
+            "chaos",
+            "--rdzv-conf",
+            ELASTIC,
+            "--max-restarts",
+            "1000",
+            "--local-addr",
+            self.network.addresses[host],
+            "--monitor-interval",
+            "0.2",
+            "-m",
+            "twin",
+            "train",
+            str(self.job),
+            "--out",
+            str(self.out),
+        ]
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC"))},
-            "FOURFOLD_HOST": f"host{host}", "GLOO_SOCKET_IFNAME": self.network.device, "OMP_NUM_THREADS": "1",
-            "NO_COLOR": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        }  # fmt: skip
+            "FOURFOLD_HOST": f"host{host}",
+            "GLOO_SOCKET_IFNAME": self.network.device,
+            "OMP_NUM_THREADS": "1",
+            "NO_COLOR": "1",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }
         with (self.logs / f"host{host}.log").open("ab") as log:
             self.agents[host] = subprocess.Popen(
                 self.network.command(host, command), stdout=log, stderr=log, env=environment
@@ -82,15 +105,14 @@ class Cluster:
             with suppress(OSError):
                 words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
                 environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-                if b"twin" in words and any(
-                    each.startswith(b"LOCAL_RANK=") for each in environment
-                ):
+                if b"twin" in words and any(each.startswith(b"LOCAL_RANK=") for each in environment):
                     found.append(process)
         return found
 
     def _inside(self, host: int) -> list[int]:
-        said = subprocess.run(["ip", "netns", "pids", self.network.names[host]], capture_output=True, text=True,
-                              check=False).stdout  # fmt: skip
+        said = subprocess.run(
+            ["ip", "netns", "pids", self.network.names[host]], capture_output=True, text=True, check=False
+        ).stdout
         return list(map(int, said.split()))
 
     def lose(self, host: int, memory: Path) -> None:
@@ -114,17 +136,13 @@ class Cluster:
 
     def link(self, host: int, state: str) -> None:
         """Cut a host's link (`down`), or mend it (`up`)."""
-        subprocess.run(
-            ["ip", "-n", self.network.switch, "link", "set", f"port{host}", state], check=True
-        )
+        subprocess.run(["ip", "-n", self.network.switch, "link", "set", f"port{host}", state], check=True)
 
     def lines(self) -> list[dict[str, Any]]:
         """Lines of the run's metrics that are whole."""
         found = []
         with suppress(OSError):
-            for line in (
-                (self.out / METRICS).read_text(encoding="utf-8", errors="replace").splitlines()
-            ):
+            for line in (self.out / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError):
                     found.append(json.loads(line))
         return [each for each in found if "loss" in each]
@@ -146,9 +164,7 @@ class Cluster:
 def disk(place: Path) -> Iterator[Path]:
     """Mount a small file system in memory, which can be full."""
     place.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)], check=True
-    )
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)], check=True)
     try:
         yield place
     finally:
@@ -160,8 +176,7 @@ def cluster(job: Path, out: Path, logs: Path) -> Iterator[Cluster]:
     """Make hosts and the meeting point; nothing is started on them yet."""
     with hosts(HOSTS + 1, RATE) as network:
         meeting = subprocess.Popen(
-            network.command(HOSTS, [sys.executable, "-c", MEETING.format(port=PORT)]),
-            stdout=subprocess.PIPE,
+            network.command(HOSTS, [sys.executable, "-c", MEETING.format(port=PORT)]), stdout=subprocess.PIPE
         )
         made = Cluster(network, job, out, logs)
         try:

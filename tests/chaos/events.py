@@ -14,9 +14,7 @@ from typing import Literal
 from tests.chaos.cluster import HOSTS, Cluster
 
 Kind = Literal["rank", "host", "stop", "link", "disk", "damage", "two ranks"]
-COUNTS: dict[Kind, int] = {
-    "rank": 6, "two ranks": 2, "host": 5, "stop": 2, "link": 3, "disk": 3, "damage": 4,
-}  # fmt: skip
+COUNTS: dict[Kind, int] = {"rank": 6, "two ranks": 2, "host": 5, "stop": 2, "link": 3, "disk": 3, "damage": 4}
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,7 @@ class Chaos:
     @classmethod
     def drawn(cls, seed: int, share: float = 1.0) -> Chaos:
         """Draw an order; `share` of the usual number of each, at least one."""
-        kinds = [
-            kind for kind, count in COUNTS.items() for _ in range(max(1, round(share * count)))
-        ]
+        kinds = [kind for kind, count in COUNTS.items() for _ in range(max(1, round(share * count)))]
         Random(f"order {seed}").shuffle(kinds)
         return cls(tuple(kinds), seed)
 

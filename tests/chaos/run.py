@@ -25,15 +25,7 @@ import yaml
 
 from tests.chaos.cluster import HOSTS, PER_HOST, Cluster, cluster, disk
 from tests.chaos.events import Chaos, Places, happen
-from tests.chaos.verdict import (
-    EVERY,
-    MEMORY_EVERY,
-    Ending,
-    Story,
-    largest_difference,
-    newest_whole,
-    verdict,
-)
+from tests.chaos.verdict import EVERY, MEMORY_EVERY, Ending, Story, largest_difference, newest_whole, verdict
 from tests.testbed.network import reason_missing
 
 TIMEOUT_SECONDS = 20
@@ -47,17 +39,31 @@ rest is for other work on those cores."""
 def job(steps: int, memory: Path) -> dict[str, Any]:
     """What is trained."""
     return {
-        "name": "chaos", "machine": "laptop", "ranks": HOSTS * PER_HOST, "precision": "fp32", "recompute": False,
+        "name": "chaos",
+        "machine": "laptop",
+        "ranks": HOSTS * PER_HOST,
+        "precision": "fp32",
+        "recompute": False,
         "model": {"layers": 2, "hidden": 96, "heads": 6, "sequence": 64, "vocabulary": 256},
-        "grid": {"data": 1, "z": 3, "y": 2, "x": 1}, "batch": {"sequences": 24, "micro_sequences": 4},
+        "grid": {"data": 1, "z": 3, "y": 2, "x": 1},
+        "batch": {"sequences": 24, "micro_sequences": 4},
         "train": {
-            "data": "standard-library", "steps": steps, "learning_rate": {"peak": 3.0e-4, "warmup_steps": 10},
-            "evaluation": {"every": 0, "sequences": 0}, "sample": {"tokens": 0}, "elastic": True, "threads": 1,
+            "data": "standard-library",
+            "steps": steps,
+            "learning_rate": {"peak": 3.0e-4, "warmup_steps": 10},
+            "evaluation": {"every": 0, "sequences": 0},
+            "sample": {"tokens": 0},
+            "elastic": True,
+            "threads": 1,
             "timeout": f"{TIMEOUT_SECONDS} s",
-            "checkpoints": {"every": EVERY, "memory_every": MEMORY_EVERY, "memory_directory": str(memory),
-                            "timeout": f"{3 * TIMEOUT_SECONDS} s"},
+            "checkpoints": {
+                "every": EVERY,
+                "memory_every": MEMORY_EVERY,
+                "memory_directory": str(memory),
+                "timeout": f"{3 * TIMEOUT_SECONDS} s",
+            },
         },
-    }  # fmt: skip
+    }
 
 
 def undisturbed(described: Path, folder: Path) -> dict[int, float]:
@@ -139,8 +145,9 @@ def ended(there: Cluster, places: Places) -> Ending:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of faults")
@@ -169,15 +176,19 @@ def main(arguments: list[str] | None = None) -> int:
     problems = verdict(story, chaos.kinds, alone, lines, chosen.steps, ending)
     apart = largest_difference(alone, lines)
     result = {
-        "steps": chosen.steps, "seed": chosen.seed, "events": story.events, "problems": problems,
-        "steps_done_again": sum(each["again"] for each in story.events), "exit_codes": dict(ending.codes),
+        "steps": chosen.steps,
+        "seed": chosen.seed,
+        "events": story.events,
+        "problems": problems,
+        "steps_done_again": sum(each["again"] for each in story.events),
+        "exit_codes": dict(ending.codes),
         "longest_pause_seconds": round(story.longest_pause_seconds, 1),
-        "largest_difference_of_loss": apart, "host_starts": starts, "seconds": round(seconds, 1),
-    }  # fmt: skip
+        "largest_difference_of_loss": apart,
+        "host_starts": starts,
+        "seconds": round(seconds, 1),
+    }
     (out / "chaos.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
-    sys.stdout.write(
-        json.dumps({k: v for k, v in result.items() if k != "events"}, indent=1) + "\n"
-    )
+    sys.stdout.write(json.dumps({k: v for k, v in result.items() if k != "events"}, indent=1) + "\n")
     return 1 if problems else 0
 
 

@@ -15,8 +15,14 @@ KINDS: tuple[Kind, ...] = ("rank", "disk")
 GOOD = Ending({1: 0, 0: 1, 2: 0}, STEPS)
 
 
-def found(*, lost: int = 0, kind: Kind = "rank", happened: int = 2, ending: Ending = GOOD,
-          lines: list[dict[str, Any]] | None = None) -> list[str]:  # fmt: skip
+def found(
+    *,
+    lost: int = 0,
+    kind: Kind = "rank",
+    happened: int = 2,
+    ending: Ending = GOOD,
+    lines: list[dict[str, Any]] | None = None,
+) -> list[str]:
     event = {"kind": kind, "step": 10, "lost": lost, "again": lost, "what": ""}
     calm = {"kind": "disk", "step": 20, "lost": 0, "again": 0, "what": ""}
     story = Story([event, calm][:happened])

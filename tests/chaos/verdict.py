@@ -14,10 +14,15 @@ TOLERANCE = 1e-5
 _COPY = 2 * MEMORY_EVERY
 """Steps since the last copy in memory, and those under way while it was made: it is waited for at the next."""
 BOUND: dict[Kind, int] = {
-    "rank": _COPY, "two ranks": _COPY, "host": _COPY, "stop": _COPY, "link": _COPY, "disk": 0,
+    "rank": _COPY,
+    "two ranks": _COPY,
+    "host": _COPY,
+    "stop": _COPY,
+    "link": _COPY,
+    "disk": 0,
     # the newest checkpoint is of no use, and no copy is left; another may have been under way
     "damage": 2 * EVERY + MEMORY_EVERY,
-}  # fmt: skip
+}
 """Steps that a run may have to do again each time that it is started again."""
 
 
@@ -66,8 +71,14 @@ def largest_difference(alone: Mapping[int, float], lines: Sequence[Mapping[str, 
     return max((abs(line["loss"] / alone[line["step"]] - 1) for line in known), default=0.0)
 
 
-def verdict(story: Story, kinds: Sequence[Kind], alone: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
-            steps: int, ending: Ending) -> list[str]:  # fmt: skip
+def verdict(
+    story: Story,
+    kinds: Sequence[Kind],
+    alone: Mapping[int, float],
+    lines: Sequence[Mapping[str, Any]],
+    steps: int,
+    ending: Ending,
+) -> list[str]:
     """Return what was promised and not kept; `kinds` are the events that were drawn."""
     problems = []
     if [line["step"] for line in lines] != list(range(steps)):
@@ -76,12 +87,11 @@ def verdict(story: Story, kinds: Sequence[Kind], alone: Mapping[int, float], lin
         problems.append(f"losses are {apart:.2g} from the undisturbed run's")
     problems += [
         f"{each['kind']} at step {each['step']} cost {each['lost']} steps, not {BOUND[each['kind']]} at most"
-        for each in story.events if each["lost"] > BOUND[each["kind"]]
-    ]  # fmt: skip
+        for each in story.events
+        if each["lost"] > BOUND[each["kind"]]
+    ]
     if (happened := len(story.events)) < len(kinds):
-        problems.append(
-            f"{happened} of {len(kinds)} events happened: the run is too short for more"
-        )
+        problems.append(f"{happened} of {len(kinds)} events happened: the run is too short for more")
     # those that came late may find that the others are done, and nobody to meet
     if next(iter(ending.codes.values()), None) != 0:
         problems.append(f"the agent that was there longest ended badly: {dict(ending.codes)}")

@@ -20,16 +20,7 @@ MIB = 2.0**20
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
 MACHINES = {
     name: load_machine(name)
-    for name in (
-        "frontier",
-        "perlmutter",
-        "perlmutter-80gb",
-        "alps",
-        "dgx-a100",
-        "dgx-h100",
-        "hgx-h200",
-        "laptop",
-    )
+    for name in ("frontier", "perlmutter", "perlmutter-80gb", "alps", "dgx-a100", "dgx-h100", "hgx-h200", "laptop")
 }
 LIBRARIES = [(m, lib) for m in MACHINES for lib in MACHINES[m].libraries]
 TABLE = Path(__file__).parents[3] / "shared/data/collectives.csv"
@@ -50,11 +41,7 @@ def test_ring_inside_a_node_is_the_closed_form():
     m, bytes_ = MACHINES["dgx-a100"], 512 * MIB
     library = m.libraries["nccl"]
     simple = library.protocols["Simple"]
-    rate = (
-        m.fabric.port_bandwidth_bytes_per_second
-        * m.fabric.efficiency
-        * library.ring.local_efficiency.all_gather
-    )
+    rate = m.fabric.port_bandwidth_bytes_per_second * m.fabric.efficiency * library.ring.local_efficiency.all_gather
     hop = simple.ring_local_hop_seconds + m.fabric.latency_seconds
     expected = simple.base_seconds + 7 * hop + bytes_ * 7 / 8 / rate
     found = cost("dgx-a100", "all_gather", bytes_, Placement.contiguous(8, 8))
@@ -69,12 +56,10 @@ def test_ring_across_nodes_is_the_closed_form():
     links = 4 * 50e9 * m.fabric.efficiency * library.ring.local_efficiency.reduce_scatter
     rate = min(nics, links)
     steps = (ranks - 1) * library.ring.network_step.reduce_scatter_seconds
-    expected = library.protocols["Simple"].base_seconds + hypot(
-        steps, bytes_ * (ranks - 1) / ranks / rate
+    expected = library.protocols["Simple"].base_seconds + hypot(steps, bytes_ * (ranks - 1) / ranks / rate)
+    assert cost("frontier", "reduce_scatter", bytes_, Placement.contiguous(ranks, 8, 128)).seconds == pytest.approx(
+        expected
     )
-    assert cost(
-        "frontier", "reduce_scatter", bytes_, Placement.contiguous(ranks, 8, 128)
-    ).seconds == pytest.approx(expected)
 
 
 def test_group_of_one_is_free():
@@ -116,14 +101,11 @@ def test_groups_that_share_a_node_share_its_nics(machine):
 def test_latency_bound_collective_leaves_the_links_free():
     found = cost("frontier", "reduce_scatter", 16 * MIB, Placement.contiguous(1024, 8, 128))
     nic = next(load for load in found.loads if load.resource[0] == "nic")
-    assert nic.bytes / found.transfer_seconds < 0.1 * resource_capacity(
-        MACHINES["frontier"], "nic", 0
-    )
+    assert nic.bytes / found.transfer_seconds < 0.1 * resource_capacity(MACHINES["frontier"], "nic", 0)
 
 
 placements = st.one_of(
-    st.tuples(st.just("contiguous"), st.integers(2, 600)),
-    st.tuples(st.sampled_from([2, 4, 8]), st.integers(2, 300)),
+    st.tuples(st.just("contiguous"), st.integers(2, 600)), st.tuples(st.sampled_from([2, 4, 8]), st.integers(2, 300))
 )
 
 
@@ -137,13 +119,7 @@ def place(machine, shape):
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.sampled_from(LIBRARIES),
-    st.sampled_from(KINDS),
-    placements,
-    st.floats(0, 2e10),
-    st.floats(1, 3),
-)
+@given(st.sampled_from(LIBRARIES), st.sampled_from(KINDS), placements, st.floats(0, 2e10), st.floats(1, 3))
 def test_time_never_falls_when_bytes_grow(names, kind, shape, bytes_, factor):
     placement = place(names[0], shape)
     less = cost(names[0], kind, bytes_, placement, names[1])
@@ -171,9 +147,7 @@ def test_time_grows_with_whole_nodes(machine, kind, bytes_):
     m = MACHINES[machine]
     per = m.devices_per_node
     times = [
-        cost(
-            machine, kind, bytes_, Placement.contiguous(per * 2**n, per, m.network.group_nodes)
-        ).seconds
+        cost(machine, kind, bytes_, Placement.contiguous(per * 2**n, per, m.network.group_nodes)).seconds
         for n in range(2, 10)
     ]
     assert all(b >= 0.98 * a for a, b in pairwise(times))
@@ -188,9 +162,7 @@ def test_small_messages_take_a_tree_large_ones_a_ring():
 def test_small_all_reduce_follows_the_library_model():
     """RCCL's own tree/LL latency, 12 + 2(7·0.8 + log2 N·12.5) us, is met within 20 %."""
     for nodes in (16, 128, 1024):
-        found = cost(
-            "frontier", "all_reduce", 1024.0, Placement.contiguous(8 * nodes, 8, 128)
-        ).seconds
+        found = cost("frontier", "all_reduce", 1024.0, Placement.contiguous(8 * nodes, 8, 128)).seconds
         assert found == pytest.approx((12 + 2 * (7 * 0.8 + log2(nodes) * 12.5)) * 1e-6, rel=0.2)
 
 
@@ -213,10 +185,7 @@ def test_recursive_doubling_crosses_groups_with_half_the_buffer():
 def test_ring_crosses_each_group_once():
     found = cost("frontier", "all_gather", 1024 * MIB, Placement.contiguous(4096, 8, 128))
     assert found.uplink_loads == pytest.approx([1024 * MIB * 4095 / 4096] * 4)
-    assert (
-        cost("frontier", "all_gather", 1024 * MIB, Placement.contiguous(1024, 8, 128)).uplink_loads
-        == ()
-    )
+    assert cost("frontier", "all_gather", 1024 * MIB, Placement.contiguous(1024, 8, 128)).uplink_loads == ()
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +197,7 @@ def errors():
     for row in read_rows(TABLE):
         library = libraries.get((TABLE_MACHINES[row.table], row.library))
         if library is not None and row.bytes >= least_bytes(row.table, row.kind):
-            found.setdefault((row.table, row.kind), []).append(
-                abs(row.predict(library) / row.seconds - 1)
-            )
+            found.setdefault((row.table, row.kind), []).append(abs(row.predict(library) / row.seconds - 1))
     return found
 
 

@@ -28,18 +28,30 @@ def of_each(value: float) -> dict[str, Any]:
 def machine(*, cores: float | None = None) -> Machine:
     """Nodes of two ranks, round numbers."""
     raw: dict[str, Any] = {
-        "extends": "laptop", "devices_per_node": 2, "nodes": 4,
+        "extends": "laptop",
+        "devices_per_node": 2,
+        "nodes": 4,
         "fabric": {"port_bandwidth": number(PORT), "efficiency": number(1), "latency": number(HOP)},
         "nic": {"devices": [[0, 1]], "bandwidth": number(NIC), "efficiency": number(1), "latency": number(FAR_HOP)},
-        "libraries": {"gloo": {
-            "direct": {
-                "base": number(BASE), "message": number(MESSAGE), "network_message": number(FAR_MESSAGE),
-                "network_efficiency": of_each(1), "local_efficiency": of_each(1), "largest": number(LARGEST),
-            },
-            "host_work": {"message": number(CORE_MESSAGE), "local": number(CORE_LOCAL),
-                          "network": number(CORE_FAR), "reduce": number(CORE_ADD)},
-        }},
-    }  # fmt: skip
+        "libraries": {
+            "gloo": {
+                "direct": {
+                    "base": number(BASE),
+                    "message": number(MESSAGE),
+                    "network_message": number(FAR_MESSAGE),
+                    "network_efficiency": of_each(1),
+                    "local_efficiency": of_each(1),
+                    "largest": number(LARGEST),
+                },
+                "host_work": {
+                    "message": number(CORE_MESSAGE),
+                    "local": number(CORE_LOCAL),
+                    "network": number(CORE_FAR),
+                    "reduce": number(CORE_ADD),
+                },
+            }
+        },
+    }
     if cores is not None:
         raw["cores"] = {"count": number(cores), "shared_by": "machine"}
     job = {"model": "gpt-5b", "machine": raw, "ranks": 1, "batch": {"sequences": 1}}
@@ -47,9 +59,7 @@ def machine(*, cores: float | None = None) -> Machine:
 
 
 def cost(kind: Any, bytes_: float, ranks: int, made: Machine) -> Any:
-    return collective_cost(
-        made, made.libraries["gloo"], kind, bytes_, Placement.contiguous(ranks, 2)
-    )
+    return collective_cost(made, made.libraries["gloo"], kind, bytes_, Placement.contiguous(ranks, 2))
 
 
 def test_two_members_of_a_node_swap_halves():
@@ -70,19 +80,22 @@ def test_what_leaves_a_node_is_what_its_members_send_to_all_others():
 def test_all_reduces_send_whole_buffers():
     found = cost("all_reduce", 1e5, 4, machine())
     assert found.algorithm == "direct"
-    assert [u.bytes for u in found.loads if u.resource[0] == "nic"] == pytest.approx(
-        [2 * 2 * 1e5] * 2
-    )
+    assert [u.bytes for u in found.loads if u.resource[0] == "nic"] == pytest.approx([2 * 2 * 1e5] * 2)
 
 
 @pytest.mark.parametrize(
     ("kind", "bytes_", "ranks", "algorithm"),
     [
-        ("all_reduce", LARGEST, 3, "direct"), ("all_reduce", LARGEST + 4, 3, "ring"), ("all_reduce", 4, 2, "ring"),
-        ("all_gather", LARGEST, 3, "direct"), ("all_gather", LARGEST + 4, 3, "ring"), ("all_gather", 1e9, 2, "direct"),
-        ("reduce_scatter", 1e9, 8, "direct"), ("broadcast", 4, 8, "ring"),
+        ("all_reduce", LARGEST, 3, "direct"),
+        ("all_reduce", LARGEST + 4, 3, "ring"),
+        ("all_reduce", 4, 2, "ring"),
+        ("all_gather", LARGEST, 3, "direct"),
+        ("all_gather", LARGEST + 4, 3, "ring"),
+        ("all_gather", 1e9, 2, "direct"),
+        ("reduce_scatter", 1e9, 8, "direct"),
+        ("broadcast", 4, 8, "ring"),
     ],
-)  # fmt: skip
+)
 def test_when_the_runtime_exchanges(kind, bytes_, ranks, algorithm):
     assert cost(kind, bytes_, ranks, machine()).algorithm == algorithm
 
@@ -90,9 +103,7 @@ def test_when_the_runtime_exchanges(kind, bytes_, ranks, algorithm):
 def test_the_packaged_limit_is_the_runtimes():
     from runtime.collectives import EXCHANGE_BYTES
 
-    packaged = load_job(
-        {"model": "gpt-5b", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}}
-    )
+    packaged = load_job({"model": "gpt-5b", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}})
     direct = packaged.machine.libraries["gloo"].direct
     assert direct is not None
     assert direct.largest_bytes == EXCHANGE_BYTES == LARGEST

@@ -20,13 +20,16 @@ needs_table = pytest.mark.skipif(not TABLE.exists(), reason="../shared/data/gemm
 
 DEVICES = {name: load_device(name) for name in names("devices")}
 devices = st.sampled_from(sorted(DEVICES)).map(DEVICES.__getitem__)
-sizes = st.one_of(
-    st.integers(1, 40_000), st.sampled_from([64, 128, 257, 1024, 4096, 12288, 32768, 65536])
-)
+sizes = st.one_of(st.integers(1, 40_000), st.sampled_from([64, 128, 257, 1024, 4096, 12288, 32768, 65536]))
 gemms = st.builds(
-    Gemm, m=sizes, n=sizes, k=sizes, mode=st.sampled_from(["NN", "NT", "TN"]),
-    batch=st.integers(1, 64), element_bytes=st.sampled_from([2, 4]),
-)  # fmt: skip
+    Gemm,
+    m=sizes,
+    n=sizes,
+    k=sizes,
+    mode=st.sampled_from(["NN", "NT", "TN"]),
+    batch=st.integers(1, 64),
+    element_bytes=st.sampled_from([2, 4]),
+)
 
 # device, m, n, k, microseconds. github ai-dynamo/aiconfigurator (Apache-2.0), bf16;
 # github PrincetonUniversity/LLMCompass, fp16 (mi210, and a100-sxm from PyTorch without graphs).
@@ -88,8 +91,7 @@ def test_slow_layout_of_mi250x_is_published_and_tuning_avoids_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flops_per_second"),
-    [("mi250x-gcd", 125e12), ("gh200-96gb", 813e12), ("a100-sxm4-40gb", 280e12)],
+    ("name", "flops_per_second"), [("mi250x-gcd", 125e12), ("gh200-96gb", 813e12), ("a100-sxm4-40gb", 280e12)]
 )  # arXiv 2502.08145: empirical peaks of 32768 x 32768 products
 def test_largest_product(name: str, flops_per_second: float) -> None:
     gemm = Gemm(32768, 32768, 32768, "NN")
@@ -103,10 +105,7 @@ def test_published_rows(name: str, m: int, n: int, k: int, microseconds: float) 
 
 
 def test_published_rows_in_the_middle() -> None:
-    found = [
-        abs(gemm_seconds(DEVICES[name], Gemm(m, n, k)) * 1e6 / us - 1)
-        for name, m, n, k, us in PUBLISHED
-    ]
+    found = [abs(gemm_seconds(DEVICES[name], Gemm(m, n, k)) * 1e6 / us - 1) for name, m, n, k, us in PUBLISHED]
     assert np.median(found) < 0.06
 
 
@@ -135,8 +134,9 @@ def test_measured_table(name: str) -> None:
 @pytest.mark.parametrize("name", ["a100-sxm4-80gb", "h100-sxm", "h200"])
 def test_small_model_shapes(name: str) -> None:
     rows = read_rows(TABLE, name)
-    rows = rows.where((rows.m >= 1024) & (rows.m <= 8192) & (rows.n <= 4096) & (rows.k <= 4096)
-                      & (rows.n >= 1024) & (rows.k >= 1024))  # fmt: skip
+    rows = rows.where(
+        (rows.m >= 1024) & (rows.m <= 8192) & (rows.n <= 4096) & (rows.k <= 4096) & (rows.n >= 1024) & (rows.k >= 1024)
+    )
     found = 100 * np.abs(errors(DEVICES[name], rows))
     assert np.median(found) < 8
     assert np.quantile(found, 0.9) < 22
@@ -160,9 +160,7 @@ def test_one_call_is_fast() -> None:
 
 @given(devices, st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=5))
 @settings(max_examples=30)
-def test_many_at_once_equal_one_at_a_time(
-    device: Device, shapes: list[tuple[int, int, int]]
-) -> None:
+def test_many_at_once_equal_one_at_a_time(device: Device, shapes: list[tuple[int, int, int]]) -> None:
     if device.gemm.slow_layouts:
         return
     m, n, k = np.array(shapes, dtype=float).T
@@ -173,9 +171,7 @@ def test_many_at_once_equal_one_at_a_time(
 def test_more_units_are_not_slower_for_many_tiles() -> None:
     device, gemm = DEVICES["a100-sxm4-80gb"], Gemm(8192, 8192, 8192)
     half = device.gemm.model_copy(update={"units": Parameter(54.0)})
-    slower = device.model_copy(
-        update={"gemm": half, "peak_flops_per_second": device.peak_flops_per_second / 2}
-    )
+    slower = device.model_copy(update={"gemm": half, "peak_flops_per_second": device.peak_flops_per_second / 2})
     assert gemm_seconds(slower, gemm) == pytest.approx(2 * gemm_seconds(device, gemm), rel=0.1)
 
 

@@ -47,13 +47,17 @@ def test_attention_never_faster_than_peak_or_memory(device: Device, attention: A
 
 
 @given(devices, attentions)
-def test_more_sequences_cost_more_and_at_most_in_proportion(
-    device: Device, attention: Attention
-) -> None:
+def test_more_sequences_cost_more_and_at_most_in_proportion(device: Device, attention: Attention) -> None:
     double = Attention(
-        2 * attention.sequences, attention.sequence_length, attention.heads, attention.head_size,
-        attention.form, attention.dropout, attention.backward, attention.element_bytes,
-    )  # fmt: skip
+        2 * attention.sequences,
+        attention.sequence_length,
+        attention.heads,
+        attention.head_size,
+        attention.form,
+        attention.dropout,
+        attention.backward,
+        attention.element_bytes,
+    )
     one, two = kernel_seconds(device, attention), kernel_seconds(device, double)
     assert one * (1 - 1e-9) <= two <= 2 * one * (1 + 1e-9)
 
@@ -94,9 +98,7 @@ def test_short_sequences_waste_part_of_the_mask() -> None:
 
 def test_few_heads_leave_units_idle() -> None:
     device = DEVICES["h100-sxm"]
-    assert rate(device, Attention(1, 2048, 2, 128)) < 0.5 * rate(
-        device, Attention(8, 2048, 16, 128)
-    )
+    assert rate(device, Attention(1, 2048, 2, 128)) < 0.5 * rate(device, Attention(8, 2048, 16, 128))
 
 
 # GELU of fp16 elements: read and written once. github PrincetonUniversity/LLMCompass ae/figure5,
@@ -117,8 +119,7 @@ def test_gelu(name: str, elements: int, giga_elements_per_second: float, toleran
 # Layer norm and softmax of (rows, columns) in fp16, same source. The measured times include the
 # launch by the CPU, 13 to 52 us, so large sizes only.
 @pytest.mark.parametrize(
-    ("name", "giga_elements_per_second"),
-    [("a100-sxm", 385.8), ("a100-sxm", 278.8), ("mi210", 104.1), ("mi210", 88.0)],
+    ("name", "giga_elements_per_second"), [("a100-sxm", 385.8), ("a100-sxm", 278.8), ("mi210", 104.1), ("mi210", 88.0)]
 )
 def test_norm_and_softmax(name: str, giga_elements_per_second: float) -> None:
     elements = 32768 * 4096

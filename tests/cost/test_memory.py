@@ -156,14 +156,8 @@ def test_splitting_divides_the_matrices(make_job, axis) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_largest_micro_batch_is_the_largest_that_fits(make_job, local, gigabytes) -> None:
     overrides = (f"machine.device.memory={gigabytes} GB", "machine.device.reserved_memory=1.6 GB")
-    job = make_job(
-        {"data": 2}, model=SMALL, per_rank=local, micro_sequences="auto", overrides=overrides
-    )
-    fitting = [
-        m
-        for m in range(1, local + 1)
-        if local % m == 0 and memory_use(with_micro_sequences(job, m)).fits
-    ]
+    job = make_job({"data": 2}, model=SMALL, per_rank=local, micro_sequences="auto", overrides=overrides)
+    fitting = [m for m in range(1, local + 1) if local % m == 0 and memory_use(with_micro_sequences(job, m)).fits]
     assert largest_micro_sequences(job) == max(fitting, default=None)
 
 
@@ -174,9 +168,7 @@ def reserve(capacity: float) -> tuple[str, str]:
 
 def test_advice_names_a_smaller_micro_batch(make_job) -> None:
     """16 sequences need some 38 MB, most of it activations, and one 7 MB."""
-    job = make_job(
-        model=SMALL, per_rank=16, micro_sequences=16, recompute=False, overrides=reserve(2e7)
-    )
+    job = make_job(model=SMALL, per_rank=16, micro_sequences=16, recompute=False, overrides=reserve(2e7))
     use = memory_use(job)
     assert not use.fits
     assert use.largest_category == "activations"
@@ -204,6 +196,4 @@ def test_advice_names_more_z(make_job) -> None:
     assert "z 2 with data 2 would fit" in advice(job, memory_use(job))
     assert memory_use(make_job({"data": 2, "z": 2}, model=model, overrides=reserve(2.5e6))).fits
     hopeless = make_job({"data": 4}, model=model, overrides=reserve(1e5))
-    assert "split the model over more than z·y·x = 1 devices" in advice(
-        hopeless, memory_use(hopeless)
-    )
+    assert "split the model over more than z·y·x = 1 devices" in advice(hopeless, memory_use(hopeless))

@@ -55,15 +55,18 @@ def test_biases_of_both_parts(make_job) -> None:
 @pytest.mark.parametrize("x", [1, 2])
 def test_rotary_saves_the_table_of_positions(make_job, x) -> None:
     learned, rotary = (
-        memory_use(make_job({"x": x}, model={**SMALL, "positions": kind})).by_category
-        for kind in ("learned", "rotary")
+        memory_use(make_job({"x": x}, model={**SMALL, "positions": kind})).by_category for kind in ("learned", "rotary")
     )
     saved = {key: learned[key] - rotary[key] for key in learned}
     rows = 128 * 64 // x
     assert saved == {
-        "weights": 2 * rows, "gradients": 4 * rows, "optimizer": 12 * rows, "activations": 0,
-        "gathered weights": 0, "buffers": 2 * rows,
-    }  # fmt: skip
+        "weights": 2 * rows,
+        "gradients": 4 * rows,
+        "optimizer": 12 * rows,
+        "activations": 0,
+        "gathered weights": 0,
+        "buffers": 2 * rows,
+    }
 
 
 LARGE = {**SMALL, "layers": 8, "vocabulary": 960}
@@ -85,8 +88,7 @@ WIDEST = 4 * 64**2
 )
 def test_whole_blocks_are_gathered_ahead(make_job, recompute, overlap, linear, block) -> None:
     for unit, elements in (("linear", linear), ("block", block)):
-        job = make_job({"z": 2}, model=LARGE, recompute=recompute, overlap=overlap,
-                       gather_unit=unit)  # fmt: skip
+        job = make_job({"z": 2}, model=LARGE, recompute=recompute, overlap=overlap, gather_unit=unit)
         assert memory_use(job).by_category["gathered weights"] == 2 * elements
 
 

@@ -35,14 +35,7 @@ def test_frontier_groups(devices, gigabytes_per_second):
 
 def test_no_link_is_overfull():
     widths = link_widths(FRONTIER)
-    for devices in [
-        (0, 1, 2),
-        (0, 3, 5),
-        (0, 1, 2, 3, 4, 5),
-        (1, 2, 4, 7),
-        tuple(range(8)),
-        tuple(range(7)),
-    ]:
+    for devices in [(0, 1, 2), (0, 3, 5), (0, 1, 2, 3, 4, 5), (1, 2, 4, 7), tuple(range(8)), tuple(range(7))]:
         found = channels(FRONTIER, devices)
         for edge, share in found.use:
             assert share * found.bytes_per_second <= widths[edge] * (1 + 1e-9)

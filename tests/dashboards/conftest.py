@@ -47,12 +47,19 @@ def queries(names: dict[str, str]) -> dict[str, dict[str, str]]:
     """Good parameters for each page, by its path."""
     pair = {"run": names["testbed/2x2x2x1-predicted"], "other": names["testbed/2x2x2x1-measured"]}
     return {
-        "/": {}, "/verdict": pair, "/timeline": pair, "/communication": pair, "/memory": pair, "/trust": pair,
-        "/report": pair, "/ranks": {"run": names["gpt-320b-frontier-every-rank"]},
-        "/configurations": {"run": names["gpt-5b-search"]}, "/scaling": {"run": names["weak-scaling"]},
+        "/": {},
+        "/verdict": pair,
+        "/timeline": pair,
+        "/communication": pair,
+        "/memory": pair,
+        "/trust": pair,
+        "/report": pair,
+        "/ranks": {"run": names["gpt-320b-frontier-every-rank"]},
+        "/configurations": {"run": names["gpt-5b-search"]},
+        "/scaling": {"run": names["weak-scaling"]},
         "/what-if": {"run": names["testbed/2x2x2x1-predicted"]},
         "/whatif": {"run": names["testbed/2x2x2x1-predicted"]},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="session")

@@ -20,21 +20,13 @@ def stripping(prefix: str, port: int) -> Iterator[int]:
                 return
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             behind = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            behind.request(
-                self.command, "/" + self.path.removeprefix(prefix), body or None, dict(self.headers)
-            )
+            behind.request(self.command, "/" + self.path.removeprefix(prefix), body or None, dict(self.headers))
             answer = behind.getresponse()
             data = answer.read()
             behind.close()
             self.send_response(answer.status)
             for name, value in answer.getheaders():
-                if name.lower() not in (
-                    "content-length",
-                    "transfer-encoding",
-                    "connection",
-                    "date",
-                    "server",
-                ):
+                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

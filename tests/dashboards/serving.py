@@ -24,9 +24,7 @@ def write_hostile(folder: Path) -> None:
     """Write two runs with markup in every name that they may choose, and three that are damaged."""
     job = {**JOB, "name": EVIL, "model": {**JOB["model"], "name": EVIL}}
     for kind, ranks in (("predicted", by_hand_predicted()), ("measured", by_hand_measured())):
-        rows = {
-            r: [*part, Row(f"micro0/fwd/{EVIL}", "compute", 140, 150)] for r, part in ranks.items()
-        }
+        rows = {r: [*part, Row(f"micro0/fwd/{EVIL}", "compute", 140, 150)] for r, part in ranks.items()}
         clock = {"method": EVIL, "uncertainty_ns": 0}
         write(folder / kind, kind, table(rows), job=job, clock=clock, code_version=EVIL)
     for number, text in enumerate(("{", "[" * 100_000, '{"schema_version": 1, "kind": "<b>"}')):
@@ -61,8 +59,9 @@ class Server:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def ask(self, path: str, *, method: str = "GET", body: bytes | None = None, cookie: str | None = None,
-            **headers: str) -> Answer:  # fmt: skip
+    def ask(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, cookie: str | None = None, **headers: str
+    ) -> Answer:
         """Send one request exactly as given; `Some_Header="x"` sends `Some-Header: x`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -83,8 +82,9 @@ class Server:
     def call(self, cookie: str, body: Any) -> Answer:
         """Send a callback's request."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.ask("/_dash-update-component", method="POST", body=data, cookie=cookie,
-                        Content_Type="application/json")  # fmt: skip
+        return self.ask(
+            "/_dash-update-component", method="POST", body=data, cookie=cookie, Content_Type="application/json"
+        )
 
 
 @contextmanager
@@ -92,9 +92,7 @@ def served(settings: Settings) -> Iterator[Server]:
     """Run a server on a free port of this host until the block ends."""
     from waitress import create_server
 
-    server = create_server(
-        create_app(settings).server, host="127.0.0.1", port=0, threads=4, connection_limit=500
-    )
+    server = create_server(create_app(settings).server, host="127.0.0.1", port=0, threads=4, connection_limit=500)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

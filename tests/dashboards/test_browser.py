@@ -27,28 +27,21 @@ class Visitor:
     def __init__(self, browser: Any, server: Server, theme: str = "light", **options: Any) -> None:
         self.server, self.theme, self.wrong = server, theme, []
         self.context = browser.new_context(
-            viewport={"width": 1400, "height": 900},
-            color_scheme=theme,
-            accept_downloads=True,
-            **options,
+            viewport={"width": 1400, "height": 900}, color_scheme=theme, accept_downloads=True, **options
         )
         self.context.set_default_timeout(LONG)
         self.page = self.context.new_page()
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("request", self._request)
-        self.page.on(
-            "response", lambda r: r.status >= 400 and self.wrong.append(f"{r.status} {r.url}")
-        )
+        self.page.on("response", lambda r: r.status >= 400 and self.wrong.append(f"{r.status} {r.url}"))
 
     def _console(self, message: Any) -> None:
         if message.type in ("error", "warning") and "GPU stall" not in message.text:
             self.wrong.append(f"{message.type}: {message.text}")
 
     def _request(self, request: Any) -> None:
-        if urllib.parse.urlsplit(
-            request.url
-        ).netloc != f"127.0.0.1:{self.server.port}" and not request.url.startswith(
+        if urllib.parse.urlsplit(request.url).netloc != f"127.0.0.1:{self.server.port}" and not request.url.startswith(
             ("data:", "blob:")
         ):
             self.wrong.append(f"another host: {request.url}")
@@ -88,9 +81,7 @@ def expect(locator: Any) -> Any:
 
 def window(page: Any) -> tuple[float, float]:
     """The seconds that the timeline shows."""
-    script = (
-        "document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range.map(Number)"
-    )
+    script = "document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range.map(Number)"
     low, high = page.evaluate(script)
     return low, high
 
@@ -111,9 +102,7 @@ def ops(words: str) -> int:
 def test_from_the_list_of_runs_to_the_verdict(visitor):
     page = visitor.go("/")
     for label in PAIR:
-        page.locator(".ag-cell", has_text=re.compile(f"^{label}$")).first.click(
-            modifiers=["ControlOrMeta"]
-        )
+        page.locator(".ag-cell", has_text=re.compile(f"^{label}$")).first.click(modifiers=["ControlOrMeta"])
     page.get_by_role("button", name="Verdict").click()
     expect(page.locator("#content h1")).to_have_text("Verdict")
     expect(page.locator("#content")).to_contain_text(re.compile(r"Predicted 18 ns, measured 33 ns"))
@@ -199,9 +188,7 @@ def test_tables_and_figures_can_be_saved(visitor, queries, tmp_path: Path):
     with page.expect_download() as table:
         page.get_by_role("button", name="Download as CSV").first.click()
     table.value.save_as(tmp_path / "terms.csv")
-    rows = list(
-        csv.DictReader((tmp_path / "terms.csv").read_text(encoding="utf-8-sig").splitlines())
-    )
+    rows = list(csv.DictReader((tmp_path / "terms.csv").read_text(encoding="utf-8-sig").splitlines()))
     assert rows
     assert {"term", "difference (s)"} <= set(rows[0])
     page.get_by_role("tab", name="Figure").first.click()
@@ -243,19 +230,14 @@ def test_every_page_is_quiet_and_accessible(looker: Visitor, queries, of: Page):
     expect(page.locator("#content .problem")).to_have_count(0)
     if page.locator(".dash-graph:visible").count():
         page.locator(".js-plotly-plot .main-svg").first.wait_for()
-    assert (
-        page.locator(".modebar").get_by_label(re.compile("share|cloud", re.IGNORECASE)).count() == 0
-    )
+    assert page.locator(".modebar").get_by_label(re.compile("share|cloud", re.IGNORECASE)).count() == 0
     if page.locator(".ag-root:visible").count():
         page.locator(".ag-header-cell:visible").first.wait_for()
     page.add_script_tag(content=axe)
-    rules = (
-        ", runOnly: ['color-contrast']" if looker.theme == "dark" else ""
-    )  # the others know no colours
-    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{rules}}})")[
-        "violations"
+    rules = ", runOnly: ['color-contrast']" if looker.theme == "dark" else ""  # the others know no colours
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{rules}}})")["violations"]
+    serious = [
+        (v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found if v["impact"] in ("serious", "critical")
     ]
-    serious = [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found
-               if v["impact"] in ("serious", "critical")]  # fmt: skip
     assert serious == []
     assert looker.wrong == []

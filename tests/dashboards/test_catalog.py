@@ -51,9 +51,7 @@ def test_it_finds_runs_searches_and_studies(root: Path):
 
 
 def test_names_are_safe_in_an_address_and_stay(root: Path):
-    first, second = (
-        {entry.label: entry.name for entry in Catalog(root).entries()} for _ in range(2)
-    )
+    first, second = ({entry.label: entry.name for entry in Catalog(root).entries()} for _ in range(2))
     assert first == second
     assert all(name.isalnum() and name.isascii() and len(name) == 12 for name in first.values())
     assert len(set(first.values())) == len(first)
@@ -143,8 +141,7 @@ def test_links_within_the_root_are_fine(root: Path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../../../secret/manifest.json", "/etc/passwd", "../../../secret/../secret/events.parquet"],
+    "name", ["../../../secret/manifest.json", "/etc/passwd", "../../../secret/../secret/events.parquet"]
 )
 def test_a_file_of_an_entry_stays_in_the_root(root: Path, elsewhere: Path, name: str):
     assert elsewhere.is_dir()
@@ -170,11 +167,17 @@ def test_it_does_not_walk_without_end(root: Path, monkeypatch):
 
 
 DAMAGED = {
-    "empty": b"", "not json": b"{", "nested": b"[" * 200_000, "a list": b"[]", "binary": b"\xff\xfe\x00",
+    "empty": b"",
+    "not json": b"{",
+    "nested": b"[" * 200_000,
+    "a list": b"[]",
+    "binary": b"\xff\xfe\x00",
     "null": b"null",
-    "version": b'{"schema_version": 99}', "kind": b'{"schema_version": 1, "kind": ["predicted"]}',
-    "huge number": b'{"schema_version": ' + b"9" * 5000 + b"}", "no kind": b'{"schema_version": 1}',
-}  # fmt: skip
+    "version": b'{"schema_version": 99}',
+    "kind": b'{"schema_version": 1, "kind": ["predicted"]}',
+    "huge number": b'{"schema_version": ' + b"9" * 5000 + b"}",
+    "no kind": b'{"schema_version": 1}',
+}
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
@@ -207,8 +210,10 @@ def test_pipes_and_unreadable_things_do_not_stop_it(root: Path):
         catalog.trace(catalog.entry(only(root, "a").name))
 
 
-@pytest.mark.parametrize("job", [None, 1, "x", [], {}, {"grid": "auto"}, {"grid": {"x": -1}}, {"model": 3, "grid": 7},
-                                 {"grid": {"x": 1e400}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "job",
+    [None, 1, "x", [], {}, {"grid": "auto"}, {"grid": {"x": -1}}, {"model": 3, "grid": 7}, {"grid": {"x": 1e400}}],
+)
 def test_a_job_of_any_shape_is_listed(root: Path, job):
     path = root / "a" / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "job": job, "figures": job}))

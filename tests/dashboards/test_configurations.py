@@ -25,28 +25,63 @@ from tests.dashboards.test_pages import text_of
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
 
-JOB = {"name": "j", "model": "gpt2", "machine": "laptop", "ranks": 8, "grid": {"data": 8}, "batch": {"sequences": 64},
-       "train": {"steps": 3}}  # fmt: skip
+JOB = {
+    "name": "j",
+    "model": "gpt2",
+    "machine": "laptop",
+    "ranks": 8,
+    "grid": {"data": 8},
+    "batch": {"sequences": 64},
+    "train": {"steps": 3},
+}
 
 
-def candidate(sizes: tuple[int, int, int, int], *, step: float | None = None, memory: float = 1e9,
-              rank: int | None = None, model_rank: int | None = None, reason: str | None = None,
-              **more: Any) -> dict[str, Any]:  # fmt: skip
+def candidate(
+    sizes: tuple[int, int, int, int],
+    *,
+    step: float | None = None,
+    memory: float = 1e9,
+    rank: int | None = None,
+    model_rank: int | None = None,
+    reason: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     """One entry of a ranking as `fourfold search` writes it."""
     runs = step is not None
     return {
-        "ranks": 8, "rank": rank, "grid": dict(zip(("data", "z", "y", "x"), sizes, strict=True)),
-        "options": {"micro_sequences": 2 if runs else None, "recompute": True, "cache_gathered_layers": 0,
-                    "data_reduction": "one_bucket",
-                    "overlap": {"all_reduce": True, "reduce_scatter": False, "all_gather": True}},
-        "feasible": runs, "reason": reason, "hindrance": None if runs else "memory", "micro_steps": 1,
-        "step_seconds": step, "communication_model_rank": model_rank, "communication_model_seconds": 1.0,
-        "memory": {"per_rank_bytes": memory, "capacity_bytes": 16e9, "fits": runs, "over_bytes": 0.0,
-                   "largest_category": "weights", "by_category": {"weights": memory}},
-        "compute_seconds": step, "exposed_communication_seconds": 0.25 if runs else None,
-        "exposed_by_axis": {"z": 0.25} if runs else None, "idle_seconds": 0.0 if runs else None,
-        "tokens_per_second": 1.0 if runs else None, "hardware_percent_of_peak": 1.0 if runs else None, **more,
-    }  # fmt: skip
+        "ranks": 8,
+        "rank": rank,
+        "grid": dict(zip(("data", "z", "y", "x"), sizes, strict=True)),
+        "options": {
+            "micro_sequences": 2 if runs else None,
+            "recompute": True,
+            "cache_gathered_layers": 0,
+            "data_reduction": "one_bucket",
+            "overlap": {"all_reduce": True, "reduce_scatter": False, "all_gather": True},
+        },
+        "feasible": runs,
+        "reason": reason,
+        "hindrance": None if runs else "memory",
+        "micro_steps": 1,
+        "step_seconds": step,
+        "communication_model_rank": model_rank,
+        "communication_model_seconds": 1.0,
+        "memory": {
+            "per_rank_bytes": memory,
+            "capacity_bytes": 16e9,
+            "fits": runs,
+            "over_bytes": 0.0,
+            "largest_category": "weights",
+            "by_category": {"weights": memory},
+        },
+        "compute_seconds": step,
+        "exposed_communication_seconds": 0.25 if runs else None,
+        "exposed_by_axis": {"z": 0.25} if runs else None,
+        "idle_seconds": 0.0 if runs else None,
+        "tokens_per_second": 1.0 if runs else None,
+        "hardware_percent_of_peak": 1.0 if runs else None,
+        **more,
+    }
 
 
 RANKING = [
@@ -55,7 +90,7 @@ RANKING = [
     candidate((2, 4, 1, 1), step=3.0, memory=6e9, rank=3, model_rank=1),
     candidate((1, 8, 1, 1), step=4.0, memory=1e9, rank=4, model_rank=11),
     candidate((1, 1, 8, 1), reason=f"needs more memory {EVIL}", memory=20e9),
-]  # fmt: skip
+]
 
 
 def written(folder: Path, ranking: Any, job: Any = JOB) -> tuple[Context, dict[str, str]]:
@@ -82,18 +117,13 @@ def test_the_front_holds_what_nothing_beats(search):
     figure = pareto(read(search))
     line = next(t for t in figure.data if t.name == "front")
     assert list(zip(line.x, line.y, strict=True)) == [(1.0, 9.0), (2.0, 5.0), (4.0, 1.0)]
-    assert list(
-        next(t for t in figure.data if t.name == f"the model's first {TOP}").customdata
-    ) == [0, 1, 2]
+    assert list(next(t for t in figure.data if t.name == f"the model's first {TOP}").customdata) == [0, 1, 2]
 
 
 @settings(max_examples=40, deadline=None)  # it writes files
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12))
 def test_the_front_is_that_of_brute_force(places):
-    ranking = [
-        candidate((8, 1, 1, 1), step=float(s), memory=m * 1e9, rank=n + 1)
-        for n, (s, m) in enumerate(places)
-    ]
+    ranking = [candidate((8, 1, 1, 1), step=float(s), memory=m * 1e9, rank=n + 1) for n, (s, m) in enumerate(places)]
     with tempfile.TemporaryDirectory() as folder:
         known = read(written(Path(folder), ranking))
     line = next(t for t in pareto(known).data if t.name == "front")
@@ -102,10 +132,7 @@ def test_the_front_is_that_of_brute_force(places):
 
 
 def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
-    many = [
-        candidate((8, 1, 1, 1), step=1.0 + n, memory=5e9, rank=n + 1)
-        for n in range(MOST_POINTS + 50)
-    ]
+    many = [candidate((8, 1, 1, 1), step=1.0 + n, memory=5e9, rank=n + 1) for n in range(MOST_POINTS + 50)]
     least = candidate((1, 8, 1, 1), step=1e6, memory=1e9, rank=MOST_POINTS + 51)
     known = read(written(tmp_path, [*many, least]))
     points, line = pareto(known).data[:2]
@@ -141,8 +168,10 @@ def test_filters_keep_what_an_address_asks_for(search):
     assert [r["data × z × y × x"] for r in unable(known)] == ["1 × 1 × 8 × 1"]
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("3,1", [3, 1]), ("", []), ("9,1", [1]), ("1,1,2,0", [1, 2]),
-                                               ("-1,x,²", []), ("99999999999999999999", [])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("3,1", [3, 1]), ("", []), ("9,1", [1]), ("1,1,2,0", [1, 2]), ("-1,x,²", []), ("99999999999999999999", [])],
+)
 def test_two_candidates_are_chosen_by_number(search, text, numbers):
     assert [c.number for c in pair_of(text, read(search))] == numbers
 
@@ -176,24 +205,41 @@ def test_reasons_of_strangers_stay_text(search):
     assert "needs more memory" in text_of(shown)
 
 
-@pytest.mark.parametrize("ranking", [
-    None, {}, [], [None], [[]], [{}], ["x"], [{"grid": 3}], [{**RANKING[0], "grid": {"data": "8"}}],
-    [{**RANKING[0], "grid": {"data": 0, "z": 1, "y": 1, "x": 1}}], [{**RANKING[0], "step_seconds": "1"}],
-    [{**RANKING[0], "step_seconds": -1.0}], [{**RANKING[0], "step_seconds": True}], [{**RANKING[0], "feasible": "yes"}],
-    [{**RANKING[0], "options": []}], [{**RANKING[0], "options": {}}], [{**RANKING[0], "reason": 7}],
-    [{**RANKING[0], "memory": [1]}], [{**RANKING[0], "rank": 1.5}], [{**RANKING[0], "rank": 10**30}],
-    [{**RANKING[0], "exposed_by_axis": {str(n): 1.0 for n in range(99)}}],
-    [{**RANKING[0], "step_seconds": float("inf")}], [{**RANKING[0], "step_seconds": float("nan")}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ranking",
+    [
+        None,
+        {},
+        [],
+        [None],
+        [[]],
+        [{}],
+        ["x"],
+        [{"grid": 3}],
+        [{**RANKING[0], "grid": {"data": "8"}}],
+        [{**RANKING[0], "grid": {"data": 0, "z": 1, "y": 1, "x": 1}}],
+        [{**RANKING[0], "step_seconds": "1"}],
+        [{**RANKING[0], "step_seconds": -1.0}],
+        [{**RANKING[0], "step_seconds": True}],
+        [{**RANKING[0], "feasible": "yes"}],
+        [{**RANKING[0], "options": []}],
+        [{**RANKING[0], "options": {}}],
+        [{**RANKING[0], "reason": 7}],
+        [{**RANKING[0], "memory": [1]}],
+        [{**RANKING[0], "rank": 1.5}],
+        [{**RANKING[0], "rank": 10**30}],
+        [{**RANKING[0], "exposed_by_axis": {str(n): 1.0 for n in range(99)}}],
+        [{**RANKING[0], "step_seconds": float("inf")}],
+        [{**RANKING[0], "step_seconds": float("nan")}],
+    ],
+)
 def test_a_ranking_that_no_search_wrote_is_refused(tmp_path, ranking):
     context, query = written(tmp_path, ranking)
     with pytest.raises(DescriptionError, match="ranking"):
         PAGE.shown(context, query)
 
 
-@pytest.mark.parametrize(
-    "job", [{}, {"batch": 3}, {"batch": {}, "overlap": [1]}, {"batch": {}, "data_reduction": "x"}]
-)
+@pytest.mark.parametrize("job", [{}, {"batch": 3}, {"batch": {}, "overlap": [1]}, {"batch": {}, "data_reduction": "x"}])
 def test_a_job_file_that_no_search_wrote_is_refused(tmp_path, job):
     context, query = written(tmp_path, RANKING, job)
     entry = context.catalog.entry(query["run"])

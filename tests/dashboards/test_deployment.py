@@ -35,8 +35,9 @@ PATIENCE = 30.0
 def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program of its own and end it, and nothing else."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("FOURFOLD")} | environment
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, env=env)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    )
     try:
         yield process
     finally:
@@ -76,9 +77,7 @@ def test_the_command_prints_address_token_and_tunnel(root: Path):
 
 
 def test_behind_a_proxy_it_prints_what_to_open_there(root: Path):
-    with started(
-        "-m", "twin", "dashboard", str(root), "--prefix", PREFIX, "--host-name", "hub.example"
-    ) as process:
+    with started("-m", "twin", "dashboard", str(root), "--prefix", PREFIX, "--host-name", "hub.example") as process:
         text = printed(process, "Ctrl-C")
         assert re.search(rf"^  {PREFIX}\?token=[\w-]+$", text, re.MULTILINE)
         assert "http://" not in text
@@ -112,10 +111,7 @@ def test_behind_a_proxy_that_strips_a_prefix(browser, root: Path, queries):
     """A page with figures and tables, its links, and another page, all under the prefix."""
     from playwright.sync_api import expect
 
-    with (
-        served(Settings(root, token=TOKEN, prefix=PREFIX)) as behind,
-        stripping(PREFIX, behind.port) as port,
-    ):
+    with served(Settings(root, token=TOKEN, prefix=PREFIX)) as behind, stripping(PREFIX, behind.port) as port:
         visitor = Visitor(browser, replace(behind, port=port))
         page = visitor.go(PREFIX.rstrip("/") + "/verdict", queries["/verdict"])
         page.locator("#waterfall .point").first.wait_for()
@@ -175,8 +171,12 @@ def test_under_gunicorn(root: Path):
 
 
 def test_settings_from_the_environment(root: Path, monkeypatch):
-    given = {"FOURFOLD_DASHBOARD_RUNS": str(root), "FOURFOLD_DASHBOARD_TOKEN": TOKEN,
-             "FOURFOLD_DASHBOARD_PREFIX": PREFIX, "FOURFOLD_DASHBOARD_HOSTS": "a.example,, b.example "}  # fmt: skip
+    given = {
+        "FOURFOLD_DASHBOARD_RUNS": str(root),
+        "FOURFOLD_DASHBOARD_TOKEN": TOKEN,
+        "FOURFOLD_DASHBOARD_PREFIX": PREFIX,
+        "FOURFOLD_DASHBOARD_HOSTS": "a.example,, b.example ",
+    }
     found = from_environment(given)
     assert (found.root, found.token, found.prefix) == (root, TOKEN, PREFIX)
     assert found.hosts == (*LOCAL_HOSTS, "a.example", "b.example")

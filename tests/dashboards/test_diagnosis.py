@@ -21,15 +21,14 @@ from twin.description.problems import DescriptionError
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "examples" / "runs" / "testbed" / "2x2x2x1-measured"
-ALERT = {
-    "kind": "device",
-    "text": "compute of rank 2 is slow",
-    "confidence": 0.995,
-    "ranks": [2],
-    "evidence": "it is",
+ALERT = {"kind": "device", "text": "compute of rank 2 is slow", "confidence": 0.995, "ranks": [2], "evidence": "it is"}
+WATCH = {
+    "after_steps": 23,
+    "findings": [ALERT],
+    "notes": [],
+    "job": {"grid": {"data": 1, "z": 2, "y": 2, "x": 1}},
+    "figures": {"compute_seconds": [0.1, 0.1, 0.3, 0.1]},
 }
-WATCH = {"after_steps": 23, "findings": [ALERT], "notes": [], "job": {"grid": {"data": 1, "z": 2, "y": 2, "x": 1}},
-         "figures": {"compute_seconds": [0.1, 0.1, 0.3, 0.1]}}  # fmt: skip
 
 
 @pytest.fixture
@@ -61,12 +60,7 @@ def test_a_healthy_trace_says_nothing_found(watched):
 
 def test_figures_of_a_watched_run_are_those_written(watched):
     (entry,) = [e for e in watched.catalog.entries() if e.kind == "watch"]
-    assert rank_table_of(watched.catalog, entry).figures["compute_seconds"].tolist() == [
-        0.1,
-        0.1,
-        0.3,
-        0.1,
-    ]
+    assert rank_table_of(watched.catalog, entry).figures["compute_seconds"].tolist() == [0.1, 0.1, 0.3, 0.1]
 
 
 def test_a_new_look_is_noticed(watched):
@@ -85,20 +79,33 @@ def test_predictions_have_no_faults_to_find(context, names):
 @pytest.mark.parametrize(
     "change",
     [
-        {"findings": "x"}, {"findings": [5]}, {"findings": [{**ALERT, "ranks": [4]}]},
+        {"findings": "x"},
+        {"findings": [5]},
+        {"findings": [{**ALERT, "ranks": [4]}]},
         {"findings": [{**ALERT, "ranks": "2"}]},
-        {"findings": [{**ALERT, "ranks": [True]}]}, {"findings": [{**ALERT, "confidence": float("nan")}]},
-        {"findings": [{**ALERT, "confidence": "high"}]}, {"findings": [ALERT] * 1000}, {"notes": 5},
+        {"findings": [{**ALERT, "ranks": [True]}]},
+        {"findings": [{**ALERT, "confidence": float("nan")}]},
+        {"findings": [{**ALERT, "confidence": "high"}]},
+        {"findings": [ALERT] * 1000},
+        {"notes": 5},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_alerts_that_make_no_sense_are_refused(change):
     with pytest.raises(DescriptionError, match="findings"):
         read_watch({**WATCH, **change}, 4, "live")
 
 
-@pytest.mark.parametrize("change", [{"figures": {}}, {"figures": {"compute_seconds": [1, 2]}}, {"figures": 3},
-                                    {"job": 3}, {"job": {"grid": {"z": 10**9}}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"figures": {}},
+        {"figures": {"compute_seconds": [1, 2]}},
+        {"figures": 3},
+        {"job": 3},
+        {"job": {"grid": {"z": 10**9}}},
+    ],
+)
 def test_a_damaged_watch_file_is_a_message(watched, change):
     (entry,) = [e for e in watched.catalog.entries() if e.kind == "watch"]
     (entry.path / "watch.json").write_text(json.dumps({**WATCH, **change}))
@@ -111,6 +118,4 @@ def test_markup_in_an_alert_stays_text():
     card = rank_map.diagnosis_card(found)
     assert evil in text_of(card)
     assert len(found.findings[0].text) <= 500
-    assert not any(
-        type(node).__name__ in {"Markdown", "DangerouslySetInnerHTML"} for node in inside(card)
-    )
+    assert not any(type(node).__name__ in {"Markdown", "DangerouslySetInnerHTML"} for node in inside(card))

@@ -30,8 +30,11 @@ from twin.description.grid import Grid
 from twin.description.load import load_job
 from twin.description.problems import DescriptionError
 
-PAIRS = [("testbed/2x2x2x1-predicted", "testbed/2x2x2x1-measured"), ("by-hand/predicted", "by-hand/measured"),
-         ("testbed/8x1x1x1-measured", "testbed/8x1x1x1-predicted")]  # fmt: skip
+PAIRS = [
+    ("testbed/2x2x2x1-predicted", "testbed/2x2x2x1-measured"),
+    ("by-hand/predicted", "by-hand/measured"),
+    ("testbed/8x1x1x1-measured", "testbed/8x1x1x1-predicted"),
+]
 
 
 def opened(context: Context, label: str):
@@ -47,23 +50,16 @@ def test_the_waterfall_is_what_compare_says(context: Context, labels, capsys):
     with pytest.raises(SystemExit):
         main(["compare", *map(str, paths), "--json"])
     said = json.loads(capsys.readouterr().out)
-    assert (found.predicted_seconds, found.measured_seconds) == (
-        said["predicted_seconds"],
-        said["measured_seconds"],
-    )
+    assert (found.predicted_seconds, found.measured_seconds) == (said["predicted_seconds"], said["measured_seconds"])
     rows = [term_row(term) for term in found.terms]
     for key in ("predicted", "measured", "difference"):
-        assert [row[f"{key} (s)"] for row in rows] == [
-            term[f"{key}_seconds"] for term in said["terms"]
-        ]
+        assert [row[f"{key} (s)"] for row in rows] == [term[f"{key}_seconds"] for term in said["terms"]]
     (bars,) = waterfall(found.predicted_seconds, found.measured_seconds, found.terms).data
     assert list(bars.x[1:-1]) == [term["difference_seconds"] for term in said["terms"]]
     assert bars.x[0] + sum(bars.x[1:-1]) == pytest.approx(bars.x[-1], rel=1e-12)
     assert list(bars.customdata[1:-1]) == [term["name"] for term in said["terms"]]
     for at in range(1, len(bars.x) - 1):  # each begins where the one before ended
-        assert bars.base[at] == pytest.approx(
-            (bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15
-        )
+        assert bars.base[at] == pytest.approx((bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15)
 
 
 def test_the_drawn_verdict_holds_them_too(context: Context, names):
@@ -80,11 +76,12 @@ def test_ops_are_paired_by_name_with_medians():
     """By hand: product 10 and 10 ns against 12 and 13, transfer 5 against 6, norm 3 against 3 and 2."""
     found = pairs_of(columns(table(by_hand_predicted())), columns(table(by_hand_measured())))
     rows = {op: (a, b) for op, a, b in zip(found.op, found.first_ns, found.second_ns, strict=True)}
-    assert rows == {"micro0/fwd/qkv/gemm": (10.0, 12.5), "micro0/fwd/qkv/all_reduce_x": (5.0, 6.0),
-                    "micro0/fwd/norm1/normalize": (3.0, 2.5)}  # fmt: skip
-    assert (
-        dict(zip(found.op, found.work, strict=True))["micro0/fwd/qkv/all_reduce_x"] == "all_reduce"
-    )
+    assert rows == {
+        "micro0/fwd/qkv/gemm": (10.0, 12.5),
+        "micro0/fwd/qkv/all_reduce_x": (5.0, 6.0),
+        "micro0/fwd/norm1/normalize": (3.0, 2.5),
+    }
+    assert dict(zip(found.op, found.work, strict=True))["micro0/fwd/qkv/all_reduce_x"] == "all_reduce"
     assert set(found.axis) == {"", "x"}
 
 
@@ -92,19 +89,8 @@ def test_collectives_are_counted_by_hand():
     """Rank 0 comes 7 ns before rank 1, and the transfer takes 6 ns: 8 bytes over two ranks."""
     found = collectives_of(columns(table(by_hand_measured())), Grid(x=2))
     (row,) = found.rows
-    assert (row.kind, row.axis, row.members, row.bytes, row.count) == (
-        "all_reduce",
-        "x",
-        2,
-        8.0,
-        1.0,
-    )
-    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (
-        6.0,
-        3.5,
-        12.0,
-        7.0,
-    )
+    assert (row.kind, row.axis, row.members, row.bytes, row.count) == ("all_reduce", "x", 2, 8.0, 1.0)
+    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.5, 12.0, 7.0)
     assert row.bus_bytes_per_second == pytest.approx(2.0 * 0.5 * 8.0 / 6e-9)
     assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
     assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
@@ -146,10 +132,7 @@ def test_ranks_as_a_simulation_wrote_them(context: Context):
     found = rank_table_of(context.catalog, entry)
     rows = pq.read_table(entry.path / RANKS)
     assert found.recorded == rows.num_rows == found.grid.ranks == 32_768
-    assert (
-        found.figures["compute_seconds"][rows["rank"][17].as_py()]
-        == rows["compute_seconds"][17].as_py()
-    )
+    assert found.figures["compute_seconds"][rows["rank"][17].as_py()] == rows["compute_seconds"][17].as_py()
     name = found.names[0]
     cube = found.figures[name].reshape(found.grid.sizes)
     for row in axis_means(found, name):
@@ -163,9 +146,7 @@ def test_ranks_as_a_simulation_wrote_them(context: Context):
 def test_damaged_rank_tables_are_refused(tmp_path: Path, bad: str):
     write(tmp_path / "a", "predicted", table(by_hand_predicted()))
     ranks = {"short": [0], "outside": [0, 9], "twice the type": [0.5, 1.5], "text": ["0", "1"]}[bad]
-    pq.write_table(
-        pa.table({"rank": ranks, "compute_seconds": [1.0] * len(ranks)}), tmp_path / "a" / RANKS
-    )
+    pq.write_table(pa.table({"rank": ranks, "compute_seconds": [1.0] * len(ranks)}), tmp_path / "a" / RANKS)
     catalog = Catalog(tmp_path)
     with pytest.raises(DescriptionError):
         rank_table_of(catalog, catalog.entries()[0])
@@ -180,9 +161,20 @@ def test_jobs_that_were_predicted_and_measured(context: Context):
 
 def test_memory_of_other_options():
     """By the twin's own count: recomputation and sharding take less, plain attention more."""
-    uses = dict(variants(load_job({
-        "model": "gpt-5b", "machine": "perlmutter", "ranks": 8, "grid": {"data": 2, "x": 4},
-        "batch": {"sequences": 16, "micro_sequences": 4}, "recompute": True})))  # fmt: skip
+    uses = dict(
+        variants(
+            load_job(
+                {
+                    "model": "gpt-5b",
+                    "machine": "perlmutter",
+                    "ranks": 8,
+                    "grid": {"data": 2, "x": 4},
+                    "batch": {"sequences": 16, "micro_sequences": 4},
+                    "recompute": True,
+                }
+            )
+        )
+    )
     size = {name: use.per_rank_bytes for name, use in uses.items()}
     assert size["recompute off"] > size["as it is"] > size["optimizer sharded over data"]
     assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
@@ -194,5 +186,6 @@ def test_where_one_can_go_from_a_choice(context: Context):
     assert choices([first, second])[0] == ("Verdict", "/verdict", both)
     assert differences(first, second) == []
     assert "model.layers" in differences(first, opened(context, "gpt-320b-frontier")) or "…" in differences(
-        first, opened(context, "gpt-320b-frontier"))  # fmt: skip
+        first, opened(context, "gpt-320b-frontier")
+    )
     assert differences(first, opened(context, "gpt-5b-search")) == []

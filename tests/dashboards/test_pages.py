@@ -18,23 +18,29 @@ from dashboards.query import MOST_QUERY, query_of
 from tests.dashboards.serving import EVIL
 
 NUL = "\x00"
-BAD = ["", "nothing", "0" * 12, EVIL, "../../etc/passwd", "/etc/passwd", "%2e%2e%2f", "x" * 10_000, NUL, "-1", "1e999",
-       "nan", "0..nan", "2..1", "9" * 30, "0-99999999999", ",,,", "\ud800", "１２", "²"]  # fmt: skip
-KEYS = (
-    "run",
-    "other",
-    "ranks",
-    "show",
-    "step",
-    "colour",
-    "align",
-    "window",
-    "figure",
-    "x",
-    "front",
-    "chosen",
-    "sort",
-)
+BAD = [
+    "",
+    "nothing",
+    "0" * 12,
+    EVIL,
+    "../../etc/passwd",
+    "/etc/passwd",
+    "%2e%2e%2f",
+    "x" * 10_000,
+    NUL,
+    "-1",
+    "1e999",
+    "nan",
+    "0..nan",
+    "2..1",
+    "9" * 30,
+    "0-99999999999",
+    ",,,",
+    "\ud800",
+    "１２",
+    "²",
+]
+KEYS = ("run", "other", "ranks", "show", "step", "colour", "align", "window", "figure", "x", "front", "chosen", "sort")
 
 
 def text_of(component: Any) -> str:
@@ -86,15 +92,25 @@ def test_bad_parameters_give_a_message_or_are_ignored(page: Page, context: Conte
             assert isinstance(content(page, context, {**good, key: bad}), Component)
 
 
-OTHERS = ("gpt-5b-search", "weak-scaling", "hostile/damaged0", "hostile/damaged1", "hostile/damaged2",
-          "by-hand/measured", "testbed/8x1x1x1-predicted")  # fmt: skip
+OTHERS = (
+    "gpt-5b-search",
+    "weak-scaling",
+    "hostile/damaged0",
+    "hostile/damaged1",
+    "hostile/damaged2",
+    "by-hand/measured",
+    "testbed/8x1x1x1-predicted",
+)
 
 
 @by_path
 def test_an_entry_of_another_kind_gives_a_message(page: Page, context: Context, names):
     for label in OTHERS:
-        for query in ({"run": names[label]}, {"run": names[label], "other": names[label]},
-                      {"run": names["by-hand/predicted"], "other": names[label]}):  # fmt: skip
+        for query in (
+            {"run": names[label]},
+            {"run": names[label], "other": names[label]},
+            {"run": names["by-hand/predicted"], "other": names[label]},
+        ):
             assert isinstance(content(page, context, query), Component)
 
 
@@ -108,11 +124,7 @@ def test_names_of_strangers_stay_text(page: Page, context: Context, names):
         assert not getattr(node, "dangerously_allow_html", False)
         if isinstance(node, dcc.Graph):
             drawn = go.Figure(node.figure).to_json()
-            assert not [
-                mark
-                for mark in ("<script", "<img", "<a ", "\\u003cscript", "\\u003ca ")
-                if mark in drawn
-            ]
+            assert not [mark for mark in ("<script", "<img", "<a ", "\\u003cscript", "\\u003ca ") if mark in drawn]
 
 
 def test_an_unknown_page_is_said(context: Context):

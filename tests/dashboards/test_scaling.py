@@ -28,18 +28,30 @@ TARGET = {"study": "target", "job": {}, "vary": {"ranks": [8, 16]}, "target": {"
 
 def point(number: int, ranks: int, step: float | None, **more: Any) -> dict[str, Any]:
     """One row of points.parquet."""
-    row: dict[str, Any] = {"point": number, "ranks": ranks, "status": "done" if step else "impossible",
-                           "reason": "" if step else "no memory"}  # fmt: skip
+    row: dict[str, Any] = {
+        "point": number,
+        "ranks": ranks,
+        "status": "done" if step else "impossible",
+        "reason": "" if step else "no memory",
+    }
     if step:
-        row |= {"step_seconds": step, "machine": "frontier", "grid_data": ranks, "grid_z": 1, "grid_y": 1, "grid_x": 1,
-                "micro_sequences": 1, "hardware_percent_of_peak": 30.0, "compute_seconds": step / 2,
-                "exposed_z_seconds": step / 2, "exposed_communication_seconds": step / 2}  # fmt: skip
+        row |= {
+            "step_seconds": step,
+            "machine": "frontier",
+            "grid_data": ranks,
+            "grid_z": 1,
+            "grid_y": 1,
+            "grid_x": 1,
+            "micro_sequences": 1,
+            "hardware_percent_of_peak": 30.0,
+            "compute_seconds": step / 2,
+            "exposed_z_seconds": step / 2,
+            "exposed_communication_seconds": step / 2,
+        }
     return row | more
 
 
-def written(
-    folder: Path, asked: Any, rows: list[dict[str, Any]] | bytes
-) -> tuple[Context, dict[str, str]]:
+def written(folder: Path, asked: Any, rows: list[dict[str, Any]] | bytes) -> tuple[Context, dict[str, str]]:
     """Write a study; return the context and the address that names it."""
     place = folder / "study"
     place.mkdir(parents=True)
@@ -57,8 +69,10 @@ def figures(found: tuple[Context, dict[str, str]]) -> dict[str, Any]:
 
 
 def test_measured_points_stand_beside_predicted_ones(tmp_path):
-    rows = [point(1, 8, 2.0, efficiency=1.0, measured_step_seconds=2.5, error=-0.2, measured_source="log"),
-            point(2, 16, 2.5, efficiency=0.8)]  # fmt: skip
+    rows = [
+        point(1, 8, 2.0, efficiency=1.0, measured_step_seconds=2.5, error=-0.2, measured_source="log"),
+        point(2, 16, 2.5, efficiency=0.8),
+    ]
     found = written(tmp_path, WEAK, rows)
     lines = {t.name: t for t in figures(found)["Seconds per step"].data}
     assert list(lines["predicted"].y) == [2.0, 2.5]
@@ -67,7 +81,7 @@ def test_measured_points_stand_beside_predicted_ones(tmp_path):
     assert summary_of(opened(*found)) == (
         "Weak scaling: 2 of 2 points are possible. Largest: 16 ranks, 2.5 s, 80% efficient. Against 1 measured points "
         "the median error is 20.0%."
-    )  # fmt: skip
+    )
 
 
 def test_bands_go_from_p10_to_p90_and_back(tmp_path):
@@ -79,8 +93,12 @@ def test_bands_go_from_p10_to_p90_and_back(tmp_path):
 
 
 def test_two_varied_keys_are_a_heat_map_with_holes(tmp_path):
-    rows = [point(1, 8, 1.0, recompute=True), point(2, 8, 2.0, recompute=False), point(3, 16, 3.0, recompute=True),
-            point(4, 16, None, recompute=False)]  # fmt: skip
+    rows = [
+        point(1, 8, 1.0, recompute=True),
+        point(2, 8, 2.0, recompute=False),
+        point(3, 16, 3.0, recompute=True),
+        point(4, 16, None, recompute=False),
+    ]
     heat = figures(written(tmp_path, SWEEP, rows))["Seconds per step over both"].data[0]
     assert (list(heat.x), list(heat.y)) == (["8", "16"], ["True", "False"])
     assert [list(line) for line in heat.z] == [[1.0, 3.0], [2.0, None]]
@@ -89,33 +107,25 @@ def test_two_varied_keys_are_a_heat_map_with_holes(tmp_path):
 def test_a_tornado_has_the_largest_effect_first(tmp_path):
     moved = [("low", "a", 1.1), ("high", "a", 0.9), ("low", "b", 2.0), ("high", "b", 1.0)]
     base = point(1, 8, 1.0, parameter=None, side="base", value=None)
-    rows = [base, *(point(n, 8, step, parameter=name, side=side, value="v")
-                    for n, (side, name, step) in enumerate(moved, 2))]  # fmt: skip
-    found = opened(*written(tmp_path, SENSITIVITY, rows))
-    assert [(row["parameter"], row["swing"]) for row in effect_rows(found)] == [
-        ("b", "100.0%"),
-        ("a", "20.0%"),
+    rows = [
+        base,
+        *(point(n, 8, step, parameter=name, side=side, value="v") for n, (side, name, step) in enumerate(moved, 2)),
     ]
+    found = opened(*written(tmp_path, SENSITIVITY, rows))
+    assert [(row["parameter"], row["swing"]) for row in effect_rows(found)] == [("b", "100.0%"), ("a", "20.0%")]
     assert "What matters most: b, 100.0% of the step of 1 s." in summary_of(found)
     (low, _high) = drawn(found)[0][2].data
     assert [round(x, 6) for x in low.x] == [10.0, 100.0]
 
 
 def test_a_target_is_a_table(tmp_path):
-    rows = [
-        point(1, 8, 1.0, target_seconds=86400.0, target_gpu_hours=192.0, target_energy_joules=3.6e9)
-    ]
+    rows = [point(1, 8, 1.0, target_seconds=86400.0, target_gpu_hours=192.0, target_energy_joules=3.6e9)]
     found = opened(*written(tmp_path, TARGET, rows))
-    assert target_rows(found) == [
-        {"point": "ranks 8", "days": 1.0, "GPU hours": 192.0, "energy (MWh)": 1.0}
-    ]
+    assert target_rows(found) == [{"point": "ranks 8", "days": 1.0, "GPU hours": 192.0, "energy (MWh)": 1.0}]
 
 
 def test_names_of_strangers_stay_text(tmp_path):
-    rows = [
-        point(1, 8, 1.0, efficiency=1.0, machine=EVIL, **{EVIL: EVIL}),
-        point(2, 16, None, reason=EVIL),
-    ]
+    rows = [point(1, 8, 1.0, efficiency=1.0, machine=EVIL, **{EVIL: EVIL}), point(2, 16, None, reason=EVIL)]
     asked = {**WEAK, "title": EVIL, "vary": {"ranks": [8, 16], EVIL: [EVIL]}}
     found = written(tmp_path, asked, rows)
     assert "script" in text_of(PAGE.shown(*found))
@@ -124,13 +134,22 @@ def test_names_of_strangers_stay_text(tmp_path):
         assert "\\u003cscript" not in figure.to_json()
 
 
-@pytest.mark.parametrize("rows", [
-    b"", b"PAR1 no table PAR1", b"PAR1" + b"\0" * 200 + b"PAR1", [{"point": [1, 2]}],
-    [{"point": 1, "step_seconds": 1.0}], [point(1, 8, 1.0) | {"step_seconds": "1"}],
-    [point(1, 8, 1.0) | {"ranks": "8"}],
-    [point(1, 8, 1.0) | {"step_seconds": float("nan")}], [point(1, 8, 1.0) | {"step_seconds": -1.0}],
-    [point(1, 8, 1.0) | {"grid_z": None}], [point(1, 8, 1.0) | {"reason": 7}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows",
+    [
+        b"",
+        b"PAR1 no table PAR1",
+        b"PAR1" + b"\0" * 200 + b"PAR1",
+        [{"point": [1, 2]}],
+        [{"point": 1, "step_seconds": 1.0}],
+        [point(1, 8, 1.0) | {"step_seconds": "1"}],
+        [point(1, 8, 1.0) | {"ranks": "8"}],
+        [point(1, 8, 1.0) | {"step_seconds": float("nan")}],
+        [point(1, 8, 1.0) | {"step_seconds": -1.0}],
+        [point(1, 8, 1.0) | {"grid_z": None}],
+        [point(1, 8, 1.0) | {"reason": 7}],
+    ],
+)
 def test_points_that_no_study_wrote_are_refused(tmp_path, rows):
     with pytest.raises(DescriptionError, match=r"points\.parquet"):
         PAGE.shown(*written(tmp_path, WEAK, rows))
@@ -141,9 +160,7 @@ def test_points_without_figures_are_listed_all_the_same(tmp_path):
     assert "0 of 1 points" in text_of(PAGE.shown(*found))
 
 
-@pytest.mark.parametrize(
-    "asked", [None, [], "x", {}, {"study": "x"}, {**WEAK, "x": 3}, {**WEAK, "vary": EVIL}]
-)
+@pytest.mark.parametrize("asked", [None, [], "x", {}, {"study": "x"}, {**WEAK, "x": 3}, {**WEAK, "vary": EVIL}])
 def test_a_study_that_asks_for_nothing_known_is_refused(tmp_path, asked):
     with pytest.raises(DescriptionError):
         PAGE.shown(*written(tmp_path, asked, [point(1, 8, 1.0)]))

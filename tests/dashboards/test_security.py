@@ -15,8 +15,17 @@ from dashboards.settings import Settings
 from tests.dashboards.serving import Server, served
 from twin.description.problems import DescriptionError
 
-PATHS = ["/", "/verdict", "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/nothing", "/_favicon.ico",
-         "/_dash-component-suites/dash/deps/react@18.js", "/assets/../app.py"]  # fmt: skip
+PATHS = [
+    "/",
+    "/verdict",
+    "/_dash-layout",
+    "/_dash-dependencies",
+    "/assets/style.css",
+    "/nothing",
+    "/_favicon.ico",
+    "/_dash-component-suites/dash/deps/react@18.js",
+    "/assets/../app.py",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +36,11 @@ def cookie(server: Server) -> str:
 def callback(output: str, **changes) -> dict:
     """A request for what stands under an address."""
     asked = {
-        "output": output, "outputs": {"id": "chosen", "property": "children"},
+        "output": output,
+        "outputs": {"id": "chosen", "property": "children"},
         "inputs": [{"id": "runs", "property": "selectedRows", "value": []}],
         "changedPropIds": ["runs.selectedRows"],
-    }  # fmt: skip
+    }
     return asked | changes
 
 
@@ -38,18 +48,25 @@ def show(pathname: str, search: str, pages: int) -> dict:
     """The request that the frame sends for a page."""
     return {
         "output": '..content.children...{"path":["ALL"],"type":"link"}.href...{"path":["ALL"],"type":"link"}.active..',
-        "outputs": [{"id": "content", "property": "children"}, *([[{"id": {"path": str(i), "type": "link"},
-                     "property": p} for i in range(pages)] for p in ("href", "active")])],
-        "inputs": [{"id": "address", "property": "pathname", "value": pathname},
-                   {"id": "address", "property": "search", "value": search}],
+        "outputs": [
+            {"id": "content", "property": "children"},
+            *(
+                [
+                    [{"id": {"path": str(i), "type": "link"}, "property": p} for i in range(pages)]
+                    for p in ("href", "active")
+                ]
+            ),
+        ],
+        "inputs": [
+            {"id": "address", "property": "pathname", "value": pathname},
+            {"id": "address", "property": "search", "value": search},
+        ],
         "changedPropIds": ["address.search"],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "key", ["", "?token=", "?token=wrong", "?token=a-token-of-tests-012345678", "?token=%C3%A9"]
-)
+@pytest.mark.parametrize("key", ["", "?token=", "?token=wrong", "?token=a-token-of-tests-012345678", "?token=%C3%A9"])
 def test_without_the_token_nothing_is_shown(server: Server, path: str, key: str):
     answer = server.ask(path + key)
     assert answer.status == 403
@@ -59,14 +76,7 @@ def test_without_the_token_nothing_is_shown(server: Server, path: str, key: str)
 
 
 def test_a_wrong_cookie_does_not_help(server: Server, cookie: str):
-    for wrong in (
-        "",
-        server.token,
-        cookie[:-1],
-        cookie + "0",
-        "é",
-        "\N{SNOWMAN}".encode().decode("latin-1"),
-    ):
+    for wrong in ("", server.token, cookie[:-1], cookie + "0", "é", "\N{SNOWMAN}".encode().decode("latin-1")):
         assert server.ask("/", cookie=wrong).status == 403
 
 
@@ -74,15 +84,10 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server: Server):
     answer = server.ask(f"/timeline?run=a%26b&token={server.token}&ranks=0-3")
     assert answer.status == 302
     address = urllib.parse.urlsplit(answer.headers["location"])
-    assert (address.netloc, address.path) in (
-        ("", "/timeline"),
-        (f"127.0.0.1:{server.port}", "/timeline"),
-    )
+    assert (address.netloc, address.path) in (("", "/timeline"), (f"127.0.0.1:{server.port}", "/timeline"))
     assert urllib.parse.parse_qs(address.query) == {"run": ["a&b"], "ranks": ["0-3"]}
     set_cookie = answer.headers["set-cookie"]
-    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {
-        part.strip() for part in set_cookie.split(";")
-    }
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in set_cookie.split(";")}
     assert server.token not in set_cookie
     assert server.ask("/", cookie=server.sign_in()).status == 200
 
@@ -97,8 +102,20 @@ def test_the_way_from_the_token_leads_nowhere_else(server: Server):
         assert "x-evil" not in answer.headers
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.2", "0.0.0.0",
-                                  "localhost.evil.example", "", "[::2]", "localhost@evil.example"])  # fmt: skip
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "127.0.0.2",
+        "0.0.0.0",
+        "localhost.evil.example",
+        "",
+        "[::2]",
+        "localhost@evil.example",
+    ],
+)
 def test_another_name_for_this_host_is_refused(server: Server, cookie: str, host: str):
     """What a name that was pointed at 127.0.0.1 would send (DNS rebinding)."""
     assert server.ask("/", cookie=cookie, Host=host).status == 400
@@ -110,37 +127,23 @@ def test_its_own_names_are_answered(server: Server, cookie: str):
         assert server.ask("/", cookie=cookie, Host=host).status == 200
 
 
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "x", ""]
-)
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "x", ""])
 def test_other_sites_cannot_ask_in_a_visitors_name(server: Server, cookie: str, origin: str):
     body = b"{}"
-    answer = server.ask(
-        "/_dash-update-component", method="POST", body=body, cookie=cookie, Origin=origin
-    )
+    answer = server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, Origin=origin)
     assert answer.status == 403
     own = {"Origin": f"http://127.0.0.1:{server.port}", "Content_Type": "application/json"}
-    assert (
-        server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, **own).status
-        != 403
-    )
+    assert server.ask("/_dash-update-component", method="POST", body=body, cookie=cookie, **own).status != 403
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/_dash-update-component"])
 def test_every_answer_limits_what_a_page_may_do(server: Server, cookie: str, path: str):
-    for answer in (
-        server.ask(path, cookie=cookie),
-        server.ask(path),
-        server.ask(path, Host="evil.example"),
-    ):
+    for answer in (server.ask(path, cookie=cookie), server.ask(path), server.ask(path, Host="evil.example")):
         policy = answer.headers["content-security-policy"]
         rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
         assert rules["default-src"] == rules["connect-src"] == "'self'"
         assert rules["object-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-        assert all(
-            s == "'self'" or re.fullmatch(r"'sha256-[\w+/=]+'", s)
-            for s in rules["script-src"].split()
-        )
+        assert all(s == "'self'" or re.fullmatch(r"'sha256-[\w+/=]+'", s) for s in rules["script-src"].split())
         assert "unsafe-eval" not in policy
         assert "http:" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -193,16 +196,32 @@ def test_no_path_leads_to_a_file(server: Server, cookie: str, path: str):
     assert "Traceback" not in answer.text
 
 
-JUNK = [b"", b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"{}", b"[" * 10_000,
-        callback("nothing.children"), callback("chosen.children", outputs=None),
-        callback("chosen.children", inputs=None),
-        callback("chosen.children", inputs=[]), callback("chosen.children", inputs=[{}]),
-        callback("chosen.children", changedPropIds=None), callback("__import__('os').x"), callback("..a.b...c.d.."),
-        callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": {"a": [1]}}]),
-        callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": [{"name": {}}]}]),
-        callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": [[], 1]}]),
-        show({"a": 1}, "?run=x", 3), show("/verdict", [1, 2], 3), show("/x" * 5000, "?" * 5000, 3),
-        show("/timeline", "?run=../../etc/passwd&other=%2Fetc%2Fpasswd", 3)]  # fmt: skip
+JUNK = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"1",
+    b'"x"',
+    b"\xff\xfe",
+    b"{}",
+    b"[" * 10_000,
+    callback("nothing.children"),
+    callback("chosen.children", outputs=None),
+    callback("chosen.children", inputs=None),
+    callback("chosen.children", inputs=[]),
+    callback("chosen.children", inputs=[{}]),
+    callback("chosen.children", changedPropIds=None),
+    callback("__import__('os').x"),
+    callback("..a.b...c.d.."),
+    callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": {"a": [1]}}]),
+    callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": [{"name": {}}]}]),
+    callback("chosen.children", inputs=[{"id": "runs", "property": "selectedRows", "value": [[], 1]}]),
+    show({"a": 1}, "?run=x", 3),
+    show("/verdict", [1, 2], 3),
+    show("/x" * 5000, "?" * 5000, 3),
+    show("/timeline", "?run=../../etc/passwd&other=%2Fetc%2Fpasswd", 3),
+]
 
 
 @pytest.mark.parametrize("body", JUNK, ids=lambda b: str(b)[:40])
@@ -220,9 +239,7 @@ def test_other_methods_do_nothing(server: Server, cookie: str, method: str):
     assert server.ask("/_dash-layout", method=method, cookie=cookie).status in (400, 404, 405, 501)
 
 
-def test_neither_debugger_nor_tools_for_machines_answer(
-    server: Server, cookie: str, monkeypatch, root
-):
+def test_neither_debugger_nor_tools_for_machines_answer(server: Server, cookie: str, monkeypatch, root):
     """Also where variables of the environment, or their names in later versions, would turn them on."""
     for path in (
         "/_mcp",
@@ -244,28 +261,29 @@ def test_neither_debugger_nor_tools_for_machines_answer(
         assert '"hot_reload"' not in page
         assert '"ui":true' not in page.replace(" ", "")
         assert "cdn" not in page
-        rules = [
-            str(rule) for rule in create_app(Settings(root, token="")).server.url_map.iter_rules()
-        ]
+        rules = [str(rule) for rule in create_app(Settings(root, token="")).server.url_map.iter_rules()]
         assert not [rule for rule in rules if "mcp" in rule.lower()]
         for rule in ("/_mcp", "/mcp"):
-            answer = other.ask(rule, method="POST", body=b'{"jsonrpc":"2.0","id":1,"method":"initialize"}',
-                               Content_Type="application/json")  # fmt: skip
+            answer = other.ask(
+                rule,
+                method="POST",
+                body=b'{"jsonrpc":"2.0","id":1,"method":"initialize"}',
+                Content_Type="application/json",
+            )
             assert "jsonrpc" not in answer.text
 
 
 def test_it_listens_on_this_host_only(server: Server):
     with socket.socket() as probe:
         probe.settimeout(2)
-        own = {a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {
-            "127.0.0.1"
-        }
+        own = {a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
         for address in own or {"127.0.0.3"}:
             assert probe.connect_ex((address, server.port)) != 0
 
 
-@pytest.mark.parametrize(("changes", "word"), [({"prefix": "x/"}, "slash"), ({"prefix": "/x"}, "slash"),
-                                               ({"token": "short"}, "16")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "word"), [({"prefix": "x/"}, "slash"), ({"prefix": "/x"}, "slash"), ({"token": "short"}, "16")]
+)
 def test_settings_that_cannot_work_are_refused(root, changes, word):
     with pytest.raises(DescriptionError, match=word):
         Settings(root, **changes)

@@ -14,16 +14,7 @@ from dashboards.figures.timeline import MOST_BARS, describe, timeline
 from dashboards.timeline import raster
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.step import partners, step_of
-from dashboards.timeline.view import (
-    MOST_LANES,
-    View,
-    all_ranks,
-    lanes,
-    paired,
-    parse_ranks,
-    unpaired,
-    worst,
-)
+from dashboards.timeline.view import MOST_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from twin.description.problems import DescriptionError
 
@@ -35,9 +26,7 @@ def by_hand():
 
 
 def pair_of(first, second, **options):
-    return paired(
-        ("predicted", "measured"), (step_of(first, None), step_of(second, None)), **options
-    )
+    return paired(("predicted", "measured"), (step_of(first, None), step_of(second, None)), **options)
 
 
 def test_columns_are_what_the_table_says():
@@ -46,11 +35,11 @@ def test_columns_are_what_the_table_says():
     for name in ("rank", "step", "start_ns", "end_ns", "arrival_ns", "bytes", "flops"):
         assert getattr(found, name).tolist() == rows.column(name).to_pylist()
     for name in ("kind", "stream", "op", "name", "phase", "axis"):
-        assert [getattr(found, name)[i] for i in range(len(found))] == [
-            w or "" for w in rows.column(name).to_pylist()
-        ]
-    expected = [k if k in ("compute", "wait") else a for k, a in zip(rows["kind"].to_pylist(), rows["axis"].to_pylist(),
-                                                                     strict=True)]  # fmt: skip
+        assert [getattr(found, name)[i] for i in range(len(found))] == [w or "" for w in rows.column(name).to_pylist()]
+    expected = [
+        k if k in ("compute", "wait") else a
+        for k, a in zip(rows["kind"].to_pylist(), rows["axis"].to_pylist(), strict=True)
+    ]
     assert [CATEGORIES[c] for c in found.category] == expected
     assert found.group.tolist() == [-1 if g is None else g for g in rows["group"].to_pylist()]
     assert (found.ranks.tolist(), found.steps) == ([0, 1], [0])
@@ -94,14 +83,8 @@ def two_runs(draw):
 @settings(max_examples=50, **FEW)
 def test_partners_are_those_of_the_same_name(runs):
     steps = [step_of(columns(table(dict(sorted(run.items())))), None) for run in runs]
-    places = {
-        (int(r), steps[1].names[b]): i
-        for i, (r, b) in enumerate(zip(steps[1].rank, steps[1].base, strict=True))
-    }
-    expected = [
-        places.get((int(r), steps[0].names[b]), -1)
-        for r, b in zip(steps[0].rank, steps[0].base, strict=True)
-    ]
+    places = {(int(r), steps[1].names[b]): i for i, (r, b) in enumerate(zip(steps[1].rank, steps[1].base, strict=True))}
+    expected = [places.get((int(r), steps[0].names[b]), -1) for r, b in zip(steps[0].rank, steps[0].base, strict=True)]
     assert partners(*steps).tolist() == expected
     pair = paired(("a", "b"), tuple(steps))
     assert unpaired(pair, 0) == sum(p < 0 for p in expected)
@@ -119,18 +102,13 @@ def test_a_rank_that_stands_for_others_is_their_partner():
 def test_runs_can_be_aligned_at_an_op():
     name = "micro0/fwd/qkv/all_reduce_x"
     pair = pair_of(*by_hand(), align=name)
-    starts = [
-        s.start[s.base == s.names.index(name)].min() + d
-        for s, d in zip(pair.steps, pair.shift, strict=True)
-    ]
+    starts = [s.start[s.base == s.names.index(name)].min() + d for s, d in zip(pair.steps, pair.shift, strict=True)]
     assert starts[0] == pytest.approx(starts[1])
     with pytest.raises(DescriptionError, match="align"):
         pair_of(*by_hand(), align="nothing")
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "1-2-3", "-1", "1-", "９９９９９９９９９９９９９９９９９９９９９", "1;2", "0x1"]
-)
+@pytest.mark.parametrize("text", ["x", "1-2-3", "-1", "1-", "９９９９９９９９９９９９９９９９９９９９９", "1;2", "0x1"])
 def test_ranks_that_are_no_numbers_are_refused(text):
     if text in ("1-",):  # a range without an end is one rank
         assert parse_ranks(text, [0, 1, 2]) == (1,)
@@ -149,11 +127,7 @@ def test_the_largest_differences_come_first():
     pair = pair_of(*by_hand())
     shown = lanes(pair, View())
     found = worst(pair, shown)
-    assert [round(d * 1e9) for _, d in found] in (
-        [3, 2, 1, -1, 1, 0],
-        [3, 2, 1, 1, -1, 0],
-        [3, 2, -1, 1, 1, 0],
-    )
+    assert [round(d * 1e9) for _, d in found] in ([3, 2, 1, -1, 1, 0], [3, 2, 1, 1, -1, 0], [3, 2, -1, 1, 1, 0])
     first = found[0][0]
     assert shown.side[first] == 1
     assert pair.steps[1].rank[shown.event[first]] == 1
@@ -166,9 +140,7 @@ def test_many_ranks_are_thinned_evenly():
     shown = lanes(pair, View())
     assert len(shown.names) <= MOST_LANES
     assert shown.left_out == 1000 - len(shown.names)
-    assert {"rank 0", "rank 999"} <= {
-        n.split(" ·")[0].removesuffix(" compute") for n in shown.names
-    }
+    assert {"rank 0", "rank 999"} <= {n.split(" ·")[0].removesuffix(" compute") for n in shown.names}
     assert all_ranks(pair) == list(range(1000))
 
 
@@ -185,19 +157,12 @@ def test_bars_carry_times_and_escape_names():
     assert "+50 %" in words
     figure, said = timeline(pair, tuple(runs), shown, View(), None)
     assert "2 ops, one bar each" in said
-    drawn = sorted(
-        (float(b), float(b) + float(x))
-        for t in figure.data
-        for b, x in zip(t.base, t.x, strict=True)
-    )
+    drawn = sorted((float(b), float(b) + float(x)) for t in figure.data for b, x in zip(t.base, t.x, strict=True))
     assert drawn == [(0.0, pytest.approx(10e-9)), (0.0, pytest.approx(15e-9))]
 
 
 def test_never_more_bars_than_a_browser_draws():
-    run = {
-        r: [Row(f"micro0/fwd/o{n}", "compute", 10 * n, 10 * n + 9) for n in range(400)]
-        for r in range(10)
-    }
+    run = {r: [Row(f"micro0/fwd/o{n}", "compute", 10 * n, 10 * n + 9) for n in range(400)] for r in range(10)}
     events = columns(table(run))
     pair = paired(("predicted",), (step_of(events, None),))
     shown = lanes(pair, View())
@@ -209,9 +174,7 @@ def test_never_more_bars_than_a_browser_draws():
     assert sum(len(t.x) for t in part.data) == 1000 <= MOST_BARS
 
 
-Event = st.tuples(
-    st.integers(0, 2), st.integers(0, 2), st.floats(-2, 12), st.floats(0, 6), st.floats(0, 3)
-)
+Event = st.tuples(st.integers(0, 2), st.integers(0, 2), st.floats(-2, 12), st.floats(0, 6), st.floats(0, 3))
 
 
 @given(st.lists(Event, max_size=30), st.integers(1, 17), st.booleans())
@@ -219,12 +182,13 @@ Event = st.tuples(
 def test_a_picture_holds_the_exact_time_of_each_kind(events, pixels, weighted):
     """Each pixel's share by the overlap of every event with it, one by one."""
     low, high, kinds, rows = 1.0, 9.0, 3, 3
-    lane, kind, start, length, weight = (np.array(v) for v in zip(*events, strict=True)) if events else (
-        np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0), np.zeros(0), np.zeros(0))  # fmt: skip
-    end = start + length
-    found = coverage(
-        lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None
+    lane, kind, start, length, weight = (
+        (np.array(v) for v in zip(*events, strict=True))
+        if events
+        else (np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0), np.zeros(0), np.zeros(0))
     )
+    end = start + length
+    found = coverage(lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None)
     width = (high - low) / pixels
     expected = np.zeros((kinds, rows, pixels))
     for row, of, a, n, w in events:
@@ -235,14 +199,9 @@ def test_a_picture_holds_the_exact_time_of_each_kind(events, pixels, weighted):
     np.testing.assert_allclose(found, expected, atol=1e-9)
     with pytest.MonkeyPatch.context() as patched:  # the same in pieces
         patched.setattr(raster, "CHUNK", 7)
-        pieces = coverage(
-            lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None
-        )
+        pieces = coverage(lane, kind, start, end, (low, high), (kinds, rows, pixels), weight if weighted else None)
     np.testing.assert_allclose(pieces, expected, atol=1e-9)
-    total = sum(
-        max(0.0, min(a + n, high) - max(a, low)) * (w if weighted else 1.0)
-        for _, _, a, n, w in events
-    )
+    total = sum(max(0.0, min(a + n, high) - max(a, low)) * (w if weighted else 1.0) for _, _, a, n, w in events)
     assert found.sum() * width == pytest.approx(total, abs=1e-8)
 
 

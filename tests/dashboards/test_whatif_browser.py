@@ -30,9 +30,7 @@ def test_a_what_if_is_run_changed_refused_and_saved(visitor, queries, tmp_path: 
     page.get_by_label("times slower").fill("2.5")
     expect(status).to_contain_text("Most of it", timeout=SIMULATED)
     assert visitor.query()["stragglers-0-slowdown"] == "2.5"
-    expect(page.locator("#whatif-words")).to_contain_text(
-        "As it is above what if", timeout=SIMULATED
-    )
+    expect(page.locator("#whatif-words")).to_contain_text("As it is above what if", timeout=SIMULATED)
     page.get_by_label("micro sequences").fill("1000000")
     expect(status).to_contain_text("This job cannot run", timeout=SIMULATED)
     expect(status).to_contain_text("batch.micro_sequences")
@@ -72,12 +70,8 @@ def test_a_filter_narrows_what_is_drawn_and_stands_in_the_address(visitor, queri
     page = visitor.go("/configurations", queries["/configurations"])
     words = page.locator("#configurations-words")
     before = words.inner_text()
-    page.get_by_role("combobox", name="fits").or_(
-        page.get_by_role("textbox", name="fits")
-    ).first.click()
+    page.get_by_role("combobox", name="fits").or_(page.get_by_role("textbox", name="fits")).first.click()
     page.get_by_role("option", name="yes", exact=True).click()
     page.wait_for_url("**fits=yes**", timeout=LONG)
     assert words.inner_text() == before  # what cannot run has no step to be drawn with
-    expect(page.locator("#configurations-refused")).to_have_text(
-        "All of them can run.", timeout=LONG
-    )
+    expect(page.locator("#configurations-refused")).to_have_text("All of them can run.", timeout=LONG)

@@ -30,19 +30,9 @@ def test_every_plain_key_of_the_schema_has_a_field():
     for key, said_of in schema["properties"].items():
         if key in LEFT_OUT or key == "batch":
             continue
-        inside = (
-            schema["$defs"][said_of["$ref"].rpartition("/")[2]]["properties"]
-            if "$ref" in said_of
-            else {}
-        )
+        inside = schema["$defs"][said_of["$ref"].rpartition("/")[2]]["properties"] if "$ref" in said_of else {}
         assert {f"{key}.{name}" for name in inside} <= keys if inside else key in keys
-    assert {
-        "batch.sequences",
-        "batch.micro_sequences",
-        "grid.z",
-        "stragglers.0.slowdown",
-        "library",
-    } <= keys
+    assert {"batch.sequences", "batch.micro_sequences", "grid.z", "stragglers.0.slowdown", "library"} <= keys
     assert len(set(KEYS)) == len(KEYS)
     assert not any("." in key for key in KEYS)  # Dash cannot have them in names of controls
 
@@ -61,13 +51,19 @@ def test_saying_what_the_job_has_changes_nothing(base, field):
     assert again.model_copy(update={"library": base.library}) == base
 
 
-@pytest.mark.parametrize(("key", "text", "path", "value"), [
-    ("recompute", "off", ("recompute",), False), ("overlap-all_reduce", "off", ("overlap", "all_reduce"), False),
-    ("batch-micro_sequences", "4", ("batch", "micro_sequences"), 4), ("library", "pccl", ("library",), "pccl"),
-    ("batch-micro_sequences", "auto", ("batch", "micro_sequences"), "auto"), ("dropout", "0.5", ("dropout",), 0.5),
-    ("data_reduction-mode", "sharded", ("data_reduction", "mode"), "sharded"),
-    ("model", "gpt-160b", ("model", "name"), "gpt-160b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "text", "path", "value"),
+    [
+        ("recompute", "off", ("recompute",), False),
+        ("overlap-all_reduce", "off", ("overlap", "all_reduce"), False),
+        ("batch-micro_sequences", "4", ("batch", "micro_sequences"), 4),
+        ("library", "pccl", ("library",), "pccl"),
+        ("batch-micro_sequences", "auto", ("batch", "micro_sequences"), "auto"),
+        ("dropout", "0.5", ("dropout",), 0.5),
+        ("data_reduction-mode", "sharded", ("data_reduction", "mode"), "sharded"),
+        ("model", "gpt-160b", ("model", "name"), "gpt-160b"),
+    ],
+)
 def test_a_field_changes_its_key_and_no_other(base, key, text, path, value):
     raw, before = changed(base, {key: text}), changed(base, {})
     node = raw
@@ -84,8 +80,13 @@ def test_a_lever_multiplies_its_parameter(base, key, octaves):
 
     def parameter(of: Job) -> float:
         machine = of.machine
-        return float({"scale-nic": machine.nic.bandwidth_bytes_per_second, "scale-latency": machine.nic.latency_seconds,
-                      "scale-peak": machine.device.peak_flops_per_second}[key])  # fmt: skip
+        return float(
+            {
+                "scale-nic": machine.nic.bandwidth_bytes_per_second,
+                "scale-latency": machine.nic.latency_seconds,
+                "scale-peak": machine.device.peak_flops_per_second,
+            }[key]
+        )
 
     assert math.isclose(parameter(job) / parameter(base), 2.0**octaves)
 
@@ -111,21 +112,46 @@ def test_another_machine_has_its_own_library(base):
     assert (job.machine, job.library) == (load_machine("alps"), "nccl")
 
 
-@pytest.mark.parametrize(("key", "text"), [
-    ("machine", "/etc/passwd"), ("machine", "./frontier.yaml"), ("model", EVIL), ("library", "../x"),
-    ("ranks", "1e999"), ("ranks", "nan"), ("ranks", "1.5"), ("grid-z", EVIL), ("scale-nic", "99"), ("scale-nic", "x"),
-    ("recompute", "maybe"),
-    ("batch-micro_sequences", "1.5"), ("batch-sequences", "9" * 50), ("stragglers-0-rank", "1;2"), ("dropout", "²"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("machine", "/etc/passwd"),
+        ("machine", "./frontier.yaml"),
+        ("model", EVIL),
+        ("library", "../x"),
+        ("ranks", "1e999"),
+        ("ranks", "nan"),
+        ("ranks", "1.5"),
+        ("grid-z", EVIL),
+        ("scale-nic", "99"),
+        ("scale-nic", "x"),
+        ("recompute", "maybe"),
+        ("batch-micro_sequences", "1.5"),
+        ("batch-sequences", "9" * 50),
+        ("stragglers-0-rank", "1;2"),
+        ("dropout", "²"),
+    ],
+)
 def test_nonsense_is_refused_by_name(base, key, text):
     with pytest.raises(DescriptionError) as refused:
         changed(base, {key: text})
     assert [p.path for p in refused.value.problems] == [key.replace("-", ".")]
 
 
-@pytest.mark.parametrize(("key", "text"), [("ranks", "-5"), ("grid-z", "0"), ("dropout", "2"), ("batch-sequences", "0"),
-                                           ("stragglers-0-rank", "99999999"), ("overlap-prefetch_depth", "99"),
-                                           ("grid-x", "3"), ("library", "gloo"), ("ranks", "1000000000")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ranks", "-5"),
+        ("grid-z", "0"),
+        ("dropout", "2"),
+        ("batch-sequences", "0"),
+        ("stragglers-0-rank", "99999999"),
+        ("overlap-prefetch_depth", "99"),
+        ("grid-x", "3"),
+        ("library", "gloo"),
+        ("ranks", "1000000000"),
+    ],
+)
 def test_what_the_rules_forbid_is_refused_with_a_remedy(base, key, text):
     with pytest.raises(DescriptionError):
         load_job(changed(base, {key: text}))
@@ -133,11 +159,7 @@ def test_what_the_rules_forbid_is_refused_with_a_remedy(base, key, text):
 
 def test_choices_of_the_grid_divide_what_they_must(base):
     choices = grid_choices(base)
-    for axis, total in (
-        ("x", base.model.hidden),
-        ("y", base.model.heads),
-        ("z", base.batch.sequences),
-    ):
+    for axis, total in (("x", base.model.hidden), ("y", base.model.heads), ("z", base.batch.sequences)):
         assert choices[axis]
         assert all(total % int(size) == 0 and base.ranks % int(size) == 0 for size in choices[axis])
     fewer = select_choices(base, {"scale-ranks": "-6"})
@@ -148,9 +170,7 @@ def test_choices_of_the_grid_divide_what_they_must(base):
 def test_controls_show_what_an_address_says_as_text(base):
     for text in ("", "7", EVIL, "1e999", "on"):
         for field in FIELDS:
-            assert "fourfold" not in text_of(
-                control(field, base, {field.key: text}, select_choices(base, {}))
-            )
+            assert "fourfold" not in text_of(control(field, base, {field.key: text}, select_choices(base, {})))
 
 
 def test_levers_say_what_they_multiply(base):
@@ -178,9 +198,7 @@ def test_without_a_run_there_is_an_example(context, names):
         base_of(context.catalog, names["weak-scaling"])
 
 
-@pytest.mark.parametrize(
-    "machine", ["/etc/passwd", "x.yaml", {"extends": "/etc/passwd"}, 7, None, {"extends": {}}]
-)
+@pytest.mark.parametrize("machine", ["/etc/passwd", "x.yaml", {"extends": "/etc/passwd"}, 7, None, {"extends": {}}])
 def test_a_run_of_a_stranger_opens_no_file(machine):
     with pytest.raises(DescriptionError, match="comes with Fourfold"):
         refuse_paths("run", {"machine": machine})

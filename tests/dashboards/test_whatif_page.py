@@ -59,9 +59,7 @@ def test_the_answer_is_said_in_a_sentence_and_tables(found):
     parts = {row["part"]: row["difference (s)"] for row in part_rows(found)}
     assert sum(v for k, v in parts.items() if k != "step") == pytest.approx(parts["step"])
     step = figure_rows(found)[0]
-    assert step["change (%)"] == pytest.approx(
-        100 * (step["what if"] / step["as it is"] - 1), abs=0.01
-    )
+    assert step["change (%)"] == pytest.approx(100 * (step["what if"] / step["as it is"] - 1), abs=0.01)
 
 
 def test_the_timeline_has_the_ranks_of_both(found):
@@ -79,8 +77,6 @@ def test_a_step_of_too_many_ops_says_what_to_do(found):
 
 def test_a_job_that_does_not_fit_says_so(found):
     memory = {**found.new["memory"], "fits": False, "advice": "use more ranks"}
-    words = text_of(
-        said(Answer(found.old, {**found.new, "memory": memory}, found.ranks, found.tables))
-    )
+    words = text_of(said(Answer(found.old, {**found.new, "memory": memory}, found.ranks, found.tables)))
     assert "cannot run" in words
     assert "use more ranks" in words

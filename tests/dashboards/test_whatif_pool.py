@@ -24,9 +24,13 @@ from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 
 JOB: dict[str, Any] = {
-    "name": "small", "model": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 128},
-    "machine": "laptop", "ranks": 4, "grid": {"z": 2, "x": 2}, "batch": {"sequences": 8, "micro_sequences": 2},
-}  # fmt: skip
+    "name": "small",
+    "model": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 128},
+    "machine": "laptop",
+    "ranks": 4,
+    "grid": {"z": 2, "x": 2},
+    "batch": {"sequences": 8, "micro_sequences": 2},
+}
 SLOWER = {**JOB, "stragglers": [{"rank": 3, "slowdown": 2.0}]}
 NEVER = (sys.executable, "-c", "import time; time.sleep(600)")
 GARBAGE = (sys.executable, "-c", "import sys\nfor line in sys.stdin: print('no json', flush=True)")
@@ -58,12 +62,8 @@ def pool() -> Iterator[Pool]:
 
 def test_an_answer_has_what_the_twin_simulates(pool):
     found = waited(pool, pool.ask("a", JOB, SLOWER))
-    assert found.old["step_seconds"] == pytest.approx(
-        simulate(load_job(JOB)).step_seconds, rel=1e-12
-    )
-    assert found.new["step_seconds"] == pytest.approx(
-        simulate(load_job(SLOWER)).step_seconds, rel=1e-12
-    )
+    assert found.old["step_seconds"] == pytest.approx(simulate(load_job(JOB)).step_seconds, rel=1e-12)
+    assert found.new["step_seconds"] == pytest.approx(simulate(load_job(SLOWER)).step_seconds, rel=1e-12)
     assert found.new["step_seconds"] > found.old["step_seconds"]
     assert 3 in found.ranks
     for table, figures in zip(found.tables, (found.old, found.new), strict=True):
@@ -82,11 +82,18 @@ def test_the_parts_add_up_to_the_difference(pool):
     assert ends[-2] == pytest.approx(ends[-1])
 
 
-@pytest.mark.parametrize(("job", "word"), [
-    ({**JOB, "ranks": 3}, "ranks"), ({**JOB, "grid": "nonsense"}, "grid"), ({}, "missing"),
-    ([], ""), (None, ""), (EVIL, ""),
-    ({**JOB, "batch": {"sequences": 10**6, "micro_sequences": 1}}, "micro-steps"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "word"),
+    [
+        ({**JOB, "ranks": 3}, "ranks"),
+        ({**JOB, "grid": "nonsense"}, "grid"),
+        ({}, "missing"),
+        ([], ""),
+        (None, ""),
+        (EVIL, ""),
+        ({**JOB, "batch": {"sequences": 10**6, "micro_sequences": 1}}, "micro-steps"),
+    ],
+)
 def test_what_cannot_run_says_why_and_the_next_one_runs(pool, job, word):
     with pytest.raises(DescriptionError) as refused:
         waited(pool, pool.ask("a", JOB, job))
@@ -96,9 +103,7 @@ def test_what_cannot_run_says_why_and_the_next_one_runs(pool, job, word):
 
 
 def test_a_micro_batch_may_be_left_to_memory(pool):
-    found = waited(
-        pool, pool.ask("a", JOB, {**JOB, "batch": {"sequences": 8, "micro_sequences": "auto"}})
-    )
+    found = waited(pool, pool.ask("a", JOB, {**JOB, "batch": {"sequences": 8, "micro_sequences": "auto"}}))
     assert found.new["micro_sequences"] == 4
 
 
@@ -167,9 +172,7 @@ def test_visitors_that_wait_are_bounded():
     pool.ask("v0", JOB, SLOWER)  # in place of the one that waits
     with pytest.raises(DescriptionError, match="too many"):
         pool.ask("one more", JOB, JOB)
-    assert (
-        len([t for t in threading.enumerate() if t.name == "what-if" and t in pool._threads]) == 1
-    )
+    assert len([t for t in threading.enumerate() if t.name == "what-if" and t in pool._threads]) == 1
     pool.close()
 
 
@@ -184,12 +187,7 @@ def test_a_worker_remembers_what_is_compared_with():
 
 
 def test_a_worker_answers_line_by_line_until_its_input_ends():
-    lines = [
-        json.dumps({"old": JOB, "new": JOB}),
-        "no json",
-        json.dumps([]),
-        json.dumps({"old": JOB, "new": {}}),
-    ]
+    lines = [json.dumps({"old": JOB, "new": JOB}), "no json", json.dumps([]), json.dumps({"old": JOB, "new": {}})]
     out = io.BytesIO()
     serve(io.BytesIO("\n".join(lines).encode()), out)
     out.seek(0)

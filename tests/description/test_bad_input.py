@@ -12,9 +12,12 @@ import pytest
 from twin.cli import main
 
 GOOD = {
-    "model": "gpt2", "machine": "perlmutter", "ranks": "8",
-    "grid": "{data: 2, z: 2, y: 1, x: 2}", "batch": "{sequences: 16, micro_sequences: 2}",
-}  # fmt: skip
+    "model": "gpt2",
+    "machine": "perlmutter",
+    "ranks": "8",
+    "grid": "{data: 2, z: 2, y: 1, x: 2}",
+    "batch": "{sequences: 16, micro_sequences: 2}",
+}
 HUGE = 10**30
 
 
@@ -77,11 +80,9 @@ WRONG_VALUES: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "list for a count": ({"ranks": "[8]"}, ["ranks = [8]", "integer"]),
     "no value": ({"ranks": ""}, ["ranks", "integer"]),
     "key left out": ({"ranks": None}, ["ranks", "missing"]),
-    "more ranks than the machine": ({"ranks": "12288", "grid": grid(x=4, data=1536)},
-                                    ["ranks = 12288", "6,144"]),
+    "more ranks than the machine": ({"ranks": "12288", "grid": grid(x=4, data=1536)}, ["ranks = 12288", "6,144"]),
     "misspelt key": ({"rank": "8"}, ["rank = 8", "unknown", "'ranks'"]),
-    "misspelt key below": ({"overlap": "{all_reduced: true}"},
-                           ["overlap.all_reduced", "unknown", "'all_reduce'"]),
+    "misspelt key below": ({"overlap": "{all_reduced: true}"}, ["overlap.all_reduced", "unknown", "'all_reduce'"]),
     "misspelt batch key": ({"batch": "{sequence: 16}"}, ["batch.sequence = 16", "'sequences'"]),
     "misspelt axis": ({"grid": "{date: 2, z: 2, x: 2}"}, ["grid.date = 2", "'data'"]),
     "unknown machine": ({"machine": "frontiere"}, ["machine = 'frontiere'", "'frontier'"]),
@@ -89,71 +90,55 @@ WRONG_VALUES: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "unknown preset": ({"model": "{preset: gpt2-medum}"}, ["model.preset", "'gpt2-medium'"]),
     "machine is a number": ({"machine": "5"}, ["machine = 5"]),
     "machine file missing": ({"machine": "./none.yaml"}, ["none.yaml", "no such file"]),
-    "model incomplete": ({"model": "{layers: 2, hidden: 64}"},
-                         ["model.heads", "model.sequence", "model.vocabulary", "missing"]),
+    "model incomplete": (
+        {"model": "{layers: 2, hidden: 64}"},
+        ["model.heads", "model.sequence", "model.vocabulary", "missing"],
+    ),
     "zero layers": ({"model": "{preset: gpt2, layers: 0}"}, ["model.layers = 0", "greater than 0"]),
     "negative hidden": ({"model": "{preset: gpt2, hidden: -768}"}, ["model.hidden = -768"]),
     "huge vocabulary": ({"model": f"{{preset: gpt2, vocabulary: {HUGE}}}"}, ["model.vocabulary"]),
-    "heads do not divide hidden": ({"model": "{preset: gpt2, heads: 7}"},
-                                   ["model.heads = 7", "768", "nearest", "8"]),
-    "grid too large": ({"grid": grid(data=3), "batch": batch(18, 1)},
-                       ["grid", "12 ranks", "8", "set data to 2"]),
-    "grid cannot fit": ({"grid": grid(1, 3, 1, 1), "batch": batch(18, 1)},
-                    ["grid", "3", "1, 2, 4, 8"]),
-    "x does not divide hidden": ({"ranks": "20", "grid": grid(x=5)},
-                    ["grid.x = 5", "768", "nearest is 6"]),
-    "y does not divide heads": ({"grid": grid(1, 1, 8, 1)},
-                    ["grid.y = 8", "heads 12", "nearest is 6"]),
+    "heads do not divide hidden": ({"model": "{preset: gpt2, heads: 7}"}, ["model.heads = 7", "768", "nearest", "8"]),
+    "grid too large": ({"grid": grid(data=3), "batch": batch(18, 1)}, ["grid", "12 ranks", "8", "set data to 2"]),
+    "grid cannot fit": ({"grid": grid(1, 3, 1, 1), "batch": batch(18, 1)}, ["grid", "3", "1, 2, 4, 8"]),
+    "x does not divide hidden": ({"ranks": "20", "grid": grid(x=5)}, ["grid.x = 5", "768", "nearest is 6"]),
+    "y does not divide heads": ({"grid": grid(1, 1, 8, 1)}, ["grid.y = 8", "heads 12", "nearest is 6"]),
     "negative axis": ({"grid": grid(data=-2)}, ["grid.data = -2", "greater than 0"]),
     "zero axis": ({"grid": grid(z=0)}, ["grid.z = 0", "greater than 0"]),
     "boolean axis": ({"grid": grid(z="true")}, ["grid.z = True", "integer"]),
     "grid is a list": ({"grid": "[2, 2, 1, 2]"}, ["grid = [2, 2, 1, 2]", "auto"]),
     "grid is a word": ({"grid": "automatic"}, ["grid = 'automatic'", "auto"]),
-    "sequences indivisible": ({"batch": batch(17, 1)},
-                    ["batch.sequences = 17", "4", "nearest is 16"]),
-    "micro indivisible": ({"batch": batch(16, 3)},
-                    ["batch.micro_sequences = 3", "4", "nearest is 4"]),
+    "sequences indivisible": ({"batch": batch(17, 1)}, ["batch.sequences = 17", "4", "nearest is 16"]),
+    "micro indivisible": ({"batch": batch(16, 3)}, ["batch.micro_sequences = 3", "4", "nearest is 4"]),
     "micro is a word": ({"batch": batch(16, "most")}, ["batch.micro_sequences = 'most'", "auto"]),
     "zero sequences": ({"batch": batch(0)}, ["batch.sequences = 0", "greater than 0"]),
     "batch is a number": ({"batch": "16"}, ["batch = 16"]),
     "unknown precision": ({"precision": "fp8"}, ["precision = 'fp8'", "bf16", "fp16", "fp32"]),
     "not a truth value": ({"recompute": "maybe"}, ["recompute = 'maybe'", "boolean"]),
     "unknown attention": ({"attention": "flsh"}, ["attention = 'flsh'", "flash", "plain"]),
-    "prefetch too deep": ({"overlap": "{prefetch_depth: 17}"},
-                    ["overlap.prefetch_depth = 17", "16"]),
+    "prefetch too deep": ({"overlap": "{prefetch_depth: 17}"}, ["overlap.prefetch_depth = 17", "16"]),
     "overlap is a truth value": ({"overlap": "false"}, ["overlap = False"]),
     "no such library here": ({"library": "rccl"}, ["library = 'rccl'", "nccl, pccl"]),
-    "too many cached layers": ({"cache_gathered_layers": "13"},
-                    ["cache_gathered_layers = 13", "12"]),
-    "negative cached layers": ({"cache_gathered_layers": "-1"},
-                    ["cache_gathered_layers = -1", "0"]),
-    "straggler off the machine": ({"stragglers": "[{rank: 8, slowdown: 2}]"},
-                                  ["stragglers.0.rank = 8", "0 to 7"]),
-    "straggler faster": ({"stragglers": "[{rank: 0, slowdown: 0.5}]"},
-                    ["stragglers.0.slowdown = 0.5", "1"]),
-    "straggler nan": ({"stragglers": "[{rank: 0, slowdown: .nan}]"},
-                    ["stragglers.0.slowdown", "finite"]),
-    "straggler boolean": ({"stragglers": "[{rank: 0, slowdown: true}]"},
-                          ["stragglers.0.slowdown", "True", "number"]),
+    "too many cached layers": ({"cache_gathered_layers": "13"}, ["cache_gathered_layers = 13", "12"]),
+    "negative cached layers": ({"cache_gathered_layers": "-1"}, ["cache_gathered_layers = -1", "0"]),
+    "straggler off the machine": ({"stragglers": "[{rank: 8, slowdown: 2}]"}, ["stragglers.0.rank = 8", "0 to 7"]),
+    "straggler faster": ({"stragglers": "[{rank: 0, slowdown: 0.5}]"}, ["stragglers.0.slowdown = 0.5", "1"]),
+    "straggler nan": ({"stragglers": "[{rank: 0, slowdown: .nan}]"}, ["stragglers.0.slowdown", "finite"]),
+    "straggler boolean": ({"stragglers": "[{rank: 0, slowdown: true}]"}, ["stragglers.0.slowdown", "True", "number"]),
     "stragglers not a list": ({"stragglers": "{rank: 0}"}, ["stragglers"]),
-    "size in an unlisted unit": ({"data_reduction": "{bucket: 25 gigabytes}"},
-                                 ["data_reduction.bucket", "gigabytes", "'64 MiB'"]),
-    "size in a lone b": ({"data_reduction": "{bucket: 8 b}"},
-                    ["data_reduction.bucket", "8 b", "MiB"]),
-    "size as a rate": ({"data_reduction": "{bucket: 1 GB/s}"},
-                    ["data_reduction.bucket", "GB/s", "MiB"]),
-    "size of zero": ({"data_reduction": "{bucket: 0}"},
-                    ["data_reduction.bucket", "greater than 0"]),
-    "size negative": ({"data_reduction": "{bucket: -1 MB}"},
-                    ["data_reduction.bucket", "greater than 0"]),
-    "size overflows": ({"data_reduction": "{bucket: 1e400 MB}"},
-                    ["data_reduction.bucket", "finite"]),
-    "whole number overflows": ({"data_reduction": f"{{bucket: {10**400}}}"},
-                    ["data_reduction.bucket"]),
+    "size in an unlisted unit": (
+        {"data_reduction": "{bucket: 25 gigabytes}"},
+        ["data_reduction.bucket", "gigabytes", "'64 MiB'"],
+    ),
+    "size in a lone b": ({"data_reduction": "{bucket: 8 b}"}, ["data_reduction.bucket", "8 b", "MiB"]),
+    "size as a rate": ({"data_reduction": "{bucket: 1 GB/s}"}, ["data_reduction.bucket", "GB/s", "MiB"]),
+    "size of zero": ({"data_reduction": "{bucket: 0}"}, ["data_reduction.bucket", "greater than 0"]),
+    "size negative": ({"data_reduction": "{bucket: -1 MB}"}, ["data_reduction.bucket", "greater than 0"]),
+    "size overflows": ({"data_reduction": "{bucket: 1e400 MB}"}, ["data_reduction.bucket", "finite"]),
+    "whole number overflows": ({"data_reduction": f"{{bucket: {10**400}}}"}, ["data_reduction.bucket"]),
     "negative seed": ({"seed": "-1"}, ["seed = -1", "0"]),
     "train is a word": ({"train": "fast"}, ["train = 'fast'"]),
     "path too long": ({"machine": "'" + "a" * 5000 + "/x.yaml'"}, ["aaaa"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG_VALUES)
@@ -165,9 +150,14 @@ def test_wrong_value_is_refused_with_key_value_and_remedy(capsys, tmp_path, name
         assert needle in message
 
 
-@pytest.mark.parametrize("name", [n for n in WRONG_VALUES if n in {
-    "negative axis", "grid is a word", "micro is a word", "misspelt axis",
-         "zero axis"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in WRONG_VALUES
+        if n in {"negative axis", "grid is a word", "micro is a word", "misspelt axis", "zero axis"}
+    ],
+)
 def test_one_wrong_value_is_one_problem(capsys, tmp_path, name):
     """A wrong value where `auto` is also allowed is not told a second time."""
     message = refused(capsys, "simulate", write(tmp_path, job_text(**WRONG_VALUES[name][0])))
@@ -185,9 +175,10 @@ WRONG_TEXTS: dict[str, tuple[str | bytes, list[str]]] = {
     "key twice below": (job_text(grid="{x: 2, x: 2, z: 4}"), ["line 4", "'x'", "twice"]),
     "alias": ("a: &n 1\nb: *n\n", ["line 2", "aliases", "write the value out"]),
     "merge key": ("a: &n {x: 1}\ngrid:\n  <<: *n\n", ["line 3", "aliases"]),
-    "billion laughs": ("a: &a [lol]\n" + "".join(
-        f"{chr(b)}: &{chr(b)} [" + f"*{chr(b - 1)}," * 9 + "]\n" for b in range(98, 110)),
-             ["aliases"]),
+    "billion laughs": (
+        "a: &a [lol]\n" + "".join(f"{chr(b)}: &{chr(b)} [" + f"*{chr(b - 1)}," * 9 + "]\n" for b in range(98, 110)),
+        ["aliases"],
+    ),
     "deep list": ("a: " + "[" * 5000 + "]" * 5000, ["deep"]),
     "deep mapping": ("a: " + "{a: " * 90 + "1" + "}" * 90, ["deep"]),
     "bytes": (bytes(range(256)), ["UTF-8"]),
@@ -199,7 +190,7 @@ WRONG_TEXTS: dict[str, tuple[str | bytes, list[str]]] = {
     "list as key": (job_text() + "? [1, 2]\n: 3\n", ["line 6", "key"]),
     "mapping as key": (job_text() + "? {a: 1}\n: 3\n", ["line 6", "key"]),
     "too large": ("a: " + "x" * (1 << 20), ["1 MiB"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG_TEXTS)
@@ -237,13 +228,7 @@ def test_all_problems_of_a_file_are_told_at_once(capsys, tmp_path):
     """Six wrong keys, in one go, whether found by type or because a name is unknown."""
     wrong = {"ranks": "0", "precision": "fp8", "colour": "red", "batch": batch(0, -2)}
     message = refused(capsys, "simulate", write(tmp_path, job_text(**wrong)))
-    keys = [
-        "ranks = 0",
-        "precision = 'fp8'",
-        "colour",
-        "batch.sequences = 0",
-        "batch.micro_sequences = -2",
-    ]
+    keys = ["ranks = 0", "precision = 'fp8'", "colour", "batch.sequences = 0", "batch.micro_sequences = -2"]
     assert all(key in message for key in keys)
     named = {"machine": "frontiere", "model": "gpt-50b"}
     message = refused(capsys, "simulate", write(tmp_path, job_text(**wrong, **named)))
@@ -254,18 +239,16 @@ def test_all_problems_of_a_file_are_told_at_once(capsys, tmp_path):
 def test_all_broken_rules_are_told_at_once(capsys, tmp_path):
     """Rules that need the whole job are all checked too."""
     wrong = {
-        "library": "rccl", "cache_gathered_layers": "99", "batch": batch(17, 1), "ranks": "20",
-        "grid": grid(x=5), "stragglers": "[{rank: 20, slowdown: 2}]",
-    }  # fmt: skip
+        "library": "rccl",
+        "cache_gathered_layers": "99",
+        "batch": batch(17, 1),
+        "ranks": "20",
+        "grid": grid(x=5),
+        "stragglers": "[{rank: 20, slowdown: 2}]",
+    }
     message = refused(capsys, "simulate", write(tmp_path, job_text(**wrong)))
     assert "5 problems" in message
-    for key in (
-        "library",
-        "cache_gathered_layers",
-        "batch.sequences",
-        "grid.x",
-        "stragglers.0.rank",
-    ):
+    for key in ("library", "cache_gathered_layers", "batch.sequences", "grid.x", "stragglers.0.rank"):
         assert re.search(rf"^  {re.escape(key)} = ", message, re.M), message
 
 

@@ -19,12 +19,15 @@ moderate = settings(max_examples=120, deadline=None, derandomize=True)
 MACHINE = load_machine("frontier")
 
 
-def job_of(
-    grid: Grid, *, hidden: int = 64, heads: int = 8, sequences: int = 64, micro: int = 1
-) -> Job:
+def job_of(grid: Grid, *, hidden: int = 64, heads: int = 8, sequences: int = 64, micro: int = 1) -> Job:
     model = Model(layers=2, hidden=hidden, heads=heads, sequence=16, vocabulary=64)
-    return Job(model=model, machine=MACHINE, ranks=grid.ranks, grid=grid,
-               batch=Batch(sequences=sequences, micro_sequences=micro))  # fmt: skip
+    return Job(
+        model=model,
+        machine=MACHINE,
+        ranks=grid.ranks,
+        grid=grid,
+        batch=Batch(sequences=sequences, micro_sequences=micro),
+    )
 
 
 def suggestion(problems: list[Problem], path: str) -> int | None:
@@ -102,9 +105,7 @@ def test_nearest_micro_batch(micro, local, data, z):
 
 
 @moderate
-@given(
-    st.integers(1, 64), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)
-)
+@given(st.integers(1, 64), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
 def test_remedy_for_a_grid_of_another_size(ranks, data, z, y, x):
     """If only data has to change, the message says to what; following it ends the problem."""
     grid = Grid(data=data, z=z, y=y, x=x)
@@ -165,13 +166,16 @@ def test_y_divides_the_width_of_the_mlp_too(y, width):
         assert f"MLP width {width}" in problems[0].message
 
 
-@pytest.mark.parametrize(("key", "value", "needles"), [
-    ("model.activation", "swish", ["'gelu'", "'swiglu'"]),
-    ("model.positions", "sine", ["'learned'", "'rotary'"]),
-    ("model.mlp_width", 0, ["greater than 0"]),
-    ("model.mlp_width", 2.5, ["2.5"]),
-    ("gather_unit", "layer", ["'linear'", "'block'"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "needles"),
+    [
+        ("model.activation", "swish", ["'gelu'", "'swiglu'"]),
+        ("model.positions", "sine", ["'learned'", "'rotary'"]),
+        ("model.mlp_width", 0, ["greater than 0"]),
+        ("model.mlp_width", 2.5, ["2.5"]),
+        ("gather_unit", "layer", ["'linear'", "'block'"]),
+    ],
+)
 def test_unknown_variants_are_refused_by_name(key, value, needles):
     raw = {"model": "gpt2", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}}
     with pytest.raises(DescriptionError) as caught:
@@ -183,8 +187,9 @@ def test_unknown_variants_are_refused_by_name(key, value, needles):
 
 def test_variants_reach_the_model_through_overrides():
     raw = {"model": "gpt2", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}}
-    job = load_job(raw, ["model.activation=swiglu", "model.positions=rotary", "model.mlp_width=2048",
-                         "gather_unit=block"])  # fmt: skip
+    job = load_job(
+        raw, ["model.activation=swiglu", "model.positions=rotary", "model.mlp_width=2048", "gather_unit=block"]
+    )
     assert (job.model.activation, job.model.positions) == ("swiglu", "rotary")
     assert (job.model.mlp_hidden, job.gather_unit, job.model.layers) == (2048, "block", 12)
     assert load_job(job.model_dump(mode="json", by_alias=True)) == job
@@ -202,10 +207,17 @@ def test_ranks_up_to_the_whole_machine(ranks):
 
 def test_limits_that_are_still_allowed():
     """The last straggler, all layers cached: one more is refused in the table of bad input."""
-    job = load_job({
-        "model": {"preset": "gpt2"}, "machine": "perlmutter", "ranks": 8, "batch": {"sequences": 8},
-        "cache_gathered_layers": 12, "stragglers": [{"rank": 7, "slowdown": 1}], "library": "pccl",
-    })  # fmt: skip
+    job = load_job(
+        {
+            "model": {"preset": "gpt2"},
+            "machine": "perlmutter",
+            "ranks": 8,
+            "batch": {"sequences": 8},
+            "cache_gathered_layers": 12,
+            "stragglers": [{"rank": 7, "slowdown": 1}],
+            "library": "pccl",
+        }
+    )
     assert (job.grid, job.batch.micro_sequences) == ("auto", "auto")
     for attribute in ("concrete_grid", "concrete_micro_sequences", "micro_steps"):
         with pytest.raises(ValueError, match="resolve the job first"):
@@ -213,9 +225,7 @@ def test_limits_that_are_still_allowed():
 
 
 def test_tokens_and_bytes():
-    job = load_job(
-        {"model": "gpt-5b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8192}}
-    )
+    job = load_job({"model": "gpt-5b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8192}})
     assert job.tokens_per_step == 8192 * 2048 == 16_777_216
     assert job.element_bytes == 2
     assert job.model_copy(update={"precision": "fp16"}).element_bytes == 2
@@ -224,9 +234,12 @@ def test_tokens_and_bytes():
 
 def test_suggested_values_lead_to_a_job_that_loads():
     raw = {
-        "model": "gpt2", "machine": "perlmutter", "ranks": 20, "grid": {"data": 2, "z": 2, "x": 5},
+        "model": "gpt2",
+        "machine": "perlmutter",
+        "ranks": 20,
+        "grid": {"data": 2, "z": 2, "x": 5},
         "batch": {"sequences": 17, "micro_sequences": 1},
-    }  # fmt: skip
+    }
     with pytest.raises(DescriptionError) as caught:
         load_job(raw)
     x = suggestion(list(caught.value.problems), "grid.x")
@@ -235,10 +248,16 @@ def test_suggested_values_lead_to_a_job_that_loads():
 
 
 def test_a_job_written_out_reads_back_equal():
-    job = load_job({
-        "model": "gpt-5b", "machine": "frontier", "ranks": 16, "grid": {"z": 16},
-        "batch": {"sequences": 32, "micro_sequences": 1}, "data_reduction": {"bucket": "64 MiB"},
-    })  # fmt: skip
+    job = load_job(
+        {
+            "model": "gpt-5b",
+            "machine": "frontier",
+            "ranks": 16,
+            "grid": {"z": 16},
+            "batch": {"sequences": 32, "micro_sequences": 1},
+            "data_reduction": {"bucket": "64 MiB"},
+        }
+    )
     assert load_job(job.model_dump(mode="json", by_alias=True)) == job
     assert job.data_reduction.bucket_bytes == 64 * 2**20
 
@@ -252,13 +271,22 @@ def test_a_mapping_given_to_the_loader_is_left_alone():
 def test_errors_are_values():
     """A program can read the problems without parsing the message."""
     with pytest.raises(DescriptionError) as caught:
-        load_job({"model": "gpt2", "machine": "laptop", "ranks": 8, "grid": {"x": 8},
-                  "batch": {"sequences": 8, "micro_sequences": 3}, "library": "nccl"})  # fmt: skip
+        load_job(
+            {
+                "model": "gpt2",
+                "machine": "laptop",
+                "ranks": 8,
+                "grid": {"x": 8},
+                "batch": {"sequences": 8, "micro_sequences": 3},
+                "library": "nccl",
+            }
+        )
     assert [p.path for p in caught.value.problems] == ["library", "batch.micro_sequences"]
     assert all(str(p) in str(caught.value) for p in caught.value.problems)
 
 
-@pytest.mark.parametrize(("word", "answer"), [("frontiere", "did you mean 'frontier'?"),
-                                              ("zzz", "choose from alps, frontier")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "answer"), [("frontiere", "did you mean 'frontier'?"), ("zzz", "choose from alps, frontier")]
+)
 def test_suggestions(word, answer):
     assert did_you_mean(word, ["frontier", "alps"]) == answer

@@ -16,8 +16,12 @@ from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml
 
 BASE = yaml.safe_load((Path(topologies.__file__).parent / "perlmutter.yaml").read_text())
-JOB = {"model": "gpt2", "ranks": 8, "grid": {"data": 2, "z": 2, "x": 2},
-       "batch": {"sequences": 16, "micro_sequences": 2}}  # fmt: skip
+JOB = {
+    "model": "gpt2",
+    "ranks": 8,
+    "grid": {"data": 2, "z": 2, "x": 2},
+    "batch": {"sequences": 16, "micro_sequences": 2},
+}
 GONE = object()
 
 
@@ -78,8 +82,7 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "lone b": (nic(quantity("8 b/s")), ["nic.bandwidth", "8 b/s", "Gbit/s"]),
     "size for a rate": (nic(quantity("25 GB")), ["nic.bandwidth", "GB", "GB/s"]),
     "rate for a time": ([("nic.latency", quantity("2 GB/s"))], ["nic.latency", "3.7 us"]),
-    "unit on a plain number": ([("nic.efficiency", quantity("90 %"))],
-                    ["nic.efficiency", "90 %", "plain"]),
+    "unit on a plain number": ([("nic.efficiency", quantity("90 %"))], ["nic.efficiency", "90 %", "plain"]),
     "zero bandwidth": (nic(quantity(0)), ["nic.bandwidth", "0"]),
     "negative bandwidth": (nic(quantity("-25 GB/s")), ["nic.bandwidth", "-25"]),
     "nan": (nic(quantity(float("nan"))), ["nic.bandwidth", "nan", "finite"]),
@@ -91,8 +94,7 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "no source": (nic({"value": 1, "kind": "measured"}), ["nic.bandwidth", "source is missing"]),
     "blank source": (nic(quantity(1) | {"source": " "}), ["nic.bandwidth", "source is missing"]),
     "no kind": (nic({"value": 1, "source": "x"}), ["nic.bandwidth", "kind", "datasheet"]),
-    "unknown kind": (nic(quantity(1) | {"kind": "guessed"}),
-                    ["nic.bandwidth", "guessed", "measured"]),
+    "unknown kind": (nic(quantity(1) | {"kind": "guessed"}), ["nic.bandwidth", "guessed", "measured"]),
     "no value": (nic({"kind": "measured", "source": "x"}), ["nic.bandwidth", "value is missing"]),
     "unknown part": (nic(quantity(1) | {"note": "x"}), ["nic.bandwidth", "note", "source"]),
     "negative latency": ([("nic.latency", quantity("-1 us"))], ["nic.latency", "-1"]),
@@ -101,37 +103,34 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "zero link": ([("fabric.links.0.bandwidth", quantity(0))], ["fabric.links", "bandwidth"]),
     "link to itself": ([("fabric.links", links((0, 0)))], ["fabric.links", "[0, 0]", "itself"]),
     "link to nothing": ([("fabric.links", links((0, 9)))], ["fabric.links", "9", "0 to 3"]),
-    "link of three": ([("fabric.links", links((0, 1, 2)))],
-                    ["fabric.links.0.devices", "[0, 1, 2]"]),
+    "link of three": ([("fabric.links", links((0, 1, 2)))], ["fabric.links.0.devices", "[0, 1, 2]"]),
     "fabric in two parts": ([("fabric.links", links((0, 1), (2, 3)))], ["fabric.links", "connect"]),
-    "links and a port": ([("fabric.port_bandwidth", quantity("1 GB/s"))],
-                    ["fabric", "port_bandwidth"]),
+    "links and a port": ([("fabric.port_bandwidth", quantity("1 GB/s"))], ["fabric", "port_bandwidth"]),
     "neither links nor port": ([("fabric.links", [])], ["fabric", "links", "port_bandwidth"]),
     "device without NIC": ([("nic.devices", [[0], [1], [2]])], ["nic.devices", "[0, 1, 2]", "4"]),
-    "device with two NICs": ([("nic.devices", [[0], [1], [2], [3, 0]])],
-                    ["nic.devices", "exactly one"]),
+    "device with two NICs": ([("nic.devices", [[0], [1], [2], [3, 0]])], ["nic.devices", "exactly one"]),
     "NIC serving no device": ([("nic.devices", [[0], [1], [2], [3], []])], ["nic.devices"]),
-    "ring too short": ([("fabric.rings", [[0, 1, 2]])],
-                    ["fabric.rings", "[0, 1, 2]", "every device"]),
+    "ring too short": ([("fabric.rings", [[0, 1, 2]])], ["fabric.rings", "[0, 1, 2]", "every device"]),
     "ring twice through": ([("fabric.rings", [[0, 1, 2, 2]])], ["fabric.rings", "[0, 1, 2, 2]"]),
     "default library not there": ([("library", "rccl")], ["library", "'rccl'", "nccl, pccl"]),
     "unknown library": ([("libraries.nccl", "ncll")], ["libraries.nccl", "'ncll'", "'nccl'"]),
     "no protocols": (library(network_protocols=[]), ["libraries.nccl", "network_protocols"]),
-    "protocol without numbers": (library(extends="gloo", network_protocols=["LL"]),
-                                 ["libraries.nccl", "network_protocols", "LL"]),
-    "unknown protocol": (library(network_protocols=["Fast"]),
-                    ["network_protocols", "'Fast'", "'LL128'"]),
-    "ring of no efficiency": (library(ring={"local_efficiency": {"all_gather": 0}}),
-                              ["libraries.nccl.ring.local_efficiency.all_gather"]),
-    "unknown device": ([("device", "a100-sxm4-40g")],
-                    ["device", "'a100-sxm4-40g'", "'a100-sxm4-40gb'"]),
+    "protocol without numbers": (
+        library(extends="gloo", network_protocols=["LL"]),
+        ["libraries.nccl", "network_protocols", "LL"],
+    ),
+    "unknown protocol": (library(network_protocols=["Fast"]), ["network_protocols", "'Fast'", "'LL128'"]),
+    "ring of no efficiency": (
+        library(ring={"local_efficiency": {"all_gather": 0}}),
+        ["libraries.nccl.ring.local_efficiency.all_gather"],
+    ),
+    "unknown device": ([("device", "a100-sxm4-40g")], ["device", "'a100-sxm4-40g'", "'a100-sxm4-40gb'"]),
     "no device": ([("device", GONE)], ["device", "missing"]),
     "device of no speed": (device(peak=0), ["device.peak", "0"]),
     "device of negative speed": (device(peak=-5), ["device.peak", "-5"]),
     "device without units": (device(gemm={"units": 0}), ["device.gemm.units", "0"]),
     "device without tiles": (device(gemm={"tiles": []}), ["device.gemm.tiles", "[]"]),
-    "device too efficient": (device(memory_efficiency=3),
-                    ["memory_efficiency", "3", "1"]),
+    "device too efficient": (device(memory_efficiency=3), ["memory_efficiency", "3", "1"]),
     "device all reserved": (device(reserved_memory="1 TB"), ["reserved_memory"]),
     "version from the future": ([("schema", 2)], ["schema = 2", "1"]),
     "no version": ([("schema", GONE)], ["schema", "missing"]),
@@ -141,14 +140,11 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "misspelt key": ([("nodez", 3)], ["nodez = 3", "'nodes'"]),
     "misspelt key below": ([("nic.bandwith", quantity(1))], ["nic.bandwith", "'bandwidth'"]),
     "sources as a list": ([("sources", ["NERSC"])], ["sources", "['NERSC']"]),
-    "spread beyond one": ([("variation.device_speed_spread", quantity(2))],
-                    ["device_speed_spread", "2"]),
-    "negative spread": ([("variation.device_speed_spread", quantity(-1))],
-                    ["device_speed_spread", "-1"]),
-    "noise as a word": ([("variation.network_noise", quantity("high"))],
-                    ["network_noise", "'high'"]),
+    "spread beyond one": ([("variation.device_speed_spread", quantity(2))], ["device_speed_spread", "2"]),
+    "negative spread": ([("variation.device_speed_spread", quantity(-1))], ["device_speed_spread", "-1"]),
+    "noise as a word": ([("variation.network_noise", quantity("high"))], ["network_noise", "'high'"]),
     "no nodes in a group": ([("network.group_nodes", 0)], ["network.group_nodes = 0"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -164,9 +160,7 @@ def test_the_unchanged_machine_is_accepted(tmp_path):
     assert machine == load_machine("perlmutter")
 
 
-@pytest.mark.parametrize(
-    ("text", "needle"), [("", "empty"), ("- 1\n", "mapping"), ("a: [", "YAML")]
-)
+@pytest.mark.parametrize(("text", "needle"), [("", "empty"), ("- 1\n", "mapping"), ("a: [", "YAML")])
 def test_what_is_not_a_machine_file_is_refused_and_the_file_named(capsys, tmp_path, text, needle):
     """Also when it was reached through a job, whose own file is fine."""
     path = write_machine(tmp_path, text)
@@ -190,9 +184,7 @@ def test_two_machines_that_extend_each_other_are_refused(capsys, tmp_path):
 
 
 def test_several_wrong_keys_of_a_machine_are_told_at_once(capsys, tmp_path):
-    path = write_machine(
-        tmp_path, changed(("nodes", 0), ("nodez", 1), ("nic.bandwidth", quantity("9 q")))
-    )
+    path = write_machine(tmp_path, changed(("nodes", 0), ("nodez", 1), ("nic.bandwidth", quantity("9 q"))))
     message = refused(capsys, "machines", str(path))
     assert "3 problems" in message
     assert all(key in message for key in ("nodes = 0", "nodez = 1", "nic.bandwidth"))
@@ -229,8 +221,10 @@ def test_bits_are_an_eighth_of_bytes(tmp_path):
 
 
 def test_override_reaches_job_model_and_machine():
-    job = load_job(JOB | {"machine": "frontier"}, ["ranks=16", "grid.z=4", "model.layers=3",
-                   "machine.nic.bandwidth=50 GB/s", "machine.device.peak=1 PFLOP/s"])  # fmt: skip
+    job = load_job(
+        JOB | {"machine": "frontier"},
+        ["ranks=16", "grid.z=4", "model.layers=3", "machine.nic.bandwidth=50 GB/s", "machine.device.peak=1 PFLOP/s"],
+    )
     assert (job.ranks, job.grid.z, job.model.layers, job.model.hidden) == (16, 4, 3, 768)
     assert job.machine.nic.bandwidth_bytes_per_second == 50e9
     assert job.machine.device.peak_flops_per_second == 1e15
@@ -266,7 +260,7 @@ BAD_OVERRIDES = {
     "device": ("machine.device=a100", "'a100"),
     "huge": (f"machine.nic.bandwidth={10**400}", "nic.bandwidth"),
     "deep": (".".join("a" * 3000) + "=1", "a"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_OVERRIDES)

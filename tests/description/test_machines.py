@@ -18,24 +18,13 @@ from twin.description.parameter import Kind, Parameter
 from twin.description.spec import Spec
 
 ROOT = Path(topologies.__file__).parent
-MACHINES = [
-    "alps",
-    "dgx-a100",
-    "dgx-h100",
-    "frontier",
-    "hgx-h200",
-    "laptop",
-    "perlmutter",
-    "perlmutter-80gb",
-]
+MACHINES = ["alps", "dgx-a100", "dgx-h100", "frontier", "hgx-h200", "laptop", "perlmutter", "perlmutter-80gb"]
 
 
 Known = tuple[str, ...]
 
 
-def parameters(
-    value: Any, path: str = "", sources: Known = ()
-) -> Iterator[tuple[str, Parameter, Known]]:
+def parameters(value: Any, path: str = "", sources: Known = ()) -> Iterator[tuple[str, Parameter, Known]]:
     """Every parameter with its path and the short names of sources that hold around it."""
     if isinstance(value, Parameter):
         yield path, value, sources
@@ -56,10 +45,7 @@ def addressed(source: str, known: tuple[str, ...]) -> bool:
     first = re.match(r"[\w-]+", source)
     if first and first[0] in known:
         return True
-    return (
-        re.match(r"github \S+/\S+|arXiv \d{4}\.\d{4,5}|(https?://)?[\w-]+(\.[\w-]+)+/\S", source)
-        is not None
-    )
+    return re.match(r"github \S+/\S+|arXiv \d{4}\.\d{4,5}|(https?://)?[\w-]+(\.[\w-]+)+/\S", source) is not None
 
 
 def described() -> list[tuple[str, Machine | Device | Library]]:
@@ -106,11 +92,7 @@ def test_shares_and_rates_are_possible(name):
     machine = load_machine(name)
     for path, value, _ in parameters(machine):
         assert value >= 0, path
-        if (
-            "efficiency" in path.rsplit(".", 2)[-1]
-            or path.endswith("_share")
-            or "_efficiency." in path
-        ):
+        if "efficiency" in path.rsplit(".", 2)[-1] or path.endswith("_share") or "_efficiency." in path:
             assert 0 < value <= 1, path
         if path.endswith("bytes_per_second"):
             assert 1e6 < value < 1e14, path
@@ -122,10 +104,14 @@ def test_shares_and_rates_are_possible(name):
 
 # Peak dense bf16/fp16 TFLOP/s, memory (GB or GiB as sold), memory TB/s of the makers' datasheets.
 DATASHEETS = {
-    "a100-sxm4-40gb": (312, 40, 1.555), "a100-sxm4-80gb": (312, 80, 2.039),
-    "h100-sxm": (989, 80, 3.35), "h200": (989, 141, 4.8), "gh200-96gb": (989, 96, 4.0),
-    "mi250x-gcd": (191.5, 64, 1.638), "mi210": (181, 64, 1.638),
-}  # fmt: skip
+    "a100-sxm4-40gb": (312, 40, 1.555),
+    "a100-sxm4-80gb": (312, 80, 2.039),
+    "h100-sxm": (989, 80, 3.35),
+    "h200": (989, 141, 4.8),
+    "gh200-96gb": (989, 96, 4.0),
+    "mi250x-gcd": (191.5, 64, 1.638),
+    "mi210": (181, 64, 1.638),
+}
 
 
 @pytest.mark.parametrize("name", DATASHEETS)
@@ -140,10 +126,13 @@ def test_devices_have_their_datasheets_figures(name):
 
 # Devices, NICs, GB/s out of a node, nodes: facts of the sites and makers.
 NODES = {
-    "frontier": (8, 4, 100, 9856), "perlmutter": (4, 4, 100, 1536),
-    "perlmutter-80gb": (4, 4, 100, 256), "alps": (4, 4, 100, 2688),
-    "dgx-h100": (8, 8, 400, None), "hgx-h200": (8, 8, 400, None),
-}  # fmt: skip
+    "frontier": (8, 4, 100, 9856),
+    "perlmutter": (4, 4, 100, 1536),
+    "perlmutter-80gb": (4, 4, 100, 256),
+    "alps": (4, 4, 100, 2688),
+    "dgx-h100": (8, 8, 400, None),
+    "hgx-h200": (8, 8, 400, None),
+}
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -151,9 +140,7 @@ def test_nodes_have_their_network(name):
     devices, nics, gigabytes, nodes = NODES[name]
     machine = load_machine(name)
     assert (machine.devices_per_node, len(machine.nic.devices)) == (devices, nics)
-    assert len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second == pytest.approx(
-        gigabytes * 1e9
-    )
+    assert len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second == pytest.approx(gigabytes * 1e9)
     assert nodes in {None, machine.nodes}
     for device in range(devices):
         assert device in machine.nic.devices[machine.nic_of(device)]
@@ -174,15 +161,10 @@ def test_frontier_has_the_gcd_graph_of_its_node():
 
     Four go to the other die of the package, none of the rest is doubled but 0-6 and 2-4.
     """
-    links = [
-        {b: rate / 50e9 for b, rate in mine.items()} for mine in peers(load_machine("frontier"))
-    ]
+    links = [{b: rate / 50e9 for b, rate in mine.items()} for mine in peers(load_machine("frontier"))]
     assert [sum(mine.values()) for mine in links] == [7, 6] * 4
     assert all(links[gcd][gcd ^ 1] == 4 for gcd in range(8))
-    assert {(a, b) for a in range(8) for b, n in links[a].items() if n == 2 and a < b} == {
-        (0, 6),
-        (2, 4),
-    }
+    assert {(a, b) for a in range(8) for b, n in links[a].items() if n == 2 and a < b} == {(0, 6), (2, 4)}
     assert all(n in {1, 2, 4} for mine in links for n in mine.values())
 
 
@@ -193,17 +175,13 @@ def test_frontier_rings_run_over_links_that_exist():
         assert all(b in graph[a] for a, b in zip(ring, ring[1:] + ring[:1], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "gigabytes"), [("perlmutter", 100), ("perlmutter-80gb", 100), ("alps", 150)]
-)
+@pytest.mark.parametrize(("name", "gigabytes"), [("perlmutter", 100), ("perlmutter-80gb", 100), ("alps", 150)])
 def test_four_way_nodes_are_complete_graphs(name, gigabytes):
     for device, mine in enumerate(peers(load_machine(name))):
         assert mine == {other: gigabytes * 1e9 for other in range(4) if other != device}
 
 
-@pytest.mark.parametrize(
-    ("name", "gigabytes"), [("dgx-a100", 300), ("dgx-h100", 450), ("hgx-h200", 450)]
-)
+@pytest.mark.parametrize(("name", "gigabytes"), [("dgx-a100", 300), ("dgx-h100", 450), ("hgx-h200", 450)])
 def test_switched_nodes_have_ports(name, gigabytes):
     machine = load_machine(name)
     assert machine.fabric.links == ()
@@ -214,9 +192,7 @@ def test_switched_nodes_have_ports(name, gigabytes):
 def test_dragonfly_groups_carry_less_than_their_nodes_inject(name):
     machine = load_machine(name)
     network = machine.network
-    injected = (
-        network.group_nodes * len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second
-    )
+    injected = network.group_nodes * len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second
     assert 0.3 * injected < network.group_bandwidth_bytes_per_second < injected
     assert network.group_nodes % network.nodes_per_switch == 0
     assert machine.nodes >= network.group_nodes

@@ -31,8 +31,7 @@ def test_ranks_are_numbered_in_nested_loops_x_innermost(grid):
 @given(grids, st.sampled_from(AXES))
 def test_inner_is_the_distance_between_neighbours(grid, axis):
     """Two ranks that differ by one step of an axis are `inner` apart."""
-    group = [r for r in range(grid.ranks)
-             if all(v == 0 for a, v in grid.coordinates(r).items() if a != axis)]  # fmt: skip
+    group = [r for r in range(grid.ranks) if all(v == 0 for a, v in grid.coordinates(r).items() if a != axis)]
     assert len(group) == grid.size(axis)
     assert group == [i * grid.inner(axis) for i in range(grid.size(axis))]
 
@@ -46,9 +45,7 @@ def test_divisors_by_trial(number):
 @pytest.mark.parametrize("ranks", [1, 2, 6, 7, 12, 36, 64])
 def test_factorizations_are_all_grids_once(ranks):
     truth = (
-        {s for s in itertools.product(range(1, ranks + 1), repeat=4) if math.prod(s) == ranks}
-        if ranks <= 12
-        else None
+        {s for s in itertools.product(range(1, ranks + 1), repeat=4) if math.prod(s) == ranks} if ranks <= 12 else None
     )
     found = [g.sizes for g in factorizations(ranks)]
     assert len(found) == len(set(found))
@@ -57,8 +54,9 @@ def test_factorizations_are_all_grids_once(ranks):
         assert set(found) == truth
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(2**15, math.comb(18, 3)), (2**12, math.comb(15, 3)),
-                                              (6144, math.comb(14, 3) * 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "count"), [(2**15, math.comb(18, 3)), (2**12, math.comb(15, 3)), (6144, math.comb(14, 3) * 4)]
+)
 def test_number_of_factorizations(ranks, count):
     """2^n into four factors: C(n+3, 3); a further prime can go to any of the four axes."""
     assert sum(1 for _ in factorizations(ranks)) == count
@@ -96,21 +94,28 @@ def every_tensor(model: Model) -> list[tuple[int, ...]]:
     if model.biases:
         block += [(out,) for out, _ in linears] + [(h,), (h,)]
         last += [(h,)]
-    outside: list[tuple[int, ...]] = [
-        (model.vocabulary, h),
-        (model.vocabulary, h),
-    ]
+    outside: list[tuple[int, ...]] = [(model.vocabulary, h), (model.vocabulary, h)]
     if model.positions == "learned":
         outside += [(model.sequence, h)]
     return block * model.layers + last + outside
 
 
 @moderate
-@given(st.builds(Model, layers=st.integers(1, 5), hidden=st.integers(1, 64), heads=st.just(1),
-                 sequence=st.integers(1, 64), vocabulary=st.integers(1, 99),
-                 mlp_ratio=st.integers(1, 5), mlp_width=st.none() | st.integers(1, 99),
-                 activation=st.sampled_from(["gelu", "swiglu"]), biases=st.booleans(),
-                 positions=st.sampled_from(["learned", "rotary"])))  # fmt: skip
+@given(
+    st.builds(
+        Model,
+        layers=st.integers(1, 5),
+        hidden=st.integers(1, 64),
+        heads=st.just(1),
+        sequence=st.integers(1, 64),
+        vocabulary=st.integers(1, 99),
+        mlp_ratio=st.integers(1, 5),
+        mlp_width=st.none() | st.integers(1, 99),
+        activation=st.sampled_from(["gelu", "swiglu"]),
+        biases=st.booleans(),
+        positions=st.sampled_from(["learned", "rotary"]),
+    )
+)
 def test_parameters_are_the_elements_of_all_tensors(model):
     assert model.parameters == sum(math.prod(shape) for shape in every_tensor(model))
     one_block = every_tensor(model.model_copy(update={"layers": 1}))
@@ -121,18 +126,33 @@ def test_parameters_are_the_elements_of_all_tensors(model):
 
 def test_llama_7b_has_its_known_size():
     """arXiv 2302.13971: 6.7 B; RMS norms and no biases are one vector a norm."""
-    llama = Model(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=32000,
-                  mlp_width=11008, activation="swiglu", positions="rotary", biases=False)  # fmt: skip
+    llama = Model(
+        layers=32,
+        hidden=4096,
+        heads=32,
+        sequence=2048,
+        vocabulary=32000,
+        mlp_width=11008,
+        activation="swiglu",
+        positions="rotary",
+        biases=False,
+    )
     assert llama.mlp_hidden == 11008
     assert llama.parameters == 6_738_415_616
 
 
 # Table II of arXiv 2502.08145: name, layers, hidden, heads, and billions in the name.
 PAPER = [
-    (5, 24, 4096, 32), (10, 32, 5120, 40), (20, 32, 7168, 56), (40, 38, 9216, 72),
-    (60, 56, 9216, 72), (80, 42, 12288, 96), (160, 84, 12288, 96),
-    (320, 96, 16384, 128), (640, 192, 16384, 128),
-]  # fmt: skip
+    (5, 24, 4096, 32),
+    (10, 32, 5120, 40),
+    (20, 32, 7168, 56),
+    (40, 38, 9216, 72),
+    (60, 56, 9216, 72),
+    (80, 42, 12288, 96),
+    (160, 84, 12288, 96),
+    (320, 96, 16384, 128),
+    (640, 192, 16384, 128),
+]
 
 
 @pytest.mark.parametrize(("billions", "layers", "hidden", "heads"), PAPER)
@@ -146,8 +166,7 @@ def test_presets_of_the_paper(billions, layers, hidden, heads):
 
 
 @pytest.mark.parametrize(
-    ("name", "millions"),
-    [("gpt2", 124), ("gpt2-medium", 355), ("gpt2-large", 774), ("gpt2-xl", 1558)],
+    ("name", "millions"), [("gpt2", 124), ("gpt2-medium", 355), ("gpt2-large", 774), ("gpt2-xl", 1558)]
 )
 def test_gpt2_has_its_known_size(name, millions):
     """Known counts tie the head to the embedding; the twin keeps them apart and pads the table."""

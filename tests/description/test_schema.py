@@ -19,13 +19,7 @@ jsonschema = pytest.importorskip("jsonschema")
 
 TOPOLOGIES = Path(topologies.__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
-JOB = {
-    "model": "gpt2",
-    "machine": "frontier",
-    "ranks": 8,
-    "grid": "auto",
-    "batch": {"sequences": 8},
-}
+JOB = {"model": "gpt2", "machine": "frontier", "ranks": 8, "grid": "auto", "batch": {"sequences": 8}}
 
 
 def validator(schema: dict[str, Any]) -> Any:
@@ -50,10 +44,7 @@ def test_command_prints_the_schema(capsys, what):
     with pytest.raises(SystemExit) as ended:
         main(["schema", what])
     assert ended.value.code in {0, None}
-    assert (
-        json.loads(capsys.readouterr().out)
-        == {"job": job_schema, "machine": machine_schema}[what]()
-    )
+    assert json.loads(capsys.readouterr().out) == {"job": job_schema, "machine": machine_schema}[what]()
 
 
 @pytest.mark.parametrize("path", sorted(TOPOLOGIES.glob("*.yaml")), ids=lambda p: p.stem)
@@ -64,11 +55,7 @@ def test_every_machine_satisfies_the_schema(path):
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_satisfies_the_schema(path):
     instance = yaml.safe_load(path.read_text(encoding="utf-8"))
-    schema = (
-        machine_schema()
-        if "devices_per_node" in instance or "extends" in instance
-        else job_schema()
-    )
+    schema = machine_schema() if "devices_per_node" in instance or "extends" in instance else job_schema()
     assert complaints(schema, instance) == []
 
 
@@ -76,12 +63,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "names": {},
     "preset with changes": {"model": {"preset": "gpt2", "layers": 3}},
     "machine with changes": {"machine": {"extends": "frontier", "nodes": 5}},
-    "device by name with changes": {
-        "machine": {"extends": "frontier", "device": {"extends": "mi250x-gcd"}}
-    },
-    "number of a machine overridden": {
-        "machine": {"extends": "frontier", "nic": {"bandwidth": "50 GB/s"}}
-    },
+    "device by name with changes": {"machine": {"extends": "frontier", "device": {"extends": "mi250x-gcd"}}},
+    "number of a machine overridden": {"machine": {"extends": "frontier", "nic": {"bandwidth": "50 GB/s"}}},
     "grid in part": {"grid": {"z": 8}},
     "size with a unit": {"data_reduction": {"bucket": "64 MiB"}},
     "size as a number": {"data_reduction": {"bucket": 1000}},
@@ -98,12 +81,15 @@ def test_what_the_loader_accepts_satisfies_the_schema(name):
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "unknown key": {"rank": 8}, "unknown key below": {"grid": {"w": 2}},
+    "unknown key": {"rank": 8},
+    "unknown key below": {"grid": {"w": 2}},
     "text for a count": {"ranks": "8"},
-    "zero": {"ranks": 0}, "unknown precision": {"precision": "fp8"},
+    "zero": {"ranks": 0},
+    "unknown precision": {"precision": "fp8"},
     "list for a grid": {"grid": [1, 2]},
-    "boolean": {"recompute": 3}, "slowdown below one": {"stragglers": [{"rank": 0, "slowdown": 0}]},
-}  # fmt: skip
+    "boolean": {"recompute": 3},
+    "slowdown below one": {"stragglers": [{"rank": 0, "slowdown": 0}]},
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -32,17 +32,9 @@ def _truth() -> dict[tuple[str, str], Fraction]:
     for prefix, exponent in DECIMAL.items():
         for unit in ("FLOP/s", "flop/s", "FLOPS"):
             table["_flops_per_second", prefix + unit] = Fraction(10**exponent)
-    table |= {
-        ("_seconds", u): Fraction(n) for u, n in {"s": 1, "min": 60, "h": 3600, "d": 86400}.items()
-    }
-    table |= {
-        ("_seconds", u): Fraction(1, 10**n) for u, n in {"ms": 3, "us": 6, "µs": 6, "ns": 9}.items()
-    }
-    table |= {
-        ("_watts", "W"): Fraction(1),
-        ("_watts", "kW"): Fraction(1000),
-        ("_watts", "MW"): Fraction(10**6),
-    }
+    table |= {("_seconds", u): Fraction(n) for u, n in {"s": 1, "min": 60, "h": 3600, "d": 86400}.items()}
+    table |= {("_seconds", u): Fraction(1, 10**n) for u, n in {"ms": 3, "us": 6, "µs": 6, "ns": 9}.items()}
+    table |= {("_watts", "W"): Fraction(1), ("_watts", "kW"): Fraction(1000), ("_watts", "MW"): Fraction(10**6)}
     table |= {("_hertz", p + "Hz"): Fraction(10 ** DECIMAL[p]) for p in ("", "k", "M", "G")}
     table |= {("_tokens", p + "tokens"): Fraction(10**e) for p, e in DECIMAL.items()}
     return table
@@ -62,9 +54,7 @@ def test_quantity_is_number_times_factor(unit, number, space):
     """Against exact rational arithmetic."""
     suffix, name = unit
     exact = Fraction(number) * TRUTH[unit]
-    assert parse_quantity(f"{number}{space}{name}", SUFFIXES[suffix]) == pytest.approx(
-        float(exact), rel=1e-15
-    )
+    assert parse_quantity(f"{number}{space}{name}", SUFFIXES[suffix]) == pytest.approx(float(exact), rel=1e-15)
 
 
 @moderate
@@ -89,10 +79,25 @@ def test_the_list_of_units_is_closed(suffix, text):
         parse_quantity(f"1 {text}", dimension)
 
 
-@pytest.mark.parametrize("unit", [
-    "GBps", "gigabytes", "gb", "Gigabit/s", "GB/sec", "GB/h", "b", "b/s", "kbits", "GIB", "GB / s",
-    "GB/s/s", "%", "25",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "GBps",
+        "gigabytes",
+        "gb",
+        "Gigabit/s",
+        "GB/sec",
+        "GB/h",
+        "b",
+        "b/s",
+        "kbits",
+        "GIB",
+        "GB / s",
+        "GB/s/s",
+        "%",
+        "25",
+    ],
+)
 def test_ambiguous_and_unlisted_units_are_refused_with_an_example(unit):
     for suffix in ("_bytes_per_second", "_bytes"):
         with pytest.raises(ValueError, match=r"write for example '.+'") as caught:
@@ -100,19 +105,58 @@ def test_ambiguous_and_unlisted_units_are_refused_with_an_example(unit):
         assert unit in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [
-    "200 Gbit/s", "200 Gb/s", "200 Gbps", "200Gb/s", "25 GB/s", "25e9", "25_000_000_000",
-    "2.5e1 GB/s", " 25 GB/s ", "+25 GB/s", ".025 TB/s", "25. GB/s",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "200 Gbit/s",
+        "200 Gb/s",
+        "200 Gbps",
+        "200Gb/s",
+        "25 GB/s",
+        "25e9",
+        "25_000_000_000",
+        "2.5e1 GB/s",
+        " 25 GB/s ",
+        "+25 GB/s",
+        ".025 TB/s",
+        "25. GB/s",
+    ],
+)
 def test_ways_to_write_25_gigabytes_per_second(text):
     assert parse_quantity(text, SUFFIXES["_bytes_per_second"]) == pytest.approx(25e9, rel=1e-15)
 
 
-@pytest.mark.parametrize("value", [
-    True, False, None, [], {}, (1,), b"1", 1j, math.nan, math.inf, -math.inf, "nan", "inf", "-inf",
-    "1e400", "", " ", "GB/s", "one", "0x10", "1,000", "1 2", "--1", "1e", "½",
-    pytest.param(10**400, id="10**400"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        False,
+        None,
+        [],
+        {},
+        (1,),
+        b"1",
+        1j,
+        math.nan,
+        math.inf,
+        -math.inf,
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "",
+        " ",
+        "GB/s",
+        "one",
+        "0x10",
+        "1,000",
+        "1 2",
+        "--1",
+        "1e",
+        "½",
+        pytest.param(10**400, id="10**400"),
+    ],
+)
 def test_what_is_not_a_finite_number_is_refused(value):
     """With a ValueError, the only error that the reader of files expects."""
     for dimension in (None, SUFFIXES["_bytes"]):
@@ -132,14 +176,21 @@ def test_a_unit_on_a_plain_number_is_refused():
         parse_quantity("5 s", None)
 
 
-@pytest.mark.parametrize(("name", "key", "si"), [
-    ("bandwidth_bytes_per_second", "bandwidth", "B/s"), ("peak_flops_per_second", "peak", "FLOP/s"),
-    ("memory_bytes", "memory", "B"), ("latency_seconds", "latency", "s"),
-    ("idle_watts", "idle", "W"),
-    ("clock_hertz", "clock", "Hz"), ("budget_tokens", "budget", "token"),
-    ("layers", "layers", None),
-    ("bytes", "bytes", None), ("seconds", "seconds", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "key", "si"),
+    [
+        ("bandwidth_bytes_per_second", "bandwidth", "B/s"),
+        ("peak_flops_per_second", "peak", "FLOP/s"),
+        ("memory_bytes", "memory", "B"),
+        ("latency_seconds", "latency", "s"),
+        ("idle_watts", "idle", "W"),
+        ("clock_hertz", "clock", "Hz"),
+        ("budget_tokens", "budget", "token"),
+        ("layers", "layers", None),
+        ("bytes", "bytes", None),
+        ("seconds", "seconds", None),
+    ],
+)
 def test_the_suffix_of_a_name_decides_its_units(name, key, si):
     found, dimension = split_name(name)
     assert (found, dimension and dimension.si) == (key, si)
@@ -156,8 +207,12 @@ def test_suffixes_and_dimensions_are_one_to_one():
 
 
 @moderate
-@given(st.sampled_from(["_bytes_per_second", "_flops_per_second", "_bytes", "_seconds"]),
-       st.floats(1e-12, 1e22), st.integers(3, 15), st.sampled_from([1, -1]))  # fmt: skip
+@given(
+    st.sampled_from(["_bytes_per_second", "_flops_per_second", "_bytes", "_seconds"]),
+    st.floats(1e-12, 1e22),
+    st.integers(3, 15),
+    st.sampled_from([1, -1]),
+)
 def test_what_is_printed_reads_back(suffix, magnitude, digits, sign):
     """To the digits shown: a value printed for people is a value accepted from people.
 

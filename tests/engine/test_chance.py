@@ -82,26 +82,20 @@ def test_data_parallel_ranks_wait_for_the_slowest_device(make_job) -> None:
 def test_noise_makes_a_group_wait_for_its_longest(make_job) -> None:
     """One z group in each of n data replicas; the step follows the slowest of the noisy gathers."""
     quiet = make_job({"data": 64, "z": 2}, "perlmutter", overrides=QUIET)
-    noisy = make_job({"data": 64, "z": 2}, "perlmutter",
-                     overrides=(QUIET[1], "machine.variation.network_noise=0.2",
-                                "machine.variation.device_speed_spread=0"))  # fmt: skip
-    still = make_job(
+    noisy = make_job(
         {"data": 64, "z": 2},
         "perlmutter",
-        overrides=(*QUIET, "machine.variation.device_speed_spread=0"),
+        overrides=(QUIET[1], "machine.variation.network_noise=0.2", "machine.variation.device_speed_spread=0"),
     )
-    assert simulate_ranks(still).step_seconds == pytest.approx(
-        simulate(still).step_seconds, rel=1e-9
-    )
+    still = make_job({"data": 64, "z": 2}, "perlmutter", overrides=(*QUIET, "machine.variation.device_speed_spread=0"))
+    assert simulate_ranks(still).step_seconds == pytest.approx(simulate(still).step_seconds, rel=1e-9)
     steps = [simulate_ranks(noisy, seed=s).step_seconds for s in range(5)]
     assert min(steps) > simulate_ranks(still).step_seconds
     assert simulate_ranks(quiet).step_seconds != simulate_ranks(still).step_seconds
 
 
 @pytest.mark.parametrize("ranks", [64, 8192])
-def test_a_straggler_costs_what_the_folded_engine_says_and_the_axes_show_it(
-    make_job, ranks
-) -> None:
+def test_a_straggler_costs_what_the_folded_engine_says_and_the_axes_show_it(make_job, ranks) -> None:
     """One of 8,192 GCDs is 20 % slow: every event as without folding, and who waits where."""
     grid = {"data": ranks // 32, "z": 2, "y": 2, "x": 8}
     model = {"layers": 2, "hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 4096}
@@ -215,8 +209,11 @@ def test_transfers_that_come_apart_share_what_is_there(data) -> None:
 
 def test_groups_on_one_nic_are_found(make_job) -> None:
     """On Frontier two GCDs share a NIC: over nodes, y groups of neighbouring GCDs go together."""
-    job = make_job({"y": 4, "x": 8}, "frontier", model={"layers": 2, "hidden": 8192, "heads": 64,
-                   "sequence": 2048, "vocabulary": 4096})  # fmt: skip
+    job = make_job(
+        {"y": 4, "x": 8},
+        "frontier",
+        model={"layers": 2, "hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 4096},
+    )
     found = sharing(simulate(job))
     assert set(found) == {"y"}
     assert sorted(found["y"].groups.T.tolist()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -226,11 +223,7 @@ def test_groups_on_one_nic_are_found(make_job) -> None:
 def test_where_links_are_shared_it_is_close_to_the_simpy_engine(make_job, machine) -> None:
     """With the same draws; docs/every-rank.md has the figures of many jobs."""
     model = {"layers": 2, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}
-    for grid in (
-        {"data": 2, "z": 4, "x": 4},
-        {"data": 2, "z": 2, "y": 4, "x": 2},
-        {"data": 8, "y": 2},
-    ):
+    for grid in ({"data": 2, "z": 4, "x": 4}, {"data": 2, "z": 2, "y": 4, "x": 2}, {"data": 8, "y": 2}):
         job = make_job(grid, machine, model=model, per_rank=2, seed=3)
         cube = Cube.of(job.concrete_grid)
         same = differences(drawn(job, cube, job.seed), cube)

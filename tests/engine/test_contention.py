@@ -17,24 +17,22 @@ from twin.schedule.ops import COMMUNICATOR_AXIS
 repeatable = settings(max_examples=200, deadline=None, derandomize=True)
 
 
-def parallel(
-    transfers: list[Transfer], capacity: list[float], delays: list[float] | None = None
-) -> list[float]:
+def parallel(transfers: list[Transfer], capacity: list[float], delays: list[float] | None = None) -> list[float]:
     """Run collectives of ranks that have nothing in common but links; return when each ends."""
     ranks = len(transfers)
-    made = Program(
-        [],
-        [COMPUTE, START, WAIT],
-        [1.0, 0.0, 0.0],
-        [-1, 0, 1],
-        [0.0] * 3,
-        [("x", "all_reduce", 1.0)],
+    made = Program([], [COMPUTE, START, WAIT], [1.0, 0.0, 0.0], [-1, 0, 1], [0.0] * 3, [("x", "all_reduce", 1.0)])
+    timeline = des.run(
+        made,
+        Setting(
+            group_class={"x": list(range(ranks))},
+            members={"x": [(r,) for r in range(ranks)]},
+            transfers=[transfers],
+            capacity=capacity,
+            slowness=delays or [0.0] * ranks,
+            compute_slowdown=0.0,
+            collective_slowdown=0.0,
+        ),
     )
-    timeline = des.run(made, Setting(
-        group_class={"x": list(range(ranks))}, members={"x": [(r,) for r in range(ranks)]},
-        transfers=[transfers], capacity=capacity, slowness=delays or [0.0] * ranks,
-        compute_slowdown=0.0, collective_slowdown=0.0,
-    ))  # fmt: skip
     return timeline.end[:, 1].tolist()
 
 
@@ -63,9 +61,7 @@ def test_a_short_and_a_long_one(short, more) -> None:
     assert ends == pytest.approx([2 * short, 2 * short + more])
 
 
-@given(
-    first=st.floats(1, 5), second=st.floats(0.1, 5), late=st.floats(0, 8), startup=st.floats(0, 1)
-)
+@given(first=st.floats(1, 5), second=st.floats(0.1, 5), late=st.floats(0, 8), startup=st.floats(0, 1))
 @repeatable
 def test_one_that_comes_later(first, second, late, startup) -> None:
     ends = parallel([flow(first, 4.0), flow(second, 4.0, startup=startup)], [4.0], [0.0, late])
@@ -75,9 +71,7 @@ def test_one_that_comes_later(first, second, late, startup) -> None:
     else:
         left = first - begin
         both = 2 * min(left, second)
-        assert ends == pytest.approx(
-            [begin + both + max(0.0, left - second), begin + both + max(0.0, second - left)]
-        )
+        assert ends == pytest.approx([begin + both + max(0.0, left - second), begin + both + max(0.0, second - left)])
 
 
 def test_a_modest_collective_keeps_its_rate() -> None:
@@ -94,12 +88,7 @@ def test_a_bottleneck_elsewhere_leaves_room() -> None:
 
 flows = st.lists(
     st.tuples(
-        st.lists(
-            st.tuples(st.integers(0, 3), st.floats(0.1, 20)),
-            min_size=1,
-            max_size=4,
-            unique_by=lambda d: d[0],
-        ),
+        st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 20)), min_size=1, max_size=4, unique_by=lambda d: d[0]),
         st.integers(1, 5),
         st.floats(0.2, 1.0),
     ),
@@ -121,8 +110,7 @@ def test_max_min_fairness(described, capacity) -> None:
         peak = max(rate for _, rate in demands)
         made.append(Flow([(r, rate * count) for r, rate in demands], peak, limit))
     assign_speeds(made, capacity)
-    load = [sum(rate * f.speed for f in made for r, rate in f.demands if r == resource)
-            for resource in range(4)]  # fmt: skip
+    load = [sum(rate * f.speed for f in made for r, rate in f.demands if r == resource) for resource in range(4)]
     assert all(used <= most * (1 + 1e-9) for used, most in zip(load, capacity, strict=True))
     for f in made:
         assert 0 < f.speed <= f.limit
@@ -158,9 +146,7 @@ def test_a_flow_without_links_runs_at_its_limit_beside_others() -> None:
     assert [f.speed for f in made] == [0.6, 0.5, 0.5]
 
 
-QUIET = {
-    "variation": {"compute_slowdown": 0.0, "collective_slowdown": 0.0, "device_speed_spread": 0.0}
-}
+QUIET = {"variation": {"compute_slowdown": 0.0, "collective_slowdown": 0.0, "device_speed_spread": 0.0}}
 
 
 def durations(simulation: Simulation, axis: str) -> np.ndarray:
@@ -187,10 +173,7 @@ def test_sister_groups_divide_a_nic(make_job, sisters) -> None:
     simulation = simulate(job)
     if sisters < 4:  # the same job on nodes of fewer devices
         links = [
-            {
-                "devices": [a, b],
-                "bandwidth": {"value": "100 GB/s", "kind": "assumed", "source": "test"},
-            }
+            {"devices": [a, b], "bandwidth": {"value": "100 GB/s", "kind": "assumed", "source": "test"}}
             for a in range(sisters)
             for b in range(a)
         ]
@@ -220,9 +203,7 @@ def test_twice_the_nic_bandwidth_changes_only_what_leaves_the_node(make_job, eng
     grid, model = {"data": 4, "x": 4}, "gpt2"
     slow, fast = (
         simulate(
-            make_job(
-                grid, machine, model=model, per_rank=2, overrides=(f"machine.nic.bandwidth={rate}",)
-            ),
+            make_job(grid, machine, model=model, per_rank=2, overrides=(f"machine.nic.bandwidth={rate}",)),
             engine=engine,
         )
         for rate in ("100 Gbit/s", "200 Gbit/s")
@@ -238,9 +219,7 @@ def test_twice_the_nic_bandwidth_changes_only_what_leaves_the_node(make_job, eng
 
 def test_twice_the_nic_bandwidth_changes_nothing_on_one_node(make_job) -> None:
     one, two = (
-        simulate(
-            make_job({"x": 2, "z": 2}, "perlmutter", overrides=(f"machine.nic.bandwidth={rate}",))
-        )
+        simulate(make_job({"x": 2, "z": 2}, "perlmutter", overrides=(f"machine.nic.bandwidth={rate}",)))
         for rate in ("100 Gbit/s", "200 Gbit/s")
     )
     assert np.array_equal(one.timeline.end, two.timeline.end)
@@ -254,9 +233,7 @@ def test_twice_the_nic_bandwidth_changes_nothing_on_one_node(make_job) -> None:
     machine=st.sampled_from(["perlmutter", "frontier", "dgx-a100"]),
 )
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_a_straggler_lengthens_the_step_at_most_by_its_factor(
-    make_job, factor, rank, x, z, machine
-) -> None:
+def test_a_straggler_lengthens_the_step_at_most_by_its_factor(make_job, factor, rank, x, z, machine) -> None:
     grid = {"data": 16 // (x * z), "z": z, "x": x}
     model = {"layers": 2, "hidden": 1024, "heads": 16, "sequence": 512, "vocabulary": 8192}
     even, slow = (

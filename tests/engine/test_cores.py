@@ -16,8 +16,9 @@ CORES = 0
 """Number of the only resource."""
 
 
-def on_cores(steps: Sequence[Step], slowness: Sequence[float], cores: float,
-             transfers: Sequence[Transfer] = (), **changes: float) -> Timeline:  # fmt: skip
+def on_cores(
+    steps: Sequence[Step], slowness: Sequence[float], cores: float, transfers: Sequence[Transfer] = (), **changes: float
+) -> Timeline:
     """Run ranks that all share so many cores."""
     made = program(steps)
     usual = setting(made, transfers, slowness, capacity=[cores], **changes)
@@ -74,14 +75,16 @@ def test_a_hungry_collective_gets_an_equal_share_at_most():
 def test_what_a_narrow_link_holds_up_leaves_cores_to_compute():
     link = 1
     # the link lets the collective run at a quarter of its speed, so it needs a quarter of its cores
-    flows = [Flow([(CORES, 1.0)], 0.0, core_rate=1.0), Flow([(CORES, 1.0)], 0.0, core_rate=1.0),
-             Flow([(CORES, 0.8), (link, 4.0)], 4.0, core_rate=0.4)]  # fmt: skip
+    flows = [
+        Flow([(CORES, 1.0)], 0.0, core_rate=1.0),
+        Flow([(CORES, 1.0)], 0.0, core_rate=1.0),
+        Flow([(CORES, 0.8), (link, 4.0)], 4.0, core_rate=0.4),
+    ]
     assign_speeds(flows, [1.0, 1.0], cores={CORES})
     assert [flow.speed for flow in flows] == pytest.approx([0.4, 0.4, 0.25])
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 3.0), st.floats(0.1, 1.0)), min_size=1, max_size=9),
-       st.floats(0.3, 6.0))  # fmt: skip
+@given(st.lists(st.tuples(st.floats(0.01, 3.0), st.floats(0.1, 1.0)), min_size=1, max_size=9), st.floats(0.3, 6.0))
 def test_cores_are_shared_out_fairly_and_entirely(threads, cores):
     flows = [Flow([(CORES, rate)], 0.0, limit, core_rate=rate) for rate, limit in threads]
     assign_speeds(flows, [cores], cores={CORES})
@@ -91,6 +94,4 @@ def test_cores_are_shared_out_fairly_and_entirely(threads, cores):
     assert sum(used) == pytest.approx(min(cores, sum(wanted)))  # no core idle while one wants it
     level = max(used)
     for got, want in zip(used, wanted, strict=True):
-        assert got == pytest.approx(
-            min(want, level)
-        )  # all get as much as anybody, or all they want
+        assert got == pytest.approx(min(want, level))  # all get as much as anybody, or all they want

@@ -19,27 +19,40 @@ def assumed(value: float | str) -> dict[str, Any]:
 
 
 LONE = {  # one device and one NIC in a node: a collective between nodes has each NIC to itself
-    "extends": "perlmutter", "devices_per_node": 1, "nic": {"devices": [[0]], "bandwidth": "1 GB/s"},
+    "extends": "perlmutter",
+    "devices_per_node": 1,
+    "nic": {"devices": [[0]], "bandwidth": "1 GB/s"},
     "fabric": {"links": []},
-}  # fmt: skip
+}
 IDEAL = LONE | {  # nothing but the wire costs anything, so a ring fills its NIC
     "nic": LONE["nic"] | {"efficiency": 1.0, "latency": 0},
     "network": {"switch_latency": 0, "group_latency": 0},
-    "libraries": {"nccl": {
-        "ring": {"network_efficiency": {"all_reduce": 1.0},
-                 "network_step": {"all_reduce": 0}},
-        "tree": {"network_efficiency": 0.1, "many_nodes_efficiency": 0.1},
-        "protocols": {"Simple": {"base": 0, "ring_network_hop": 0},
-                      "LL": {"network_share": 0.01, "tree_network_share": 0.01}},
-    }},
-}  # fmt: skip
+    "libraries": {
+        "nccl": {
+            "ring": {"network_efficiency": {"all_reduce": 1.0}, "network_step": {"all_reduce": 0}},
+            "tree": {"network_efficiency": 0.1, "many_nodes_efficiency": 0.1},
+            "protocols": {
+                "Simple": {"base": 0, "ring_network_hop": 0},
+                "LL": {"network_share": 0.01, "tree_network_share": 0.01},
+            },
+        }
+    },
+}
 
 
 def job(grid: dict[str, int], machine: Any = "frontier", **changes: Any) -> Any:
     ranks = int(np.prod(list(grid.values())))
     sequences = grid.get("data", 1) * grid.get("z", 1)
-    return load_job({"model": MODEL, "machine": machine, "ranks": ranks, "grid": grid,
-                     "batch": {"sequences": sequences, "micro_sequences": 1}, **changes})  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": machine,
+            "ranks": ranks,
+            "grid": grid,
+            "batch": {"sequences": sequences, "micro_sequences": 1},
+            **changes,
+        }
+    )
 
 
 def seconds_of(simulation: Simulation, axis: str) -> float:
@@ -61,9 +74,7 @@ def test_a_lone_collective_takes_as_long_as_its_slowest_nic(machine, rate, node)
     sound = job({"data": 2}, machine)
     calls = [(k, b) for c, k, b in slow.program.calls if c == "data"]
     [(kind, size)] = calls
-    [placement] = {
-        c.placement for costs in slow.prices.costs for c in costs if c.placement.ranks == 2
-    }
+    [placement] = {c.placement for costs in slow.prices.costs for c in costs if c.placement.ranks == 2}
     cost = collective_cost(sound.machine, sound.machine.libraries["nccl"], kind, size, placement)
     [sent] = [use.bytes for use in cost.node_loads[(0,)] if use.kind == "nic"]
     capacity = resource_capacity(sound.machine, "nic", 0)
@@ -71,24 +82,28 @@ def test_a_lone_collective_takes_as_long_as_its_slowest_nic(machine, rate, node)
     assert seconds_of(slow, "data") == pytest.approx(expected, rel=1e-9)
     if machine is IDEAL:  # the ring fills its NIC, so it is slower by 1 / rate
         assert cost.startup_seconds == 0
-        assert seconds_of(slow, "data") == pytest.approx(
-            seconds_of(simulate(sound), "data") / rate, rel=1e-9
-        )
+        assert seconds_of(slow, "data") == pytest.approx(seconds_of(simulate(sound), "data") / rate, rel=1e-9)
 
 
 SLOW = {
-    "extends": "frontier", "nic": {"bandwidth": "200 MB/s"},
-    "fabric": {"links": [{"devices": [a, b], "bandwidth": assumed("1 GB/s")}
-                         for a in range(8) for b in range(a)]},
+    "extends": "frontier",
+    "nic": {"bandwidth": "200 MB/s"},
+    "fabric": {"links": [{"devices": [a, b], "bandwidth": assumed("1 GB/s")} for a in range(8) for b in range(a)]},
     "network": {"group_nodes": 2, "group_bandwidth": assumed("500 MB/s")},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
-    "part", [{"node": 1, "nic": 2}, {"node": 0, "link": [0, 1]}, {"node": 2, "link": [5, 4]},
-             {"group": 1}, {"node": 3, "nic": 0}],
+    "part",
+    [
+        {"node": 1, "nic": 2},
+        {"node": 0, "link": [0, 1]},
+        {"node": 2, "link": [5, 4]},
+        {"group": 1},
+        {"node": 3, "nic": 0},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_folded_agrees_with_every_rank_simulated(part):
     grid = {"data": 2, "z": 2, "y": 2, "x": 4}
     described = job(grid, SLOW, degraded=[{**part, "rate": 0.3}])
@@ -130,7 +145,7 @@ def test_a_switch_port_slows_what_passes_it():
         ({"nic": 0, "rate": 0.5}, "degraded.0", "name one part"),
         ({"nod": 0, "nic": 0, "rate": 0.5}, "degraded.0.nod", "did you mean 'node'"),
     ],
-)  # fmt: skip
+)
 def test_parts_that_are_not_there_are_refused(one, path, words):
     with pytest.raises(DescriptionError) as caught:
         job({"data": 2, "z": 2, "y": 2, "x": 4}, degraded=[one])

@@ -38,9 +38,15 @@ def program(steps: Sequence[Step], host: Sequence[float] | None = None) -> Progr
     return made
 
 
-def setting(made: Program, transfers: Sequence[Transfer], slowness: Sequence[float] = (1.0,), *,
-            capacity: Sequence[float] = (), compute: float = 0.0,
-            collective: float = 0.0) -> Setting:  # fmt: skip
+def setting(
+    made: Program,
+    transfers: Sequence[Transfer],
+    slowness: Sequence[float] = (1.0,),
+    *,
+    capacity: Sequence[float] = (),
+    compute: float = 0.0,
+    collective: float = 0.0,
+) -> Setting:
     """All rank classes meet in one group of each communicator."""
     everyone = tuple(range(len(slowness)))
     used = {communicator for communicator, _, _ in made.calls}
@@ -80,14 +86,16 @@ def test_compute_is_one_op_after_the_other() -> None:
 
 def test_the_device_waits_for_the_host() -> None:
     """Op i starts when the host has issued ops 0 to i, or when the device is free."""
-    timeline = run([("compute", 1.0), ("compute", 1.0), ("compute", 9.0), ("compute", 1.0)],
-                   host=[0.5, 3.0, 0.1, 0.1])  # fmt: skip
+    timeline = run([("compute", 1.0), ("compute", 1.0), ("compute", 9.0), ("compute", 1.0)], host=[0.5, 3.0, 0.1, 0.1])
     assert timeline.start[0].tolist() == pytest.approx([0.5, 3.5, 4.5, 13.5])
 
 
 def test_a_collective_starts_when_its_last_member_arrives() -> None:
-    timeline = run([("compute", 2.0), ("start", "a", "x"), ("wait", "a"), ("compute", 1.0)],
-                   [alone(5.0, startup=0.25)], slowness=[1.0, 3.0, 1.5])  # fmt: skip
+    timeline = run(
+        [("compute", 2.0), ("start", "a", "x"), ("wait", "a"), ("compute", 1.0)],
+        [alone(5.0, startup=0.25)],
+        slowness=[1.0, 3.0, 1.5],
+    )
     assert timeline.arrival[:, 1].tolist() == [2.0, 6.0, 3.0]
     assert timeline.start[:, 1].tolist() == [6.0] * 3
     assert timeline.end[:, 1].tolist() == [11.25] * 3
@@ -97,32 +105,23 @@ def test_a_collective_starts_when_its_last_member_arrives() -> None:
 
 
 def test_one_communicator_is_a_queue_and_two_are_not() -> None:
-    steps = [("start", "a", "x"), ("start", "b", "x"), ("start", "c", "y"), ("wait", "b"),
-             ("wait", "c"), ("wait", "a")]  # fmt: skip
+    steps = [("start", "a", "x"), ("start", "b", "x"), ("start", "c", "y"), ("wait", "b"), ("wait", "c"), ("wait", "a")]
     timeline = run(steps, [alone(2.0), alone(3.0), alone(4.0)])
     assert timeline.start[0, :3].tolist() == [0.0, 2.0, 0.0]
     assert timeline.end[0].tolist() == [2.0, 5.0, 4.0, 5.0, 5.0, 5.0]
 
 
 def test_a_wait_for_what_is_done_takes_no_time() -> None:
-    timeline = run(
-        [("start", "a", "x"), ("compute", 7.0), ("wait", "a"), ("compute", 1.0)], [alone(2.0)]
-    )
+    timeline = run([("start", "a", "x"), ("compute", 7.0), ("wait", "a"), ("compute", 1.0)], [alone(2.0)])
     assert timeline.start[0, 2] == timeline.end[0, 2] == 7.0
     assert timeline.step_seconds == 8.0
 
 
-@given(
-    compute=st.floats(0.01, 10),
-    startup=st.floats(0, 2),
-    transfer=st.floats(0.01, 10),
-    slow=st.floats(0, 1),
-)
+@given(compute=st.floats(0.01, 10), startup=st.floats(0, 2), transfer=st.floats(0.01, 10), slow=st.floats(0, 1))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_compute_slows_while_a_collective_runs(compute, startup, transfer, slow) -> None:
     """Beside T seconds of collective, T/(1 + s) seconds of compute get done."""
-    timeline = run([("start", "a", "x"), ("compute", compute), ("wait", "a")],
-                   [alone(transfer, startup)], compute=slow)  # fmt: skip
+    timeline = run([("start", "a", "x"), ("compute", compute), ("wait", "a")], [alone(transfer, startup)], compute=slow)
     both = startup + transfer
     done = both / (1 + slow)
     ends = both + (compute - done) if done < compute else compute * (1 + slow)
@@ -130,13 +129,16 @@ def test_compute_slows_while_a_collective_runs(compute, startup, transfer, slow)
     assert timeline.end[0, 0] == pytest.approx(both)
 
 
-@given(compute=st.floats(0.01, 10), transfer=st.floats(0.01, 10), slow=st.floats(0, 1),
-       lag=st.floats(0, 2))  # fmt: skip
+@given(compute=st.floats(0.01, 10), transfer=st.floats(0.01, 10), slow=st.floats(0, 1), lag=st.floats(0, 2))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_a_collective_slows_while_its_member_computes(compute, transfer, slow, lag) -> None:
     """At speed 1/(1 + q) beside compute, at full speed once the stream stands in the wait."""
-    timeline = run([("start", "a", "x"), ("compute", compute), ("compute", lag), ("wait", "a")],
-                   [alone(transfer)], compute=slow, collective=0.7)  # fmt: skip
+    timeline = run(
+        [("start", "a", "x"), ("compute", compute), ("compute", lag), ("wait", "a")],
+        [alone(transfer)],
+        compute=slow,
+        collective=0.7,
+    )
     busy = (compute + lag) * (1 + slow)
     moved = busy / 1.7
     ends = transfer * 1.7 if moved >= transfer else busy + transfer - moved
@@ -145,13 +147,7 @@ def test_a_collective_slows_while_its_member_computes(compute, transfer, slow, l
 
 def test_a_collective_slows_again_when_a_wait_is_over() -> None:
     """b moves 1 s during the wait for a, 3/(1 + q) beside the compute, the rest at full speed."""
-    steps = [
-        ("start", "a", "x"),
-        ("start", "b", "y"),
-        ("wait", "a"),
-        ("compute", 3.0),
-        ("wait", "b"),
-    ]
+    steps = [("start", "a", "x"), ("start", "b", "y"), ("wait", "a"), ("compute", 3.0), ("wait", "b")]
     timeline = run(steps, [alone(1.0), alone(10.0)], collective=0.5)
     assert timeline.end[0].tolist() == pytest.approx([1.0, 11.0, 1.0, 4.0, 11.0])
 
@@ -165,17 +161,19 @@ def test_one_computing_member_slows_the_collective_for_all() -> None:
 
 def test_compute_slows_for_each_member_from_start_to_end_only() -> None:
     """Two overlapping collectives slow compute no more than one does."""
-    steps = [("compute", 1.0), ("start", "a", "x"), ("start", "b", "y"), ("compute", 10.0),
-             ("wait", "a"), ("wait", "b")]  # fmt: skip
+    steps = [
+        ("compute", 1.0),
+        ("start", "a", "x"),
+        ("start", "b", "y"),
+        ("compute", 10.0),
+        ("wait", "a"),
+        ("wait", "b"),
+    ]
     timeline = run(steps, [alone(2.0), alone(6.0)], compute=0.5)
     assert timeline.end[0, 3] == pytest.approx(1.0 + 6.0 + (10.0 - 6.0 / 1.5))
 
 
-chains = st.lists(
-    st.tuples(st.sampled_from(COMMUNICATORS), st.floats(0, 3), st.floats(0, 3)),
-    min_size=1,
-    max_size=8,
-)
+chains = st.lists(st.tuples(st.sampled_from(COMMUNICATORS), st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=8)
 
 
 @given(chain=chains, slowness=st.lists(st.floats(1, 3), min_size=1, max_size=4), waits=st.randoms())
@@ -212,10 +210,8 @@ def test_against_the_recurrence_of_queues(chain, slowness, waits) -> None:
 
 
 def test_same_program_same_times_to_the_bit() -> None:
-    steps = [("compute", 0.1), ("start", "a", "x"), ("start", "b", "y"), ("compute", 0.3),
-             ("wait", "a"), ("wait", "b")]  # fmt: skip
+    steps = [("compute", 0.1), ("start", "a", "x"), ("start", "b", "y"), ("compute", 0.3), ("wait", "a"), ("wait", "b")]
     flows = [Transfer(0.0, 1.0, ((0, 7.0),), 7.0), Transfer(0.01, 0.7, ((0, 5.0),), 5.0)]
-    one, two = (run(steps, flows, [1.0, 1.1], capacity=[9.0], compute=0.19, collective=0.3)
-                for _ in range(2))  # fmt: skip
+    one, two = (run(steps, flows, [1.0, 1.1], capacity=[9.0], compute=0.19, collective=0.3) for _ in range(2))
     assert one.start.tobytes() == two.start.tobytes()
     assert one.end.tobytes() == two.end.tobytes()

@@ -42,9 +42,7 @@ def machines(draw: st.DrawFn) -> str | dict[str, Any]:
     network: dict[str, Any] = {"nodes_per_switch": draw(st.integers(1, 4))}
     if draw(st.booleans()):
         network["group_nodes"] = draw(st.integers(1, 3))
-        network["group_bandwidth"] = assumed(
-            draw(st.sampled_from(["40 MB/s", "1 GB/s", "30 GB/s"]))
-        )
+        network["group_bandwidth"] = assumed(draw(st.sampled_from(["40 MB/s", "1 GB/s", "30 GB/s"])))
         network["group_latency"] = assumed("1 us")
     machine: dict[str, Any] = {
         "extends": base,
@@ -67,10 +65,16 @@ def machines(draw: st.DrawFn) -> str | dict[str, Any]:
             "shared_by": draw(st.sampled_from(["node", "machine"])),
         }
         library = {"perlmutter": "nccl", "frontier": "rccl", "alps": "nccl", "dgx-a100": "nccl"}
-        machine["libraries"] = {library[base]: {"host_work": {
-            "message_seconds": assumed("3 us"), "local_bytes_per_second": assumed("2 GB/s"),
-            "network_bytes_per_second": assumed("1 GB/s"), "reduce_bytes_per_second": assumed("4 GB/s"),
-        }}}  # fmt: skip
+        machine["libraries"] = {
+            library[base]: {
+                "host_work": {
+                    "message_seconds": assumed("3 us"),
+                    "local_bytes_per_second": assumed("2 GB/s"),
+                    "network_bytes_per_second": assumed("1 GB/s"),
+                    "reduce_bytes_per_second": assumed("4 GB/s"),
+                }
+            }
+        }
     return machine
 
 
@@ -127,19 +131,11 @@ def agree(folded: Simulation, unfolded: Simulation) -> None:
         assert short.shape == (folded.job.ranks, len(folded.program))
         np.testing.assert_allclose(short, full, rtol=RELATIVE, atol=1e-18, err_msg=what)
     one, other = report(folded), report(unfolded)
-    for what in (
-        "step_seconds",
-        "compute_seconds",
-        "exposed_seconds",
-        "idle_seconds",
-        "energy_joules",
-    ):
+    for what in ("step_seconds", "compute_seconds", "exposed_seconds", "idle_seconds", "energy_joules"):
         expected = getattr(other, what)
         close = pytest.approx(expected, rel=RELATIVE, abs=RELATIVE * other.step_seconds)
         assert getattr(one, what) == close
-    assert one.exposed_by_axis == pytest.approx(
-        other.exposed_by_axis, rel=1e-7, abs=RELATIVE * other.step_seconds
-    )
+    assert one.exposed_by_axis == pytest.approx(other.exposed_by_axis, rel=1e-7, abs=RELATIVE * other.step_seconds)
 
 
 def check(make_job, chosen: dict[str, Any]) -> None:
@@ -147,16 +143,14 @@ def check(make_job, chosen: dict[str, Any]) -> None:
 
 
 @given(chosen=jobs())
-@settings(max_examples=40, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_folding_changes_no_event(make_job, chosen) -> None:
     check(make_job, chosen)
 
 
 @pytest.mark.slow
 @given(chosen=jobs())
-@settings(max_examples=400, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_folding_changes_no_event_in_many_jobs(make_job, chosen) -> None:
     check(make_job, chosen)
 
@@ -212,8 +206,7 @@ def test_groups_that_cost_the_same_but_weigh_differently_stay_apart(make_job, ax
 
 
 @given(chosen=jobs())
-@settings(max_examples=30, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_links_that_are_left_out_never_mattered(make_job, chosen) -> None:
     """Resources that cannot bind are dropped before folding; with all of them nothing changes."""
     job = make_job(**chosen)
@@ -222,8 +215,9 @@ def test_links_that_are_left_out_never_mattered(make_job, chosen) -> None:
         patch.setattr(pricing, "_only", lambda edges, _binding: edges)
         every = simulate(job, engine="des")
     for what in ("start", "end", "arrival"):
-        np.testing.assert_allclose(getattr(usual.timeline, what), getattr(every.timeline, what),
-                                   rtol=RELATIVE, atol=1e-18, err_msg=what)  # fmt: skip
+        np.testing.assert_allclose(
+            getattr(usual.timeline, what), getattr(every.timeline, what), rtol=RELATIVE, atol=1e-18, err_msg=what
+        )
 
 
 def test_symmetric_ranks_fold_and_a_straggler_unfolds_little(make_job) -> None:
@@ -235,10 +229,7 @@ def test_symmetric_ranks_fold_and_a_straggler_unfolds_little(make_job) -> None:
 
 
 def test_the_largest_machine_folds_to_few_classes(make_job) -> None:
-    options: dict[str, Any] = {
-        "grid": {"data": 16, "z": 512, "y": 2, "x": 2},
-        "machine": "frontier",
-    }
+    options: dict[str, Any] = {"grid": {"data": 16, "z": 512, "y": 2, "x": 2}, "machine": "frontier"}
     whole = simulate(make_job(**options)).partition
     assert np.bincount(whole.rank_class).sum() == 32768
     assert whole.rank_classes <= 32

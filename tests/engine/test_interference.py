@@ -16,9 +16,7 @@ from twin.engine.simulate import simulate, transfer_of
 from twin.engine.symmetry import fold
 
 
-@pytest.mark.parametrize(
-    ("machine", "z"), [("frontier", 512), ("frontier", 2048), ("dgx-h100", 16)]
-)
+@pytest.mark.parametrize(("machine", "z"), [("frontier", 512), ("frontier", 2048), ("dgx-h100", 16)])
 def test_groups_of_different_shape_get_equal_parts_of_a_nic(machine: str, z: int) -> None:
     """Node-wide z groups beside data groups of one device per node.
 
@@ -53,10 +51,11 @@ def test_groups_of_different_shape_get_equal_parts_of_a_nic(machine: str, z: int
 def test_a_collective_is_not_slowed_while_the_device_waits_for_the_host(make_job) -> None:
     """With a host so slow that the device is idle, gathers take the time they take alone."""
     job = make_job(
-        {"z": 16}, machine="frontier", model={"layers": 2, "hidden": 512, "heads": 8,
-                                               "sequence": 128, "vocabulary": 1000},
+        {"z": 16},
+        machine="frontier",
+        model={"layers": 2, "hidden": 512, "heads": 8, "sequence": 128, "vocabulary": 1000},
         overrides=["machine.device.host=2 ms"],
-    )  # fmt: skip
+    )
     simulation = simulate(job)
     timeline, machine = simulation.timeline, job.machine
     placement = simulation.prices.costs[0][0].placement

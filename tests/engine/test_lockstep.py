@@ -17,31 +17,39 @@ from twin.schedule.step import generate
 MODEL = {"layers": 3, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
 ROUNDING = 1e-12
 
-jobs = st.fixed_dictionaries({
-    "machine": st.sampled_from(["perlmutter", "frontier", "alps", "dgx-h100"]),
-    "grid": st.tuples(*[st.sampled_from([1, 2, 4])] * 4),
-    "micro_steps": st.sampled_from([1, 2, 3, 7]),
-    "recompute": st.booleans(),
-    "cache_gathered_layers": st.integers(0, 3),
-    "mode": st.sampled_from(["one_bucket", "overlapped", "sharded"]),
-    "overlap": st.tuples(st.booleans(), st.booleans(), st.booleans()),
-    "gather_unit": st.sampled_from(["linear", "block"]),
-    "host": st.sampled_from([None, "0 us", "60 us"]),
-})  # fmt: skip
+jobs = st.fixed_dictionaries(
+    {
+        "machine": st.sampled_from(["perlmutter", "frontier", "alps", "dgx-h100"]),
+        "grid": st.tuples(*[st.sampled_from([1, 2, 4])] * 4),
+        "micro_steps": st.sampled_from([1, 2, 3, 7]),
+        "recompute": st.booleans(),
+        "cache_gathered_layers": st.integers(0, 3),
+        "mode": st.sampled_from(["one_bucket", "overlapped", "sharded"]),
+        "overlap": st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        "gather_unit": st.sampled_from(["linear", "block"]),
+        "host": st.sampled_from([None, "0 us", "60 us"]),
+    }
+)
 
 
 def described(drawn):
     data, z, y, x = drawn["grid"]
     changes = [] if drawn["host"] is None else [f"machine.device.host={drawn['host']}"]
-    return load_job({
-        "model": MODEL, "machine": drawn["machine"], "ranks": data * z * y * x,
-        "grid": {"data": data, "z": z, "y": y, "x": x},
-        "batch": {"sequences": data * z * drawn["micro_steps"], "micro_sequences": 1},
-        "recompute": drawn["recompute"], "cache_gathered_layers": drawn["cache_gathered_layers"],
-        "data_reduction": {"mode": drawn["mode"], "bucket_bytes": 1e6},
-        "overlap": dict(zip(("all_reduce", "reduce_scatter", "all_gather"), drawn["overlap"], strict=True)),
-        "gather_unit": drawn["gather_unit"],
-    }, changes)  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": drawn["machine"],
+            "ranks": data * z * y * x,
+            "grid": {"data": data, "z": z, "y": y, "x": x},
+            "batch": {"sequences": data * z * drawn["micro_steps"], "micro_sequences": 1},
+            "recompute": drawn["recompute"],
+            "cache_gathered_layers": drawn["cache_gathered_layers"],
+            "data_reduction": {"mode": drawn["mode"], "bucket_bytes": 1e6},
+            "overlap": dict(zip(("all_reduce", "reduce_scatter", "all_gather"), drawn["overlap"], strict=True)),
+            "gather_unit": drawn["gather_unit"],
+        },
+        changes,
+    )
 
 
 def both(monkeypatch, job):
@@ -76,9 +84,17 @@ def test_equal_to_the_simpy_engine(drawn):
 
 def test_a_micro_step_that_the_host_holds_up_is_not_copied(monkeypatch):
     """A host so slow that every op waits for it: then the next micro-step is not the same, later."""
-    drawn = {"machine": "perlmutter", "grid": (1, 2, 1, 2), "micro_steps": 7, "recompute": True,
-             "cache_gathered_layers": 0, "mode": "one_bucket", "overlap": (True, True, True),
-             "gather_unit": "linear", "host": "1 ms"}  # fmt: skip
+    drawn = {
+        "machine": "perlmutter",
+        "grid": (1, 2, 1, 2),
+        "micro_steps": 7,
+        "recompute": True,
+        "cache_gathered_layers": 0,
+        "mode": "one_bucket",
+        "overlap": (True, True, True),
+        "gather_unit": "linear",
+        "host": "1 ms",
+    }
     ours, theirs = both(monkeypatch, described(drawn))
     assert np.abs(ours.end - theirs.end).max() <= ROUNDING * theirs.end.max()
 
@@ -87,9 +103,7 @@ def test_several_classes_stay_with_simpy(make_job):
     job = make_job({"data": 2, "z": 2}, stragglers=[{"rank": 1, "slowdown": 1.5}])
     simulation = simulate(job)
     assert simulation.partition.rank_classes > 1
-    assert simulation.timeline.step_seconds == pytest.approx(
-        simulate(job, engine="des").step_seconds, rel=1e-12
-    )
+    assert simulation.timeline.step_seconds == pytest.approx(simulate(job, engine="des").step_seconds, rel=1e-12)
 
 
 def test_what_repeats_is_compiled_as_if_written_out(make_job):

@@ -22,21 +22,24 @@ MODEL = {"layers": 2, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 
 def job(grid: dict[str, int], placement: Any = "contiguous", **changes: Any) -> Any:
     ranks = int(np.prod(list(grid.values())))
     sequences = 2 * grid.get("data", 1) * grid.get("z", 1)
-    return load_job({
-        "model": MODEL, "machine": "frontier", "ranks": ranks, "grid": grid, "placement": placement,
-        "batch": {"sequences": sequences, "micro_sequences": 1}, **changes,
-    })  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": "frontier",
+            "ranks": ranks,
+            "grid": grid,
+            "placement": placement,
+            "batch": {"sequences": sequences, "micro_sequences": 1},
+            **changes,
+        }
+    )
 
 
 def prices_by_axis(simulation: Simulation) -> dict[str, set[tuple[float, float]]]:
     """Seconds of every collective on every placement that occurs, by communicator."""
     found: dict[str, set[tuple[float, float]]] = {}
-    for (communicator, _, _), costs in zip(
-        simulation.program.calls, simulation.prices.costs, strict=True
-    ):
-        found.setdefault(communicator, set()).update(
-            (c.startup_seconds, c.transfer_seconds) for c in costs
-        )
+    for (communicator, _, _), costs in zip(simulation.program.calls, simulation.prices.costs, strict=True):
+        found.setdefault(communicator, set()).update((c.startup_seconds, c.transfer_seconds) for c in costs)
     return found
 
 
@@ -51,9 +54,10 @@ def test_patterns_follow_from_the_definition(grid, groups, order):
     nodes = -(-grid.ranks // 8)
     groups = min(groups, nodes)
     described = job(
-        dict(zip(AXES, grid.sizes, strict=True)), {"groups": groups, "order": order},
+        dict(zip(AXES, grid.sizes, strict=True)),
+        {"groups": groups, "order": order},
         model=MODEL | {"hidden": 480, "heads": 60, "mlp_width": 480 * 4},
-    )  # fmt: skip
+    )
     layout = Layout.of(described)
     group_of_node = {}
     for node in range(nodes):
@@ -102,10 +106,11 @@ def test_nothing_changes_where_crossing_groups_costs_nothing(order):
     free = {
         "extends": "frontier",
         "network": {
-            "group_latency": 0, "switch_latency": 0,
+            "group_latency": 0,
+            "switch_latency": 0,
             "group_bandwidth": {"value": 1e18, "kind": "assumed", "source": "test"},
         },
-    }  # fmt: skip
+    }
     near = simulate(job(grid, machine=free))
     far = simulate(job(grid, {"groups": 4, "order": order}, machine=free))
     assert far.step_seconds == near.step_seconds
@@ -119,11 +124,11 @@ def test_a_job_in_one_node_does_not_notice():
 
 @pytest.mark.parametrize("order", ["blocks", "cyclic"])
 def test_folded_agrees_with_every_rank_simulated(order):
-    narrow = {"extends": "frontier", "network": {
-        "group_bandwidth": {"value": "20 GB/s", "kind": "assumed", "source": "test"}}}  # fmt: skip
-    described = job(
-        {"data": 3, "z": 8, "y": 1, "x": 2}, {"groups": 3, "order": order}, machine=narrow
-    )
+    narrow = {
+        "extends": "frontier",
+        "network": {"group_bandwidth": {"value": "20 GB/s", "kind": "assumed", "source": "test"}},
+    }
+    described = job({"data": 3, "z": 8, "y": 1, "x": 2}, {"groups": 3, "order": order}, machine=narrow)
     folded, whole = simulate(described), simulate(described, engine="des")
     assert folded.step_seconds == pytest.approx(whole.step_seconds, rel=1e-9)
 
@@ -166,13 +171,18 @@ def test_tree_edges_between_groups_are_counted(groups):
         ({"placement": {"groups": 2, "order": "random"}}, "placement.order", "cyclic"),
         ({"placement": "spread"}, "placement", "contiguous"),
         ({"placement": {"groups": 2}, "machine": "dgx-h100"}, "placement", "no dragonfly groups"),
-        ({"placement": {"groups": 1}, "machine": {"extends": "frontier", "network": {"group_nodes": 4}}},
-         "placement.groups", "at least 2 groups"),
-        ({"placement": {"groups": 3}, "machine": {"extends": "frontier", "nodes": 9,
-                                                  "network": {"group_nodes": 4}}},
-         "placement.groups", "2 groups with room"),
+        (
+            {"placement": {"groups": 1}, "machine": {"extends": "frontier", "network": {"group_nodes": 4}}},
+            "placement.groups",
+            "at least 2 groups",
+        ),
+        (
+            {"placement": {"groups": 3}, "machine": {"extends": "frontier", "nodes": 9, "network": {"group_nodes": 4}}},
+            "placement.groups",
+            "2 groups with room",
+        ),
     ],
-)  # fmt: skip
+)
 def test_impossible_placements_are_refused(changes, path, words):
     with pytest.raises(DescriptionError) as caught:
         job({"data": 2, "z": 4, "y": 2, "x": 4}, **changes)

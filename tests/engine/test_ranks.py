@@ -76,12 +76,15 @@ def same_with_chance(job: Job) -> None:
         patch.setattr(pricing, "_only", lambda _edges, _binding: pricing.Edges(none, none, none))
         cube = Cube.of(job.concrete_grid)
         every = simulate_ranks(job, record=range(job.ranks))
-        expected = simulate(
-            job, engine="des", differences=differences(drawn(job, cube, job.seed), cube)
-        )
+        expected = simulate(job, engine="des", differences=differences(drawn(job, cube, job.seed), cube))
     for what in ("arrival", "start", "end"):
-        np.testing.assert_allclose(getattr(every.outcome.recorded, what), getattr(expected.timeline, what),
-                                   rtol=RELATIVE, atol=1e-15, err_msg=what)  # fmt: skip
+        np.testing.assert_allclose(
+            getattr(every.outcome.recorded, what),
+            getattr(expected.timeline, what),
+            rtol=RELATIVE,
+            atol=1e-15,
+            err_msg=what,
+        )
     assert every.step_seconds == pytest.approx(expected.step_seconds, rel=RELATIVE)
 
 

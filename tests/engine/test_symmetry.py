@@ -76,8 +76,9 @@ def test_the_partition_is_equitable(used) -> None:
             own = made[classes[group]]
             assert alike[axis][groups.pattern[group]] == alike[axis][own.pattern]
             counts = np.bincount(partition.rank_class[row], minlength=partition.rank_classes)
-            first = np.bincount(partition.rank_class[groups.members[own.representative]],
-                                minlength=partition.rank_classes)  # fmt: skip
+            first = np.bincount(
+                partition.rank_class[groups.members[own.representative]], minlength=partition.rank_classes
+            )
             assert np.array_equal(counts, first)
             assert own.rank_classes == tuple(np.flatnonzero(counts).tolist())
 
@@ -96,9 +97,7 @@ def test_folded_links_carry_what_real_ones_do(used) -> None:
         e = edges[axis]
         for group in range(len(groups.members)):
             expected = set()
-            for resource, label in zip(
-                e.resource[e.group == group], e.label[e.group == group], strict=True
-            ):
+            for resource, label in zip(e.resource[e.group == group], e.label[e.group == group], strict=True):
                 same = (e.resource == resource) & (e.label == label)
                 count = int(np.sum(classes[e.group[same]] == classes[group]))
                 expected.add((float(capacity[resource]), int(label), count))
@@ -115,9 +114,7 @@ def test_unfolded_is_everything_by_itself(used) -> None:
     assert partition.rank_class.tolist() == list(range(len(speed)))
     assert partition.capacity == capacity.tolist()
     for axis, groups in axes.items():
-        assert [g.rank_classes for g in partition.groups[axis]] == [
-            tuple(m) for m in groups.members.tolist()
-        ]
+        assert [g.rank_classes for g in partition.groups[axis]] == [tuple(m) for m in groups.members.tolist()]
         assert all(use.count == 1 for g in partition.groups[axis] for use in g.uses)
 
 
@@ -138,8 +135,7 @@ def test_a_straggler_splits_ranks_by_how_they_meet_it(sizes) -> None:
     partition = folded_grid(grid, speed)
     slow = grid.coordinates(grid.ranks // 3)
     differs = {
-        tuple(grid.coordinates(r)[a] != slow[a] for a in AXES): partition.rank_class[r]
-        for r in range(grid.ranks)
+        tuple(grid.coordinates(r)[a] != slow[a] for a in AXES): partition.rank_class[r] for r in range(grid.ranks)
     }
     even = folded_grid(grid, np.ones(grid.ranks)).rank_classes
     assert len(differs) == 2 ** sum(size > 1 for size in sizes)

@@ -34,16 +34,21 @@ MOST_MEMORY = 2 << 30
 MOST_MESSAGE = 50_000
 """Characters of a refusal: nobody reads a file back on a terminal."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
-           "os.chown", "shutil.rmtree", "shutil.move", "shutil.copyfile"}  # fmt: skip
-FORBIDDEN = {
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "subprocess.Popen",
-    "socket.connect",
-    "pty.spawn",
+CHANGES = {
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "os.chmod",
+    "os.chown",
+    "shutil.rmtree",
+    "shutil.move",
+    "shutil.copyfile",
 }
+FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "pty.spawn"}
 
 
 class HangError(BaseException):
@@ -113,9 +118,7 @@ def guarded(*writable: Path, readable: tuple[Path, ...] = ()) -> Iterator[None]:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + MOST_MEMORY
-    handlers = {
-        number: signal.signal(number, _too_long) for number in (signal.SIGALRM, signal.SIGPROF)
-    }
+    handlers = {number: signal.signal(number, _too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
     resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
     signal.setitimer(signal.ITIMER_REAL, MOST_WAITING)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
@@ -132,8 +135,12 @@ def guarded(*writable: Path, readable: tuple[Path, ...] = ()) -> Iterator[None]:
     assert not GUARD.wrong, GUARD.wrong
 
 
-def survives(call: Callable[[], Any], *writable: Path, readable: tuple[Path, ...] = (),
-             refusals: tuple[type[Exception], ...] = (DescriptionError,)) -> Any:  # fmt: skip
+def survives(
+    call: Callable[[], Any],
+    *writable: Path,
+    readable: tuple[Path, ...] = (),
+    refusals: tuple[type[Exception], ...] = (DescriptionError,),
+) -> Any:
     """Return what a call returns, None if it refuses; fail for everything else."""
     with guarded(*writable, readable=readable):
         try:
@@ -149,16 +156,15 @@ def survives(call: Callable[[], Any], *writable: Path, readable: tuple[Path, ...
 def tree(root: Path) -> dict[str, tuple[int, int]]:
     """Everything under a directory: size and time of change."""
     return {
-        str(p.relative_to(root)): ((s := p.lstat()).st_size, s.st_mtime_ns)
-        for p in root.rglob("*") if not p.is_dir()
-    }  # fmt: skip
+        str(p.relative_to(root)): ((s := p.lstat()).st_size, s.st_mtime_ns) for p in root.rglob("*") if not p.is_dir()
+    }
 
 
 def cases(few: int, many: int) -> pytest.MarkDecorator:
     """Run a test with few cases always, and with many where slow tests run."""
     return pytest.mark.parametrize(
         "count", [pytest.param(few, id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)]
-    )  # fmt: skip
+    )
 
 
 def fuzz(count: int, strategy: SearchStrategy[Any], check: Callable[[Any], None]) -> None:
@@ -166,9 +172,14 @@ def fuzz(count: int, strategy: SearchStrategy[Any], check: Callable[[Any], None]
     number = os.environ.get("FUZZ_SEED")
 
     @settings(
-        max_examples=count, deadline=None, derandomize=number is None, database=None,
-        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False,
-    )  # fmt: skip
+        max_examples=count,
+        deadline=None,
+        derandomize=number is None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
     @given(strategy)
     def each(case: Any) -> None:
         check(case)

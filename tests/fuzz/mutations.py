@@ -11,15 +11,104 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-NUMBERS = [0, -1, 1, 2, 3, 7, 63, 64, 65, 1000, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**9, 10**9 + 1,
-           10**18, 10**30, 10**400, -(2**63), 0.0, -0.0, 0.5, 1e-320, 1e-30, 1e-9, 1.5, 1e30, 1e300, 1e308, -1e308,
-           math.inf, -math.inf, math.nan]  # fmt: skip
-WORDS = ["", " ", "auto", "null", "~", "true", "no", "1e999", "-1 s", "0 GB/s", "1e308 GB/s", "1e-320 GB", "5 parsecs",
-         "0x10", "1_000", "010", "1:30", "=", "<<", "*", "&a", "!!python/object/apply:os.system [ls]", "\0", "\ud800",
-         "\u202e", "é", "e\u0301", "😀", "a\nb", "\x1b[31m", "a.b", "..", "../../../etc/passwd", "/etc/passwd",
-         "/dev/zero", "/dev/stdin", "/proc/self/mem", ".", "/", "frontier", "laptop", "gpt2", "x" * 300, "y" * 100_000,
-         "{x}", "%s%n", "2026-11-20", "[", "{", "step-00000001", "file:///etc/passwd", "__class__", "constructor",
-         "frontier.yaml", "./none.yaml", "a/" * 3000, "1" * 5000, "rank-00000.safetensors"]  # fmt: skip
+NUMBERS = [
+    0,
+    -1,
+    1,
+    2,
+    3,
+    7,
+    63,
+    64,
+    65,
+    1000,
+    2**31 - 1,
+    2**31,
+    2**53,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**9,
+    10**9 + 1,
+    10**18,
+    10**30,
+    10**400,
+    -(2**63),
+    0.0,
+    -0.0,
+    0.5,
+    1e-320,
+    1e-30,
+    1e-9,
+    1.5,
+    1e30,
+    1e300,
+    1e308,
+    -1e308,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+WORDS = [
+    "",
+    " ",
+    "auto",
+    "null",
+    "~",
+    "true",
+    "no",
+    "1e999",
+    "-1 s",
+    "0 GB/s",
+    "1e308 GB/s",
+    "1e-320 GB",
+    "5 parsecs",
+    "0x10",
+    "1_000",
+    "010",
+    "1:30",
+    "=",
+    "<<",
+    "*",
+    "&a",
+    "!!python/object/apply:os.system [ls]",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "é",
+    "e\u0301",
+    "😀",
+    "a\nb",
+    "\x1b[31m",
+    "a.b",
+    "..",
+    "../../../etc/passwd",
+    "/etc/passwd",
+    "/dev/zero",
+    "/dev/stdin",
+    "/proc/self/mem",
+    ".",
+    "/",
+    "frontier",
+    "laptop",
+    "gpt2",
+    "x" * 300,
+    "y" * 100_000,
+    "{x}",
+    "%s%n",
+    "2026-11-20",
+    "[",
+    "{",
+    "step-00000001",
+    "file:///etc/passwd",
+    "__class__",
+    "constructor",
+    "frontier.yaml",
+    "./none.yaml",
+    "a/" * 3000,
+    "1" * 5000,
+    "rank-00000.safetensors",
+]
 
 
 def nested(depth: int, how: str) -> Any:
@@ -42,8 +131,27 @@ NASTY: st.SearchStrategy[Any] = st.one_of(
     st.builds(nested, st.sampled_from([1, 30, 41, 200]), st.sampled_from(["list", "mapping"])),
     st.dictionaries(st.text(max_size=5), st.integers(), max_size=4),
 )
-NASTY_KEYS = st.one_of(st.text(max_size=10), st.sampled_from(["", "extends", "preset", "value", "kind", "source",
-                       "name", "__proto__", "a.b", "\0", "0", "x" * 5000, "é", "<<"]))  # fmt: skip
+NASTY_KEYS = st.one_of(
+    st.text(max_size=10),
+    st.sampled_from(
+        [
+            "",
+            "extends",
+            "preset",
+            "value",
+            "kind",
+            "source",
+            "name",
+            "__proto__",
+            "a.b",
+            "\0",
+            "0",
+            "x" * 5000,
+            "é",
+            "<<",
+        ]
+    ),
+)
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -76,20 +184,7 @@ def mutated(draw: st.DrawFn, base: Any, most: int = 3) -> Any:
         path = draw(st.sampled_from(known))
         above, key = get(document, path[:-1]), path[-1]
         how = draw(
-            st.sampled_from(
-                [
-                    "value",
-                    "value",
-                    "value",
-                    "scale",
-                    "drop",
-                    "rename",
-                    "add",
-                    "swap",
-                    "wrap",
-                    "repeat",
-                ]
-            )
+            st.sampled_from(["value", "value", "value", "scale", "drop", "rename", "add", "swap", "wrap", "repeat"])
         )
         if how == "value":
             above[key] = copy.deepcopy(draw(NASTY))
@@ -104,9 +199,7 @@ def mutated(draw: st.DrawFn, base: Any, most: int = 3) -> Any:
         elif how == "swap":
             above[key] = copy.deepcopy(get(document, draw(st.sampled_from(known))))
         elif how == "wrap":
-            above[key] = draw(
-                st.sampled_from([[above[key]], {"value": above[key]}, [above[key]] * 3])
-            )
+            above[key] = draw(st.sampled_from([[above[key]], {"value": above[key]}, [above[key]] * 3]))
         elif how == "repeat" and isinstance(above, list):
             above.insert(draw(st.integers(0, len(above))), copy.deepcopy(above[key]))
     return document
@@ -125,15 +218,47 @@ def as_yaml(document: Any) -> bytes:
         return as_json(document)
 
 
-YAML_TRICKS = [b"a: &a [1]\nb: *a\n", b"<<: {ranks: 1}\n", b"--- \nx: 1\n", b"%YAML 9.9\n---\n", b"\xef\xbb\xbf",
-               b"\t", b"ranks: 1\nranks: 2\n", b"!!python/object/apply:os.system ['touch /tmp/owned']\n",
-               b"? [a]\n: 1\n", b"a: &x {b: *x}\n", b"\x00", b"\r\n", b"x: !!binary aGk=\n", b"x: !!set {a}\n",
-               b"x: 2026-11-20\n", b"l1: &l1 [x,x]\nl2: &l2 [*l1,*l1]\nl3: &l3 [*l2,*l2]\n", b"x: |\n  text\n",
-               b"x: >-\n", b"- 1\n", b"...\n", b"x: 0o17\n", b"x: 1e\n", b"[" * 2000, b"{a: " * 500,
-               b"x: " + b"9" * 5000 + b"\n", b"!<tag:a> x\n", b"@", b"`", b"x: .inf\n", b"!!int x\n",
-               b"x: !!float '.'\n", b"x: !!int ''\n", b"x: !!timestamp '9'\n", b"x: !!bool y\n",
-               b"x: !!int '0b2'\n", b"x: !!null 5\n", b"x: !!float ''\n", b"x: !!omap [a]\n",
-               b"x: !!pairs 1\n"]  # fmt: skip
+YAML_TRICKS = [
+    b"a: &a [1]\nb: *a\n",
+    b"<<: {ranks: 1}\n",
+    b"--- \nx: 1\n",
+    b"%YAML 9.9\n---\n",
+    b"\xef\xbb\xbf",
+    b"\t",
+    b"ranks: 1\nranks: 2\n",
+    b"!!python/object/apply:os.system ['touch /tmp/owned']\n",
+    b"? [a]\n: 1\n",
+    b"a: &x {b: *x}\n",
+    b"\x00",
+    b"\r\n",
+    b"x: !!binary aGk=\n",
+    b"x: !!set {a}\n",
+    b"x: 2026-11-20\n",
+    b"l1: &l1 [x,x]\nl2: &l2 [*l1,*l1]\nl3: &l3 [*l2,*l2]\n",
+    b"x: |\n  text\n",
+    b"x: >-\n",
+    b"- 1\n",
+    b"...\n",
+    b"x: 0o17\n",
+    b"x: 1e\n",
+    b"[" * 2000,
+    b"{a: " * 500,
+    b"x: " + b"9" * 5000 + b"\n",
+    b"!<tag:a> x\n",
+    b"@",
+    b"`",
+    b"x: .inf\n",
+    b"!!int x\n",
+    b"x: !!float '.'\n",
+    b"x: !!int ''\n",
+    b"x: !!timestamp '9'\n",
+    b"x: !!bool y\n",
+    b"x: !!int '0b2'\n",
+    b"x: !!null 5\n",
+    b"x: !!float ''\n",
+    b"x: !!omap [a]\n",
+    b"x: !!pairs 1\n",
+]
 
 
 @st.composite
@@ -142,9 +267,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     data = bytearray(content)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
-        how = draw(
-            st.sampled_from(["cut", "flip", "flip", "set", "insert", "trick", "repeat", "drop"])
-        )
+        how = draw(st.sampled_from(["cut", "flip", "flip", "set", "insert", "trick", "repeat", "drop"]))
         if how == "cut":
             del data[at:]
         elif how == "flip" and data:
@@ -169,4 +292,4 @@ def texts(base: Any, write: Callable[[Any], bytes]) -> st.SearchStrategy[bytes]:
     structured = mutated(base).map(write)
     return st.one_of(
         structured, structured, structured, damaged(write(base)), structured.flatmap(damaged), st.binary(max_size=200)
-    )  # fmt: skip
+    )

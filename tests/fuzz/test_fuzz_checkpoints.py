@@ -61,12 +61,7 @@ class Used:
             survives(lambda: import_model(model, self.context), self.out)
         assert tree(self.root) == before, "an export changed the checkpoint"
         # makes a hidden directory for a moment, to see whether the root can be written
-        survives(
-            lambda: Checkpoints(self.root, self.context.mesh).load_latest(
-                self.context, self.optimizer
-            ),
-            self.root,
-        )
+        survives(lambda: Checkpoints(self.root, self.context.mesh).load_latest(self.context, self.optimizer), self.root)
         assert tree(self.root) == before, "loading changed the checkpoint"
 
 
@@ -108,10 +103,7 @@ def test_sizes_in_manifests_do_not_make_us_allocate(count: int, used: Used) -> N
         shape = [rows] if flat else [rows, columns]
         chunk = {"offsets": [0] * len(shape), "sizes": shape, "file": FILE, "key": "k", "crc32": 0}
         tensors = {"model/a": {"shape": shape, "dtype": "F64", "chunks": [chunk]}}
-        for found in (
-            {**whole, "tensors": tensors},
-            {**whole, "tensors": {**whole["tensors"], **tensors}},
-        ):
+        for found in ({**whole, "tensors": tensors}, {**whole, "tensors": {**whole["tensors"], **tensors}}):
             (used.fresh() / MANIFEST).write_bytes(sign(json.dumps(found).encode()))
             used()
 
@@ -129,12 +121,8 @@ def test_headers_of_tensor_files(count: int, used: Used) -> None:
     whole = (used.fresh() / FILE).read_bytes()
     length = struct.unpack("<Q", whole[:8])[0]
     header = json.loads(whole[8 : 8 + length])
-    lengths = st.sampled_from([0, 1, 7, 100, 2**31, 2**63, 2**64 - 1]).map(
-        lambda n: struct.pack("<Q", n) + whole[8:]
-    )
-    files = st.one_of(
-        texts(header, as_json).map(lambda text: with_header(whole, text)), damaged(whole), lengths
-    )
+    lengths = st.sampled_from([0, 1, 7, 100, 2**31, 2**63, 2**64 - 1]).map(lambda n: struct.pack("<Q", n) + whole[8:])
+    files = st.one_of(texts(header, as_json).map(lambda text: with_header(whole, text)), damaged(whole), lengths)
 
     def check(content: bytes) -> None:
         (used.fresh() / FILE).write_bytes(content)
@@ -151,8 +139,11 @@ def test_full_models_of_strangers(count: int, used: Used) -> None:
     whole = path.read_bytes()
     length = struct.unpack("<Q", whole[:8])[0]
     header = json.loads(whole[8 : 8 + length])
-    files = st.one_of(texts(header, as_json).map(lambda text: with_header(whole, text)), damaged(whole),
-                      mutated(header, 1).map(as_json).map(lambda text: with_header(whole, text)))  # fmt: skip
+    files = st.one_of(
+        texts(header, as_json).map(lambda text: with_header(whole, text)),
+        damaged(whole),
+        mutated(header, 1).map(as_json).map(lambda text: with_header(whole, text)),
+    )
 
     def check(content: bytes) -> None:
         path.write_bytes(content)
@@ -177,11 +168,23 @@ def test_what_is_no_file(used: Used, name: str, strange: str) -> None:
 
 
 NAMES = st.one_of(
-    st.sampled_from(["../rank-00000.safetensors", "/etc/passwd", "a/b.safetensors", "..", "a\0.safetensors",
-                     ".hidden.safetensors", "x" * 300 + ".safetensors", "é.safetensors", "none.safetensors", MANIFEST,
-                     "rank-00000.safetensors\n"]),
+    st.sampled_from(
+        [
+            "../rank-00000.safetensors",
+            "/etc/passwd",
+            "a/b.safetensors",
+            "..",
+            "a\0.safetensors",
+            ".hidden.safetensors",
+            "x" * 300 + ".safetensors",
+            "é.safetensors",
+            "none.safetensors",
+            MANIFEST,
+            "rank-00000.safetensors\n",
+        ]
+    ),
     st.text(max_size=20).map(lambda name: name + ".safetensors"),
-)  # fmt: skip
+)
 
 
 @cases(20, 300)
@@ -193,7 +196,8 @@ def test_names_lead_nowhere_else(count: int, used: Used) -> None:
         next(iter(found["tensors"].values()))["chunks"][0]["file"] = name
         folder = used.fresh()
         (folder / MANIFEST).write_bytes(sign(json.dumps(found).encode()))
-        survives(lambda: export_model(used.root, used.out / "m", overwrite=True), used.out,
-                 readable=(used.root, used.out))  # fmt: skip
+        survives(
+            lambda: export_model(used.root, used.out / "m", overwrite=True), used.out, readable=(used.root, used.out)
+        )
 
     fuzz(count, NAMES, check)

@@ -15,15 +15,11 @@ from tests.fuzz.test_fuzz_descriptions import JOB
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
 
-SMALL = {
-    key: JOB[key] for key in ("name", "model", "machine", "ranks", "grid", "batch", "stragglers")
-}
+SMALL = {key: JOB[key] for key in ("name", "model", "machine", "ranks", "grid", "batch", "stragglers")}
 STUDY = {"study": "sweep", "job": SMALL, "vary": {"batch.micro_sequences": [1, 2]}, "grid": "keep"}
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], out: Path
-) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], arguments: list[str], out: Path) -> tuple[int, str, str]:
     """Run a command under guard."""
     with guarded(out), pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -45,24 +41,23 @@ def keeps_to_it(capsys: pytest.CaptureFixture[str], arguments: list[str], out: P
         assert not [name for name in tree(out) if not name.endswith(".lock")], arguments
     elif "--json" in arguments:
         assert isinstance(json.loads(printed), dict)
-    shown = [
-        name for name in tree(out) if Path(name).name.startswith(".") and not name.endswith(".lock")
-    ]
+    shown = [name for name in tree(out) if Path(name).name.startswith(".") and not name.endswith(".lock")]
     assert not shown, "something is half-written"
 
 
 @cases(8, 150)
-def test_commands_that_read_jobs(
-    count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_commands_that_read_jobs(count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    commands = st.sampled_from([
-        ["simulate", str(job), "--json", "--out", str(out / "run")], ["simulate", str(job)],
-        ["simulate", str(job), "--json", "--engine", "ranks"],
-        ["simulate", str(job), "--chrome", str(out / "a.json.gz")],
-        ["goodput", str(job), "--json", "--seeds", "1", "--days", "1", "--interval", "1h"],
-        ["record", str(job), "--out", str(out / "recording.json")],
-    ])  # fmt: skip
+    commands = st.sampled_from(
+        [
+            ["simulate", str(job), "--json", "--out", str(out / "run")],
+            ["simulate", str(job)],
+            ["simulate", str(job), "--json", "--engine", "ranks"],
+            ["simulate", str(job), "--chrome", str(out / "a.json.gz")],
+            ["goodput", str(job), "--json", "--seeds", "1", "--days", "1", "--interval", "1h"],
+            ["record", str(job), "--out", str(out / "recording.json")],
+        ]
+    )
 
     def check(case: tuple[bytes, list[str]]) -> None:
         text, arguments = case
@@ -74,20 +69,41 @@ def test_commands_that_read_jobs(
     fuzz(count, st.tuples(texts({**SMALL, "machine": "frontier"}, as_json), commands), check)
 
 
-OPTIONS = ["--set", "--out", "--engine", "--seeds", "--ranks", "--interval", "--state", "--spares", "--days",
-           "--machine", "--chrome", "--bytes", "--kind", "--stride", "--disk-interval", "--mode",
-           "--json", "--nothing"]  # fmt: skip
+OPTIONS = [
+    "--set",
+    "--out",
+    "--engine",
+    "--seeds",
+    "--ranks",
+    "--interval",
+    "--state",
+    "--spares",
+    "--days",
+    "--machine",
+    "--chrome",
+    "--bytes",
+    "--kind",
+    "--stride",
+    "--disk-interval",
+    "--mode",
+    "--json",
+    "--nothing",
+]
 
 
 @cases(8, 150)
-def test_options(count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path,
-                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_options(
+    count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
     job.write_bytes(as_json({**SMALL, "machine": "frontier"}))
     out.mkdir()
     monkeypatch.chdir(out)
-    words = st.one_of(st.sampled_from([str(n) for n in NUMBERS]), st.sampled_from([w for w in WORDS if "\0" not in w
-                      and len(w) < 1000 and w.isprintable()]), st.just("ranks=8"))  # fmt: skip
+    words = st.one_of(
+        st.sampled_from([str(n) for n in NUMBERS]),
+        st.sampled_from([w for w in WORDS if "\0" not in w and len(w) < 1000 and w.isprintable()]),
+        st.just("ranks=8"),
+    )
     starts = st.sampled_from(
         [
             ["simulate", str(job)],
@@ -107,11 +123,7 @@ def test_options(count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path,
         assert code in (0, 1, 2), said  # 1: the system's own refusal of a path
         assert "Traceback" not in said + printed
 
-    fuzz(
-        count,
-        st.tuples(starts, st.lists(st.tuples(st.sampled_from(OPTIONS), words), max_size=2)),
-        check,
-    )
+    fuzz(count, st.tuples(starts, st.lists(st.tuples(st.sampled_from(OPTIONS), words), max_size=2)), check)
 
 
 @cases(4, 60)
@@ -131,9 +143,7 @@ def test_studies(count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 @cases(6, 100)
-def test_commands_that_read_runs(
-    count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_commands_that_read_runs(count: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     predicted = write(tmp_path / "predicted", "predicted", table(by_hand_predicted()))
     measured = write(tmp_path / "measured", "measured", table(by_hand_measured()))
     manifest = json.loads((measured / "manifest.json").read_text())

@@ -35,8 +35,16 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "runs"
 PATHS = [page.path for page in PAGES]
 LINKS, LINK = ("href", "active"), '{"path":["ALL"],"type":"link"}'
-CODE = (ROOT, Path(sys.prefix), Path(sys.base_prefix), *map(Path, site.getsitepackages()), Path("/usr"),
-        Path("/proc/self"), Path("/etc/localtime"), Path("/etc/mime.types"))  # fmt: skip
+CODE = (
+    ROOT,
+    Path(sys.prefix),
+    Path(sys.base_prefix),
+    *map(Path, site.getsitepackages()),
+    Path("/usr"),
+    Path("/proc/self"),
+    Path("/etc/localtime"),
+    Path("/etc/mime.types"),
+)
 """Where Python itself reads; everything but the runs lies here."""
 
 
@@ -44,8 +52,13 @@ CODE = (ROOT, Path(sys.prefix), Path(sys.base_prefix), *map(Path, site.getsitepa
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dashboard") / "runs"
     folder.mkdir()
-    for name in ("gpt-5b-search", "weak-scaling", "gpt-320b-frontier", "testbed/2x2x2x1-predicted",
-                 "testbed/2x2x2x1-measured"):  # fmt: skip
+    for name in (
+        "gpt-5b-search",
+        "weak-scaling",
+        "gpt-320b-frontier",
+        "testbed/2x2x2x1-predicted",
+        "testbed/2x2x2x1-measured",
+    ):
         shutil.copytree(EXAMPLES / name, folder / name)
     serving.write_hostile(folder / "hostile")
     return folder
@@ -65,21 +78,51 @@ def client(root: Path) -> Iterator[Any]:
 
 
 VALUES = st.one_of(
-    st.sampled_from([str(n) for n in NUMBERS]), st.sampled_from(WORDS), st.text(max_size=30), st.just("0,3,8-15"),
-    st.just("0-99999999999999999999"), st.just("٣"), st.just("²"), st.just("1,2"), st.just("0:5"), st.just("nan:inf"),
-    st.just("step"), st.just("1e400,-1e400"), st.just("0.1,0.2"), st.just("x" * 5000), st.just("kind"),
-)  # fmt: skip
-PARAMETERS = ["run", "other", "step", "align", "ranks", "show", "colour", "window", "figure", "pair", "sections", "y",
-              "z", "x", "data", "recompute", "sharding", "fits", "token", *KEYS]  # fmt: skip
+    st.sampled_from([str(n) for n in NUMBERS]),
+    st.sampled_from(WORDS),
+    st.text(max_size=30),
+    st.just("0,3,8-15"),
+    st.just("0-99999999999999999999"),
+    st.just("٣"),
+    st.just("²"),
+    st.just("1,2"),
+    st.just("0:5"),
+    st.just("nan:inf"),
+    st.just("step"),
+    st.just("1e400,-1e400"),
+    st.just("0.1,0.2"),
+    st.just("x" * 5000),
+    st.just("kind"),
+)
+PARAMETERS = [
+    "run",
+    "other",
+    "step",
+    "align",
+    "ranks",
+    "show",
+    "colour",
+    "window",
+    "figure",
+    "pair",
+    "sections",
+    "y",
+    "z",
+    "x",
+    "data",
+    "recompute",
+    "sharding",
+    "fits",
+    "token",
+    *KEYS,
+]
 
 
 def queries(context: Context) -> st.SearchStrategy[dict[str, str]]:
     """Parameters of an address; runs are mostly there."""
     names = st.one_of(st.sampled_from([entry.name for entry in context.catalog.entries()]), VALUES)
     runs = st.fixed_dictionaries({}, optional={"run": names, "other": names})
-    rest = st.dictionaries(
-        st.one_of(st.sampled_from(PARAMETERS), st.text(max_size=6)), VALUES, max_size=5
-    )
+    rest = st.dictionaries(st.one_of(st.sampled_from(PARAMETERS), st.text(max_size=6)), VALUES, max_size=5)
     return st.builds(lambda a, b: {**b, **a}, runs, rest)
 
 
@@ -128,15 +171,15 @@ def test_addresses(count: int, client: Any, context: Context, root: Path) -> Non
         ),
         max_size=6,
     )
-    pairs = st.one_of(queries(context).map(lambda q: urlencode(q, errors="replace")), st.text(max_size=50).map(
-        lambda t: quote(t, safe="&=?;%+", errors="replace")))  # fmt: skip
+    pairs = st.one_of(
+        queries(context).map(lambda q: urlencode(q, errors="replace")),
+        st.text(max_size=50).map(lambda t: quote(t, safe="&=?;%+", errors="replace")),
+    )
 
     def check(case: tuple[list[str], str]) -> None:
         parts, query = case
         with guarded(readable=(root, *CODE)):
-            answer = client.get(
-                "/" + "/".join(parts).lstrip("/") + "?" + query, base_url="http://127.0.0.1"
-            )
+            answer = client.get("/" + "/".join(parts).lstrip("/") + "?" + query, base_url="http://127.0.0.1")
         text = answer.get_data().decode(errors="replace")
         assert answer.status_code < 500, (case, answer.status_code)
         assert "Traceback" not in text
@@ -154,51 +197,43 @@ def test_requests_for_pages(count: int, client: Any, context: Context, root: Pat
         path, pathname, search = case
         asked = {
             "output": "..content.children..." + "...".join(f"{LINK}.{word}" for word in LINKS) + "..",
-            "outputs": [{"id": "content", "property": "children"},
-                        *([{"id": {"path": p, "type": "link"}, "property": w} for p in PATHS] for w in LINKS)],
-            "inputs": [{"id": "address", "property": "pathname", "value": path if pathname is None else pathname},
-                       {"id": "address", "property": "search", "value": search}],
+            "outputs": [
+                {"id": "content", "property": "children"},
+                *([{"id": {"path": p, "type": "link"}, "property": w} for p in PATHS] for w in LINKS),
+            ],
+            "inputs": [
+                {"id": "address", "property": "pathname", "value": path if pathname is None else pathname},
+                {"id": "address", "property": "search", "value": search},
+            ],
             "changedPropIds": ["address.search"],
-        }  # fmt: skip
+        }
         with guarded(readable=(root, *CODE)):
             body = json.dumps(asked).encode(errors="surrogatepass")
-            answer = client.post("/_dash-update-component", data=body, content_type="application/json",
-                                 base_url="http://127.0.0.1")  # fmt: skip
+            answer = client.post(
+                "/_dash-update-component", data=body, content_type="application/json", base_url="http://127.0.0.1"
+            )
         plain = isinstance(search, str | None) and isinstance(pathname, str | None)
         assert answer.status_code == 200 or not plain, (case, answer.status_code)
         assert "Traceback" not in answer.get_data().decode(errors="replace")
 
-    searches = st.one_of(
-        queries(context).map(lambda q: "?" + urlencode(q, errors="replace")), VALUES, st.none()
-    )
-    fuzz(
-        count,
-        st.tuples(st.sampled_from(PATHS), st.one_of(st.none(), st.none(), VALUES), searches),
-        check,
-    )
+    searches = st.one_of(queries(context).map(lambda q: "?" + urlencode(q, errors="replace")), VALUES, st.none())
+    fuzz(count, st.tuples(st.sampled_from(PATHS), st.one_of(st.none(), st.none(), VALUES), searches), check)
 
 
 FORM = st.dictionaries(
     st.sampled_from(KEYS),
-    st.one_of(
-        VALUES,
-        st.sampled_from(
-            ["on", "off", "1", "2", "4", "8", "0.5", "-3", "64", "auto", "laptop", "gpt2"]
-        ),
-    ),
+    st.one_of(VALUES, st.sampled_from(["on", "off", "1", "2", "4", "8", "0.5", "-3", "64", "auto", "laptop", "gpt2"])),
     max_size=5,
 )
 CHOICES = st.sampled_from([f for f in FIELDS if f.choices]).flatmap(
-    lambda f: st.tuples(st.just(f.key), st.sampled_from(f.choices)))  # fmt: skip
+    lambda f: st.tuples(st.just(f.key), st.sampled_from(f.choices))
+)
 
 
 @cases(40, 1000)
 def test_what_if_forms(count: int, context: Context) -> None:
     """Any form makes a job or a message; jobs that are small are simulated, as the worker does."""
-    names = [
-        None,
-        *(entry.name for entry in context.catalog.entries() if entry.kind == "predicted"),
-    ]
+    names = [None, *(entry.name for entry in context.catalog.entries() if entry.kind == "predicted")]
     memory = Memory()
 
     def check(case: tuple[str | None, dict[str, str], list[tuple[str, str]]]) -> None:

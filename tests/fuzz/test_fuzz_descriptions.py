@@ -27,17 +27,41 @@ from twin.study.studies.points import points_of
 ROOT = Path(__file__).parents[2]
 MACHINES = ["frontier", "perlmutter", "alps", "dgx-h100", "laptop"]
 JOB = {
-    "name": "fuzzed", "model": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 128,
-                                "activation": "swiglu", "positions": "rotary"},
+    "name": "fuzzed",
+    "model": {
+        "layers": 2,
+        "hidden": 64,
+        "heads": 4,
+        "sequence": 32,
+        "vocabulary": 128,
+        "activation": "swiglu",
+        "positions": "rotary",
+    },
     "machine": {"extends": "frontier", "nic": {"bandwidth": "25 GB/s"}, "device": {"memory": "64 GB"}},
-    "ranks": 16, "grid": {"data": 2, "z": 2, "y": 2, "x": 2}, "batch": {"sequences": 16, "micro_sequences": 2},
-    "precision": "bf16", "recompute": True, "cache_gathered_layers": 1, "gather_unit": "block", "library": "rccl",
-    "overlap": {"all_reduce": True, "reduce_scatter": True, "all_gather": True, "prefetch_depth": 2,
-                "scatters_in_flight": 3},
-    "data_reduction": {"mode": "overlapped", "bucket_bytes": 1e6}, "attention": "plain", "dropout": 0.1,
-    "stragglers": [{"rank": 3, "slowdown": 1.5}], "degraded": [{"node": 0, "nic": 1, "rate": 0.5}],
-    "placement": {"groups": 1, "order": "blocks"}, "seed": 1, "train": {"steps": 5},
-}  # fmt: skip
+    "ranks": 16,
+    "grid": {"data": 2, "z": 2, "y": 2, "x": 2},
+    "batch": {"sequences": 16, "micro_sequences": 2},
+    "precision": "bf16",
+    "recompute": True,
+    "cache_gathered_layers": 1,
+    "gather_unit": "block",
+    "library": "rccl",
+    "overlap": {
+        "all_reduce": True,
+        "reduce_scatter": True,
+        "all_gather": True,
+        "prefetch_depth": 2,
+        "scatters_in_flight": 3,
+    },
+    "data_reduction": {"mode": "overlapped", "bucket_bytes": 1e6},
+    "attention": "plain",
+    "dropout": 0.1,
+    "stragglers": [{"rank": 3, "slowdown": 1.5}],
+    "degraded": [{"node": 0, "nic": 1, "rate": 0.5}],
+    "placement": {"groups": 1, "order": "blocks"},
+    "seed": 1,
+    "train": {"steps": 5},
+}
 MOST_OPS = 400
 """Micro-steps × layers that a case simulates; larger steps are no other code."""
 MOST_RANKS = 4096
@@ -88,9 +112,7 @@ def test_jobs_of_runs(count: int) -> None:
     """As manifests hold them: every number of the machine with its kind and source."""
     full = load_job(JOB).model_dump(mode="json", by_alias=True)
     fuzz(
-        count,
-        mutated(full),
-        lambda raw: survives(lambda: use(load_job(raw if isinstance(raw, dict) else {"a": raw}))),
+        count, mutated(full), lambda raw: survives(lambda: use(load_job(raw if isinstance(raw, dict) else {"a": raw})))
     )
 
 
@@ -100,19 +122,26 @@ def test_machine_files(count: int, place: Path) -> None:
     texts_of = [(ROOT / f"topologies/{name}.yaml").read_bytes() for name in MACHINES]
     whole = [yaml.safe_load(text) for text in texts_of]
     machines = st.one_of(
-        st.sampled_from(whole).flatmap(mutated).map(as_json), st.sampled_from(texts_of).flatmap(damaged),
+        st.sampled_from(whole).flatmap(mutated).map(as_json),
+        st.sampled_from(texts_of).flatmap(damaged),
         texts({"extends": "frontier", "device": {"extends": "mi210", "memory": "1 GB"}, "nodes": 4}, as_yaml),
-        st.sampled_from(["./loop.yaml", "./link.yaml", "./folder.yaml", "./none.yaml", "x" * 5000 + ".yaml"])
-        .map(lambda name: as_json({"extends": name})),
-    )  # fmt: skip
+        st.sampled_from(["./loop.yaml", "./link.yaml", "./folder.yaml", "./none.yaml", "x" * 5000 + ".yaml"]).map(
+            lambda name: as_json({"extends": name})
+        ),
+    )
 
     def check(text: bytes) -> None:
         path.write_bytes(text)
 
         def load() -> Any:
             machine = load_machine(path)
-            job = {**JOB, "machine": machine.model_dump(mode="json", by_alias=True), "library": None,
-                   "degraded": [], "placement": "contiguous"}  # fmt: skip
+            job = {
+                **JOB,
+                "machine": machine.model_dump(mode="json", by_alias=True),
+                "library": None,
+                "degraded": [],
+                "placement": "contiguous",
+            }
             return use(load_job(job))
 
         survives(load)
@@ -121,22 +150,33 @@ def test_machine_files(count: int, place: Path) -> None:
 
 
 SETTINGS = st.one_of(
-    st.sampled_from(["machine", "ranks", "grid", "grid.z", "machine.nic", "machine.nic.bandwidth", "model.layers", "a",
-                     "stragglers.0.rank", "stragglers.9.rank", "machine.device", "machine.reliability.restart", ""]),
-    st.text(max_size=20), st.just("a." * 3000 + "a"),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "machine",
+            "ranks",
+            "grid",
+            "grid.z",
+            "machine.nic",
+            "machine.nic.bandwidth",
+            "model.layers",
+            "a",
+            "stragglers.0.rank",
+            "stragglers.9.rank",
+            "machine.device",
+            "machine.reliability.restart",
+            "",
+        ]
+    ),
+    st.text(max_size=20),
+    st.just("a." * 3000 + "a"),
+)
 
 
 @cases(40, 600)
 def test_overrides(count: int) -> None:
-    value = st.one_of(
-        st.text(max_size=30), mutated(JOB).map(lambda d: as_json(d).decode(errors="replace"))
-    )
+    value = st.one_of(st.text(max_size=30), mutated(JOB).map(lambda d: as_json(d).decode(errors="replace")))
     overrides = st.builds(
-        lambda key, equals, text: f"{key}{equals}{text}",
-        SETTINGS,
-        st.sampled_from(["=", "", "=="]),
-        value,
+        lambda key, equals, text: f"{key}{equals}{text}", SETTINGS, st.sampled_from(["=", "", "=="]), value
     )
 
     def check(override: str) -> None:
@@ -147,22 +187,37 @@ def test_overrides(count: int) -> None:
 
 
 STUDY = {
-    "study": "sweep", "title": "fuzzed", "job": {k: v for k, v in JOB.items() if k != "train"},
-    "set": {"precision": "fp16"}, "vary": {"ranks": [16, 32], "machine.nic.bandwidth": {"slow": "1 GB/s"}},
-    "points": [{"name": "a"}, {"name": "b", "recompute": False}], "x": "ranks", "grid": "keep", "engine": "folded",
-    "seeds": 1, "target": {"tokens": "2 Ttokens", "price_per_gpu_hour": 2.0, "currency": "EUR"},
+    "study": "sweep",
+    "title": "fuzzed",
+    "job": {k: v for k, v in JOB.items() if k != "train"},
+    "set": {"precision": "fp16"},
+    "vary": {"ranks": [16, 32], "machine.nic.bandwidth": {"slow": "1 GB/s"}},
+    "points": [{"name": "a"}, {"name": "b", "recompute": False}],
+    "x": "ranks",
+    "grid": "keep",
+    "engine": "folded",
+    "seeds": 1,
+    "target": {"tokens": "2 Ttokens", "price_per_gpu_hour": 2.0, "currency": "EUR"},
     "measured": [{"at": {"ranks": 16}, "step_seconds": 1.0, "source": "x"}],
-}  # fmt: skip
-SENSITIVITY = {"study": "sensitivity", "job": JOB, "change": {"measured": 0.1, "assumed": 0.3},
-               "parameters": {"machine.nic.bandwidth": ["1 GB/s", "2 GB/s"]}}  # fmt: skip
+}
+SENSITIVITY = {
+    "study": "sensitivity",
+    "job": JOB,
+    "change": {"measured": 0.1, "assumed": 0.3},
+    "parameters": {"machine.nic.bandwidth": ["1 GB/s", "2 GB/s"]},
+}
 
 
 @cases(40, 1200)
 def test_study_files(count: int, place: Path) -> None:
     path = place / "study.yaml"
     (place / "job.yaml").write_bytes(as_yaml(JOB))
-    files = st.one_of(texts(STUDY, as_json), texts(SENSITIVITY, as_json), texts(STUDY, as_yaml),
-                      texts({**STUDY, "job": "./job.yaml"}, as_json))  # fmt: skip
+    files = st.one_of(
+        texts(STUDY, as_json),
+        texts(SENSITIVITY, as_json),
+        texts(STUDY, as_yaml),
+        texts({**STUDY, "job": "./job.yaml"}, as_json),
+    )
 
     def check(text: bytes) -> None:
         path.write_bytes(text)

@@ -29,10 +29,7 @@ from dashboards.settings import Settings
 from tests.fuzz.test_fuzz_dashboard import CODE
 
 MEASURED = Path(__file__).parents[2] / "examples/runs/testbed/2x2x2x1-measured"
-PROBE = {
-    "bytes": 1 << 20,
-    "rounds": [{"hops": hops, "seconds": [1e-3] * 8} for hops in range(1, 8)],
-}
+PROBE = {"bytes": 1 << 20, "rounds": [{"hops": hops, "seconds": [1e-3] * 8} for hops in range(1, 8)]}
 
 
 @pytest.fixture
@@ -45,12 +42,7 @@ def head(run: Path) -> dict[str, Any]:
     """A manifest with all that a diagnosis reads."""
     found = without_digests(run)
     hosts = {"of_rank": list(range(8)), "names": [f"host{i}" for i in range(8)]}
-    return {
-        **found,
-        "probe": PROBE,
-        "hosts": found.get("hosts", hosts),
-        "loading_ns": {"0": [1000] * 8},
-    }
+    return {**found, "probe": PROBE, "hosts": found.get("hosts", hosts), "loading_ns": {"0": [1000] * 8}}
 
 
 def diagnosed(trace: Path, reference: Path | None = None) -> dict[str, Any]:
@@ -86,12 +78,29 @@ def test_tables(count: int, run: Path) -> None:
 
 
 WATCH = {
-    "after_steps": 100, "healthy": False, "steps": 3, "ranks": 8, "step_seconds": 0.5, "expected_step_seconds": 0.4,
+    "after_steps": 100,
+    "healthy": False,
+    "steps": 3,
+    "ranks": 8,
+    "step_seconds": 0.5,
+    "expected_step_seconds": 0.4,
     "notes": ["a note"],
-    "findings": [{"kind": "device", "where": "rank 3", "ranks": [3], "axis": "z", "hosts": [1], "seconds": 0.1,
-                  "excess": 0.2, "confidence": 0.99, "text": "rank 3 is slow", "evidence": "its compute takes longer",
-                  "saved_share": 0.1}],
-}  # fmt: skip
+    "findings": [
+        {
+            "kind": "device",
+            "where": "rank 3",
+            "ranks": [3],
+            "axis": "z",
+            "hosts": [1],
+            "seconds": 0.1,
+            "excess": 0.2,
+            "confidence": 0.99,
+            "text": "rank 3 is slow",
+            "evidence": "its compute takes longer",
+            "saved_share": 0.1,
+        }
+    ],
+}
 
 
 @cases(15, 400)
@@ -110,7 +119,5 @@ def test_alerts_on_the_dashboard(count: int, tmp_path: Path) -> None:
             for page in (PAGES[0], PAGES[number]):
                 content(page, context, query)
 
-    heads = st.one_of(
-        texts({**WATCH, "job": job}, as_json), mutated({**WATCH, "job": job}, 1).map(as_json)
-    )
+    heads = st.one_of(texts({**WATCH, "job": job}, as_json), mutated({**WATCH, "job": job}, 1).map(as_json))
     fuzz(count, st.tuples(heads, st.integers(0, len(PAGES) - 1)), check)

@@ -68,11 +68,26 @@ def test_a_kind_that_is_no_word_is_refused(tmp_path: Path, kind: Any) -> None:
 
 @pytest.mark.parametrize("size", ["sequences", "sequence_length", "heads", "head_size"])
 def test_attention_of_nothing_is_refused(tmp_path: Path, size: str) -> None:
-    kernel = {"type": "attention", "sequences": 1, "sequence_length": 8, "heads": 2, "head_size": 8, "form": "flash",
-              "dropout": False, "backward": False, "element_bytes": 2}  # fmt: skip
+    kernel = {
+        "type": "attention",
+        "sequences": 1,
+        "sequence_length": 8,
+        "heads": 2,
+        "head_size": 8,
+        "form": "flash",
+        "dropout": False,
+        "backward": False,
+        "element_bytes": 2,
+    }
     op = {"op": "compute", "name": "a", "phase": "fwd", "kernel": {**kernel, size: 0}}
-    recording = {"format": "fourfold-schedule", "schema_version": 1, "rank": 0,
-                 "grid": {"data": 1, "z": 1, "y": 1, "x": 1}, "job": None, "ops": [op]}  # fmt: skip
+    recording = {
+        "format": "fourfold-schedule",
+        "schema_version": 1,
+        "rank": 0,
+        "grid": {"data": 1, "z": 1, "y": 1, "x": 1},
+        "job": None,
+        "ops": [op],
+    }
     (tmp_path / "a.json").write_text(json.dumps(recording))
     with pytest.raises(DescriptionError, match=size):
         read_recording(tmp_path / "a.json")

@@ -32,11 +32,14 @@ from twin.trace.store import read_classes, read_trace
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """A predicted and a measured run, as they were written."""
-    classes = pa.table(
-        {"rank": pa.array([0, 1], pa.int32()), "class": pa.array([0, 1], pa.int32())}
+    classes = pa.table({"rank": pa.array([0, 1], pa.int32()), "class": pa.array([0, 1], pa.int32())})
+    predicted = write(
+        tmp_path / "predicted",
+        "predicted",
+        table(by_hand_predicted()),
+        classes=classes,
+        figures={"step_seconds": 18e-9},
     )
-    predicted = write(tmp_path / "predicted", "predicted", table(by_hand_predicted()), classes=classes,
-                      figures={"step_seconds": 18e-9})  # fmt: skip
     return predicted, write(tmp_path / "measured", "measured", table(by_hand_measured()))
 
 
@@ -54,9 +57,7 @@ def read_everything(predicted: Path, measured: Path, out: Path) -> None:
 
 def without_digests(run: Path) -> dict[str, Any]:
     """As another program would write it."""
-    return {
-        k: v for k, v in json.loads((run / "manifest.json").read_text()).items() if k != "sha256"
-    }
+    return {k: v for k, v in json.loads((run / "manifest.json").read_text()).items() if k != "sha256"}
 
 
 def stand_in(run: Path, place: Path) -> Path:
@@ -85,16 +86,24 @@ def test_manifests(count: int, pair: tuple[Path, Path], tmp_path: Path) -> None:
         (copy / "manifest.json").write_bytes(text)
         both_ways(pair, which, copy, tmp_path / "out")
 
-    fuzz(
-        count,
-        st.integers(0, 1).flatmap(lambda n: st.tuples(st.just(n), texts(manifests[n], as_json))),
-        check,
-    )
+    fuzz(count, st.integers(0, 1).flatmap(lambda n: st.tuples(st.just(n), texts(manifests[n], as_json))), check)
 
 
-TYPES = [pa.int8(), pa.uint64(), pa.int64(), pa.float32(), pa.string(), pa.large_string(), pa.binary(), pa.bool_(),
-         pa.null(), pa.timestamp("ns"), pa.list_(pa.int32()), pa.decimal128(20, 2),
-         pa.dictionary(pa.int8(), pa.string())]  # fmt: skip
+TYPES = [
+    pa.int8(),
+    pa.uint64(),
+    pa.int64(),
+    pa.float32(),
+    pa.string(),
+    pa.large_string(),
+    pa.binary(),
+    pa.bool_(),
+    pa.null(),
+    pa.timestamp("ns"),
+    pa.list_(pa.int32()),
+    pa.decimal128(20, 2),
+    pa.dictionary(pa.int8(), pa.string()),
+]
 WHOLE = [n for n in NUMBERS if isinstance(n, int) and -(2**63) <= n < 2**63]
 
 
@@ -108,30 +117,20 @@ def tables(draw: st.DrawFn, whole: pa.Table) -> pa.Table:
         at = draw(st.integers(0, found.num_columns - 1))
         name, column = found.column_names[at], found.column(at)
         values = column.to_pylist()
-        how = draw(
-            st.sampled_from(
-                ["type", "value", "value", "null", "drop", "double", "rename", "rows", "words"]
-            )
-        )
+        how = draw(st.sampled_from(["type", "value", "value", "null", "drop", "double", "rename", "rows", "words"]))
         try:
             if how == "type":
                 found = found.set_column(at, name, column.cast(draw(st.sampled_from(TYPES))))
             elif how == "value" and values:
                 row = draw(st.integers(0, len(values) - 1))
-                values[row] = draw(
-                    st.sampled_from(WHOLE if pa.types.is_integer(column.type) else NUMBERS)
-                )
-                found = found.set_column(
-                    at, pa.field(name, column.type), pa.array(values, column.type)
-                )
+                values[row] = draw(st.sampled_from(WHOLE if pa.types.is_integer(column.type) else NUMBERS))
+                found = found.set_column(at, pa.field(name, column.type), pa.array(values, column.type))
             elif how == "words" and values:
                 values[draw(st.integers(0, len(values) - 1))] = draw(st.text(max_size=8))
                 found = found.set_column(at, name, pa.array(values, pa.string()))
             elif how == "null" and values:
                 values[draw(st.integers(0, len(values) - 1))] = None
-                found = found.set_column(
-                    at, pa.field(name, column.type), pa.array(values, column.type)
-                )
+                found = found.set_column(at, pa.field(name, column.type), pa.array(values, column.type))
             elif how == "drop":
                 found = found.remove_column(at)
             elif how == "double":
@@ -141,8 +140,9 @@ def tables(draw: st.DrawFn, whole: pa.Table) -> pa.Table:
                     [draw(st.text(max_size=5)) if n == name else n for n in found.column_names]
                 )
             elif how == "rows":
-                found = found.take(draw(st.lists(st.integers(0, max(0, found.num_rows - 1)), max_size=12))
-                                   if found.num_rows else [])  # fmt: skip
+                found = found.take(
+                    draw(st.lists(st.integers(0, max(0, found.num_rows - 1)), max_size=12)) if found.num_rows else []
+                )
         except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError, IndexError):
             continue  # a table that cannot be made cannot be read
     return found
@@ -150,8 +150,10 @@ def tables(draw: st.DrawFn, whole: pa.Table) -> pa.Table:
 
 @cases(40, 1200)
 def test_tables(count: int, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    wholes = [(which, name, pq.read_table(pair[which] / name))
-              for which, name in ((0, "events.parquet"), (1, "events.parquet"), (0, "classes.parquet"))]  # fmt: skip
+    wholes = [
+        (which, name, pq.read_table(pair[which] / name))
+        for which, name in ((0, "events.parquet"), (1, "events.parquet"), (0, "classes.parquet"))
+    ]
 
     def check(case: tuple[int, str, pa.Table]) -> None:
         which, name, changed = case
@@ -163,13 +165,7 @@ def test_tables(count: int, pair: tuple[Path, Path], tmp_path: Path) -> None:
         (copy / "manifest.json").write_text(json.dumps(without_digests(copy)))
         both_ways(pair, which, copy, tmp_path / "out")
 
-    fuzz(
-        count,
-        st.sampled_from(wholes).flatmap(
-            lambda w: st.tuples(st.just(w[0]), st.just(w[1]), tables(w[2]))
-        ),
-        check,
-    )
+    fuzz(count, st.sampled_from(wholes).flatmap(lambda w: st.tuples(st.just(w[0]), st.just(w[1]), tables(w[2]))), check)
 
 
 @cases(25, 800)

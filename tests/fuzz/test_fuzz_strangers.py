@@ -24,13 +24,12 @@ from dashboards.whatif.base import EXAMPLE, base_of
 from tests.fuzz.test_fuzz_dashboard import CODE, EXAMPLES
 
 ANY_PAGE = st.sampled_from(PAGES)
-HEADS = [
-    ("gpt-5b-search", "ranking.json"),
-    ("weak-scaling", "study.json"),
-    ("gpt-320b-frontier", "manifest.json"),
+HEADS = [("gpt-5b-search", "ranking.json"), ("weak-scaling", "study.json"), ("gpt-320b-frontier", "manifest.json")]
+TABLES = [
+    ("gpt-5b-search", "candidates.parquet"),
+    ("weak-scaling", "points.parquet"),
+    ("gpt-320b-frontier", "classes.parquet"),
 ]
-TABLES = [("gpt-5b-search", "candidates.parquet"), ("weak-scaling", "points.parquet"),
-          ("gpt-320b-frontier", "classes.parquet")]  # fmt: skip
 
 
 def show_some(place: Path, page: Page) -> None:
@@ -58,11 +57,7 @@ def test_heads_of_strangers(count: int, tmp_path: Path) -> None:
         show_some(tmp_path / folder, page)
 
     fuzz(
-        count,
-        st.integers(0, 2).flatmap(
-            lambda n: st.tuples(st.just(n), texts(originals[n], as_json), ANY_PAGE)
-        ),
-        check,
+        count, st.integers(0, 2).flatmap(lambda n: st.tuples(st.just(n), texts(originals[n], as_json), ANY_PAGE)), check
     )
 
 
@@ -72,9 +67,7 @@ def test_tables_of_strangers(count: int, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         shutil.copytree(EXAMPLES / folder, tmp_path / folder / "it")
     manifest = tmp_path / "gpt-320b-frontier" / "it" / "manifest.json"
-    manifest.write_text(
-        json.dumps({k: v for k, v in json.loads(manifest.read_bytes()).items() if k != "sha256"})
-    )
+    manifest.write_text(json.dumps({k: v for k, v in json.loads(manifest.read_bytes()).items() if k != "sha256"}))
 
     def check(case: tuple[int, bytes, Page]) -> None:
         which, content_of, page = case
@@ -83,11 +76,7 @@ def test_tables_of_strangers(count: int, tmp_path: Path) -> None:
         show_some(tmp_path / folder, page)
 
     whole = [(EXAMPLES / folder / name).read_bytes() for folder, name in TABLES]
-    fuzz(
-        count,
-        st.integers(0, 2).flatmap(lambda n: st.tuples(st.just(n), damaged(whole[n]), ANY_PAGE)),
-        check,
-    )
+    fuzz(count, st.integers(0, 2).flatmap(lambda n: st.tuples(st.just(n), damaged(whole[n]), ANY_PAGE)), check)
 
 
 @cases(10, 200)
@@ -97,12 +86,18 @@ def test_jobs_of_strangers_open_no_file(count: int, tmp_path: Path) -> None:
     bait.write_text("extends: frontier\n")
     run = tmp_path / "runs" / "it"
     shutil.copytree(EXAMPLES / "gpt-320b-frontier", run)
-    head = {
-        k: v for k, v in json.loads((run / "manifest.json").read_bytes()).items() if k != "sha256"
-    }
-    machines = st.sampled_from([str(bait), {"extends": str(bait)}, "../../bait.yaml", {"extends": "frontier",
-                                "device": str(bait)}, {"extends": "frontier", "libraries": {"rccl": str(bait)}},
-                                {"extends": {"extends": str(bait)}}, [str(bait)]])  # fmt: skip
+    head = {k: v for k, v in json.loads((run / "manifest.json").read_bytes()).items() if k != "sha256"}
+    machines = st.sampled_from(
+        [
+            str(bait),
+            {"extends": str(bait)},
+            "../../bait.yaml",
+            {"extends": "frontier", "device": str(bait)},
+            {"extends": "frontier", "libraries": {"rccl": str(bait)}},
+            {"extends": {"extends": str(bait)}},
+            [str(bait)],
+        ]
+    )
     allowed = tuple(p for p in CODE if not tmp_path.is_relative_to(p))
 
     def check(job: Any) -> None:
@@ -111,7 +106,10 @@ def test_jobs_of_strangers_open_no_file(count: int, tmp_path: Path) -> None:
         name = context.catalog.entries()[0].name
         survives(lambda: base_of(context.catalog, name), readable=(tmp_path / "runs", *allowed))
 
-    jobs = st.builds(lambda machine, job: {**job, "machine": machine} if isinstance(job, dict) else job, machines,
-                     st.one_of(st.just(EXAMPLE), mutated(EXAMPLE)))  # fmt: skip
+    jobs = st.builds(
+        lambda machine, job: {**job, "machine": machine} if isinstance(job, dict) else job,
+        machines,
+        st.one_of(st.just(EXAMPLE), mutated(EXAMPLE)),
+    )
     fuzz(count, jobs, check)
     assert bait.exists()

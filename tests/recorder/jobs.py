@@ -37,11 +37,11 @@ def patterns() -> dict[str, Job]:
     """Every choice of axes of one rank and of several, with different options by turns."""
     found = {}
     for index, several in enumerate(product((False, True), repeat=4)):
-        grid = {axis: size for axis, size, on in
-                zip(("data", "z", "y", "x"), (2, 3, 2, 2), several, strict=True) if on}  # fmt: skip
+        grid = {axis: size for axis, size, on in zip(("data", "z", "y", "x"), (2, 3, 2, 2), several, strict=True) if on}
         name = "axes " + (" ".join(grid) or "none")
-        found[name] = job(grid, recompute=index % 2 == 0, precision=("bf16", "fp32")[index // 2 % 2],
-                          per_rank=1 + index % 3)  # fmt: skip
+        found[name] = job(
+            grid, recompute=index % 2 == 0, precision=("bf16", "fp32")[index // 2 % 2], per_rank=1 + index % 3
+        )
     return found
 
 
@@ -71,8 +71,11 @@ def options() -> dict[str, Job]:
         "buckets, blocks": {"data_reduction": SMALL_BUCKETS, "gather_unit": "block", "recompute": False},
         "buckets, no ORS": {"data_reduction": SMALL_BUCKETS, "overlap": {"reduce_scatter": False}},
         "sharded": {"data_reduction": {"mode": "sharded"}},
-        "sharded fp32, no clipping": {"data_reduction": {"mode": "sharded"}, "precision": "fp32",
-                                      "clip_gradients": False},
+        "sharded fp32, no clipping": {
+            "data_reduction": {"mode": "sharded"},
+            "precision": "fp32",
+            "clip_gradients": False,
+        },
         "no clipping": {"clip_gradients": False},
         "plain attention": {"attention": "plain", "precision": "fp32"},
         "fused softmax, dropout": {"attention": "fused_softmax", "dropout": 0.1},
@@ -81,14 +84,13 @@ def options() -> dict[str, Job]:
         "fused": {"fused_elementwise": True, "recompute": False},
         "fused swiglu": {"fused_elementwise": True, "model": {**MODEL, "activation": "swiglu"}},
         "no biases": {"model": {**MODEL, "biases": False}},
-        "llama": {"model": {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary",
-                            "mlp_width": 84}},
+        "llama": {"model": {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "mlp_width": 84}},
         "rotary": {"model": {**MODEL, "positions": "rotary"}, "precision": "fp32", "per_rank": 3},
         "one layer": {"model": {**MODEL, "layers": 1}, "cache_gathered_layers": 1},
         "micro-steps of two": {"per_rank": 6, "micro": 2},
         "five micro-steps": {"per_rank": 5, "data_reduction": SMALL_BUCKETS},
         "tuning off": {"kernel_tuning": False},
-    }  # fmt: skip
+    }
     return {name: job(ALL, **case) for name, case in cases.items()}
 
 
@@ -96,13 +98,11 @@ def uneven() -> dict[str, Job]:
     """What does not divide is padded, on every rank to the same size."""
     return {
         "odd": job({"data": 3, "z": 7, "y": 3, "x": 2}, model=ODD),
-        "odd, sharded": job({"data": 5, "z": 7, "y": 2, "x": 3}, model=ODD,
-                            data_reduction={"mode": "sharded"}),
-        "odd, blocks": job({"data": 2, "z": 7, "y": 6}, model=ODD, gather_unit="block",
-                           data_reduction=SMALL_BUCKETS),
+        "odd, sharded": job({"data": 5, "z": 7, "y": 2, "x": 3}, model=ODD, data_reduction={"mode": "sharded"}),
+        "odd, blocks": job({"data": 2, "z": 7, "y": 6}, model=ODD, gather_unit="block", data_reduction=SMALL_BUCKETS),
         "odd, one z": job({"y": 3, "x": 3}, model=ODD, recompute=False),
         "more y than words": job({"y": 32}, model={**WIDE, "vocabulary": 5}),
-    }  # fmt: skip
+    }
 
 
 def large() -> dict[str, Job]:
@@ -110,10 +110,9 @@ def large() -> dict[str, Job]:
     return {
         "4,096": job({"data": 16, "z": 64, "x": 4}, model=WIDE, per_rank=1),
         "32,768": job({"data": 64, "z": 16, "y": 4, "x": 8}, model=WIDE, per_rank=1),
-        "32,768 replicas": job({"data": 32_768}, model=WIDE, per_rank=1,
-                               data_reduction={"mode": "sharded"}),
+        "32,768 replicas": job({"data": 32_768}, model=WIDE, per_rank=1, data_reduction={"mode": "sharded"}),
         "32,768 over z": job({"z": 32_768}, model=WIDE, per_rank=1, data_reduction=SMALL_BUCKETS),
-    }  # fmt: skip
+    }
 
 
 JOBS = {**patterns(), **options(), **uneven(), **large()}

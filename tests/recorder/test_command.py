@@ -60,8 +60,21 @@ def test_a_job_is_recorded_and_equals_the_twin(file, tmp_path, capsys) -> None:
 
 def test_any_world_size(file, tmp_path, capsys) -> None:
     out = tmp_path / "r.json"
-    code, told, _ = run(capsys, "record", file, "--ranks", 4096, "--set", "grid.data=512", "--set",
-                        "batch.sequences=1024", "--rank", 4095, "--out", out)  # fmt: skip
+    code, told, _ = run(
+        capsys,
+        "record",
+        file,
+        "--ranks",
+        4096,
+        "--set",
+        "grid.data=512",
+        "--set",
+        "batch.sequences=1024",
+        "--rank",
+        4095,
+        "--out",
+        out,
+    )
     assert code == 0, told
     assert "rank 4095 of 4,096" in told
     code, _, err = run(capsys, "record", file, "--ranks", 4096, "--out", out, "--force")
@@ -70,8 +83,7 @@ def test_any_world_size(file, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [(["--rank", "8"], "are 0 to 7"), (["--set", "precision=fp16"], "bf16 or fp32")],
+    ("arguments", "reason"), [(["--rank", "8"], "are 0 to 7"), (["--set", "precision=fp16"], "bf16 or fp32")]
 )
 def test_what_cannot_be_recorded_is_refused(file, tmp_path, capsys, arguments, reason) -> None:
     code, _, err = run(capsys, "record", file, "--out", tmp_path / "r.json", *arguments)
@@ -80,12 +92,15 @@ def test_what_cannot_be_recorded_is_refused(file, tmp_path, capsys, arguments, r
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_difference_is_shown_and_told_by_the_exit_code(
-    file, tmp_path, capsys, monkeypatch
-) -> None:
+def test_a_difference_is_shown_and_told_by_the_exit_code(file, tmp_path, capsys, monkeypatch) -> None:
     start = Emitter.start
-    monkeypatch.setattr(Emitter, "start", lambda self, kind, c, size, name="": start(
-        self, kind, c, size + (4 if kind == "reduce_scatter" and self.layer == 1 else 0), name))  # fmt: skip
+    monkeypatch.setattr(
+        Emitter,
+        "start",
+        lambda self, kind, c, size, name="": start(
+            self, kind, c, size + (4 if kind == "reduce_scatter" and self.layer == 1 else 0), name
+        ),
+    )
     code, told, _ = run(capsys, "record", file, "--out", tmp_path / "r.json")
     assert code == 1
     assert "-start   micro0/bwd/block1/mlp_down/reduce_scatter_z" in told
@@ -98,14 +113,15 @@ def test_a_recording_is_simulated_as_its_job_is(file, tmp_path, capsys) -> None:
     run(capsys, "record", file, "--out", out)
     recording = read_recording(out)
     generated = dict(generate(job).named())
-    alike = [replace(op, name=name, kernel=generated[name].kernel) if isinstance(op, Compute)
-             else replace(op, name=name) for name, op in recording.schedule.named()]  # fmt: skip
+    alike = [
+        replace(op, name=name, kernel=generated[name].kernel) if isinstance(op, Compute) else replace(op, name=name)
+        for name, op in recording.schedule.named()
+    ]
     step = simulate(job, schedule=Schedule(tuple(alike))).step_seconds
     assert step == simulate(job).step_seconds
 
     write_recording(out, replace(recording, schedule=Schedule(tuple(alike))), overwrite=True)
-    for arguments in (["--schedule", out], [file, "--schedule", out],
-                      ["--schedule", out, "--machine", "frontier"]):  # fmt: skip
+    for arguments in (["--schedule", out], [file, "--schedule", out], ["--schedule", out, "--machine", "frontier"]):
         _, told, _ = run(capsys, "simulate", *arguments, "--json")
         assert json.loads(told)["step_seconds"] == step
     assert json.loads(told)["memory"]["fits"]

@@ -61,8 +61,7 @@ def test_the_spread_is_wide_enough() -> None:
 
 def test_published_runs_can_be_recorded() -> None:
     """GPT-40B's widths on 4,096 ranks; two of its layers, for time."""
-    described = load_job(EXAMPLES / "gpt-40b-perlmutter-4096.yaml",
-                         ["model={preset: gpt-40b, layers: 2}"])  # fmt: skip
+    described = load_job(EXAMPLES / "gpt-40b-perlmutter-4096.yaml", ["model={preset: gpt-40b, layers: 2}"])
     assert not difference(record(described, 4095).schedule, generate(described))
 
 

@@ -48,9 +48,7 @@ def test_without_a_change_there_is_no_difference(recorded, generated) -> None:
 
 def test_generator_drops_a_wait(monkeypatch, recorded) -> None:
     wait = Emitter.wait
-    monkeypatch.setattr(
-        Emitter, "wait", lambda self, name: None if name == WAIT else wait(self, name)
-    )
+    monkeypatch.setattr(Emitter, "wait", lambda self, name: None if name == WAIT else wait(self, name))
     assert changed(difference(recorded, generate(JOB))) == [f"+wait    {WAIT} [fwd, layer 1]"]
 
 
@@ -79,14 +77,7 @@ def test_runtime_swaps_x_and_y_in_one_layer(monkeypatch, generated) -> None:
     make = Linear4D.__init__
 
     def swapped(self, context, name, *args, transposed, **options):
-        make(
-            self,
-            context,
-            name,
-            *args,
-            transposed=transposed != (name == "blocks.0.projection"),
-            **options,
-        )
+        make(self, context, name, *args, transposed=transposed != (name == "blocks.0.projection"), **options)
 
     monkeypatch.setattr(Linear4D, "__init__", swapped)
     found = changed(difference(record(JOB, 3).schedule, generated))
@@ -104,10 +95,7 @@ def test_generator_changes_a_count_of_bytes(monkeypatch, recorded) -> None:
         return start(self, kind, communicator, bytes_ + extra, name)
 
     monkeypatch.setattr(Emitter, "start", more)
-    name, size = (
-        "micro1/bwd/block1/norm2/all_reduce_x",
-        2 * 16 * 4,
-    )  # two sums for each of 16 tokens
+    name, size = ("micro1/bwd/block1/norm2/all_reduce_x", 2 * 16 * 4)  # two sums for each of 16 tokens
     assert changed(difference(recorded, generate(JOB))) == [
         f"-start   {name} [bwd, layer 1] all_reduce on x, {size + 4} bytes",
         f"+start   {name} [bwd, layer 1] all_reduce on x, {size} bytes",
@@ -119,10 +107,7 @@ def test_runtime_changes_a_count_of_bytes(monkeypatch, generated) -> None:
     sums = norm._sums
     monkeypatch.setattr(norm, "_sums", lambda *a: sums(*a)[[0, 1, 1]])
     found = changed(difference(record(JOB, 3).schedule, generated))
-    assert (
-        f"+start   micro0/fwd/block0/norm1/all_reduce_x [fwd, layer 0] all_reduce on x, {3 * 16 * 4} bytes"
-        in found
-    )
+    assert f"+start   micro0/fwd/block0/norm1/all_reduce_x [fwd, layer 0] all_reduce on x, {3 * 16 * 4} bytes" in found
     assert all("norm" in line for line in found)
 
 

@@ -67,13 +67,24 @@ def test_products_are_those_of_the_cut_layers(recording) -> None:
 def test_collectives_and_their_order(recording) -> None:
     """The second gather is ahead of the first product, for a first step has learnt the order."""
     mark = {Start: ">", Wait: "<", Compute: ""}
-    text = [mark[type(op)] + name for name, op in recording.schedule.named()
-            if not isinstance(op, Compute) or not isinstance(op.kernel, Memory)]  # fmt: skip
+    text = [
+        mark[type(op)] + name
+        for name, op in recording.schedule.named()
+        if not isinstance(op, Compute) or not isinstance(op.kernel, Memory)
+    ]
     assert text[:11] == [
-        ">fwd/0/all_gather_z", ">fwd/2/all_gather_z", "<fwd/0/all_gather_z", "fwd/0/gemm",
-        ">fwd/0/all_reduce_x", "<fwd/0/all_reduce_x", ">fwd/0/all_gather_y", "<fwd/0/all_gather_y",
-        "<fwd/2/all_gather_z", "fwd/2/gemm", ">fwd/2/all_reduce_y",
-    ]  # fmt: skip
+        ">fwd/0/all_gather_z",
+        ">fwd/2/all_gather_z",
+        "<fwd/0/all_gather_z",
+        "fwd/0/gemm",
+        ">fwd/0/all_reduce_x",
+        "<fwd/0/all_reduce_x",
+        ">fwd/0/all_gather_y",
+        "<fwd/0/all_gather_y",
+        "<fwd/2/all_gather_z",
+        "fwd/2/gemm",
+        ">fwd/2/all_reduce_y",
+    ]
     size = {name: op.bytes for name, op in recording.schedule.named() if isinstance(op, Start)}
     assert size["fwd/0/all_gather_z"] == 4 * (128 // 2) * (64 // 4)
     assert size["fwd/0/all_reduce_x"] == 4 * ROWS * 128 // 2
@@ -84,8 +95,7 @@ def test_collectives_and_their_order(recording) -> None:
 
 
 def test_work_without_a_name_is_written_down_too(recording) -> None:
-    work = {n: op for n, op in recording.schedule.named()
-            if isinstance(op, Compute) and isinstance(op.kernel, Memory)}  # fmt: skip
+    work = {n: op for n, op in recording.schedule.named() if isinstance(op, Compute) and isinstance(op.kernel, Memory)}
     assert {op.phase for op in work.values()} == {"fwd", "bwd", "optimizer"}
     adam = [op.kernel for op in work.values() if op.phase == "optimizer"]
     # weights, gradients and two moments of a rank's own: 2 shards of 512, biases of 128 and 64
@@ -130,13 +140,29 @@ def test_a_recording_is_simulated_without_a_job(recording, tmp_path, capsys) -> 
     replayed = replay(path, None, "frontier", [], "folded")
     each = replay(path, None, "frontier", [], "des")
     assert each.simulation.step_seconds == pytest.approx(replayed.simulation.step_seconds, rel=1e-9)
-    main_returns(["simulate", "--schedule", str(path), "--machine", "frontier", "--json", "--out",
-                  str(tmp_path / "run"), "--chrome", str(tmp_path / "t.json")])  # fmt: skip
+    main_returns(
+        [
+            "simulate",
+            "--schedule",
+            str(path),
+            "--machine",
+            "frontier",
+            "--json",
+            "--out",
+            str(tmp_path / "run"),
+            "--chrome",
+            str(tmp_path / "t.json"),
+        ]
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["step_seconds"] == replayed.simulation.step_seconds
     assert "memory" not in answer
-    parts = (answer["compute_seconds"] + answer["slowest_device_wait_seconds"] + answer["idle_seconds"]
-             + answer["exposed_communication_seconds"])  # fmt: skip
+    parts = (
+        answer["compute_seconds"]
+        + answer["slowest_device_wait_seconds"]
+        + answer["idle_seconds"]
+        + answer["exposed_communication_seconds"]
+    )
     assert parts == pytest.approx(answer["step_seconds"], rel=1e-9)
     assert (tmp_path / "run" / "timeline.html").is_file()
     main_returns(["simulate", "--schedule", str(path), "--machine", "frontier"])
@@ -174,7 +200,4 @@ def test_the_example_records_4096_ranks(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", [str(example), str(tmp_path / "own.json.gz")])
     runpy.run_path(str(example), run_name="__main__")
     assert "rank 1234 of data 64 × z 8 × y 2 × x 4" in capsys.readouterr().out
-    assert (
-        replay(tmp_path / "own.json.gz", None, "frontier", [], "folded").simulation.job.ranks
-        == 4096
-    )
+    assert replay(tmp_path / "own.json.gz", None, "frontier", [], "folded").simulation.job.ranks == 4096

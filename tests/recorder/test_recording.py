@@ -79,11 +79,13 @@ def start(name: str) -> Start:
         ((start("a"), Wait("a", "fwd"), Wait("a", "fwd")), "op 2 a: waits a second time"),
         ((start("a"), start("a"), Wait("a", "fwd")), "op 1 a: has the name of an earlier op"),
         ((OPS[0], OPS[0]), "op 1 fwd/a: has the name of an earlier op"),
-        ((Start("a", "fwd", "all_reduce", "y", 4.0), Wait("a", "fwd")),
-         "op 0 a: is a collective over y, which is one rank"),
+        (
+            (Start("a", "fwd", "all_reduce", "y", 4.0), Wait("a", "fwd")),
+            "op 0 a: is a collective over y, which is one rank",
+        ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_each_wait_has_its_start(ops, reason) -> None:
     with pytest.raises(DescriptionError, match=reason):
         check(Schedule(ops), GRID)
@@ -127,9 +129,15 @@ def test_what_is_wrong_is_refused_and_named(tmp_path, change, reason) -> None:
 
 
 def test_foreign_files_are_refused(tmp_path) -> None:
-    for name, content in (("empty.json", b""), ("list.json", b"[1, 2]"), ("job.yaml", b"model: gpt2"),
-                          ("own.json", b'{"format": "another"}'), ("not.json.gz", b"plain"),
-                          ("deep.json", b"{" * 100_000), ("zeros.json", bytes(1000))):  # fmt: skip
+    for name, content in (
+        ("empty.json", b""),
+        ("list.json", b"[1, 2]"),
+        ("job.yaml", b"model: gpt2"),
+        ("own.json", b'{"format": "another"}'),
+        ("not.json.gz", b"plain"),
+        ("deep.json", b"{" * 100_000),
+        ("zeros.json", bytes(1000)),
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DescriptionError):
             read_recording(tmp_path / name)
@@ -148,9 +156,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypatc
 def test_few_lines_that_stand_for_too_many_ops_are_refused(tmp_path) -> None:
     content = written(tmp_path)
     body = [{**content["ops"][0], "name": "micro{micro}/a"}] * 10
-    content["ops"] = [
-        {"op": "repeat", "variable": "micro", "values": list(range(600_000)), "body": body}
-    ]
+    content["ops"] = [{"op": "repeat", "variable": "micro", "values": list(range(600_000)), "body": body}]
     (tmp_path / "many.json").write_text(json.dumps(content))
     with pytest.raises(DescriptionError, match="6,000,000"):
         read_recording(tmp_path / "many.json")

@@ -50,8 +50,6 @@ def losses(worker: Any, grid: dict[str, int], **options: Any) -> list[float]:
 def texts(worker: Any, grid: dict[str, int], temperature: float, **options: Any) -> list[list[int]]:
     """The prompts, continued."""
     trainee = build(worker.mesh(Grid(**grid)), grid, **options)
-    found = [
-        generate(trainee.context, trainee.model, prompt, MADE, temperature) for prompt in PROMPTS
-    ]
+    found = [generate(trainee.context, trainee.model, prompt, MADE, temperature) for prompt in PROMPTS]
     assert trainee.context.training
     return found

@@ -27,13 +27,7 @@ Pieces = dict[str, list[tuple[tuple[int, ...], np.ndarray]]]
 def describe(grid: dict[str, int], **options: Any) -> Job:
     """The job of a case."""
     ranks = int(np.prod(list(grid.values())))
-    options = {
-        "model": MODEL,
-        "machine": "laptop",
-        "precision": "fp32",
-        "recompute": False,
-        **options,
-    }
+    options = {"model": MODEL, "machine": "laptop", "precision": "fp32", "recompute": False, **options}
     micro = SEQUENCES // (grid["data"] * grid["z"] * options.pop("micro_steps", 2))
     options["batch"] = {"sequences": SEQUENCES, "micro_sequences": micro}
     options["machine"] = {"extends": "laptop", "nodes": 8}
@@ -74,8 +68,9 @@ def pieces(trainee: Trainee) -> Pieces:
     return found
 
 
-def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
-        steps: int = STEPS, **options: Any) -> tuple[list[float], list[float], Pieces]:  # fmt: skip
+def run(
+    worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False, steps: int = STEPS, **options: Any
+) -> tuple[list[float], list[float], Pieces]:
     """Train; returns losses, gradient norms, and this rank's pieces of the parameters."""
     job = describe(grid, **options)
     mesh = worker.mesh(Grid(**grid))
@@ -89,10 +84,9 @@ def run(worker: Any, grid: dict[str, int], dtype: str, goldfish: bool = False,
         weights = mask / mask.sum()
         first = mesh.replica * local
         batch = [
-            MicroBatch(step * SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:],
-                       weights[i : i + size])
+            MicroBatch(step * SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:], weights[i : i + size])
             for i in range(first, first + local, size)
-        ]  # fmt: skip
+        ]
         figures = trainee.step(batch, RATES[step])
         losses.append(figures.loss.item())
         norms.append(figures.gradient_norm.item())

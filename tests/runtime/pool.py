@@ -63,9 +63,7 @@ def serve(rank: int, size: int, store: str, pipe: Any) -> None:
         name, arguments = task
         module, _, function = name.partition(":")
         try:
-            pipe.send(
-                (True, getattr(importlib.import_module(module), function)(worker, **arguments))
-            )
+            pipe.send((True, getattr(importlib.import_module(module), function)(worker, **arguments)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
     pipe.close()

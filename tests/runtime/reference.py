@@ -51,10 +51,7 @@ class Block(nn.Module):
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
         b, s, h = x.shape
-        q, k, v = (
-            part.view(b, s, self.shape.heads, -1).transpose(1, 2)
-            for part in self.qkv(x).split(h, dim=2)
-        )
+        q, k, v = (part.view(b, s, self.shape.heads, -1).transpose(1, 2) for part in self.qkv(x).split(h, dim=2))
         if self.shape.rotary:
             q, k = rotate(q), rotate(k)
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
@@ -77,9 +74,7 @@ class SerialGPT(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.ParameterDict(
-            {"tokens": nn.Parameter(torch.empty(shape.vocabulary, shape.hidden))}
-        )
+        self.embedding = nn.ParameterDict({"tokens": nn.Parameter(torch.empty(shape.vocabulary, shape.hidden))})
         if not shape.rotary:
             self.embedding["positions"] = nn.Parameter(torch.empty(shape.sequence, shape.hidden))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -95,22 +90,27 @@ class SerialGPT(nn.Module):
         return self.head(self.final_norm(x))
 
 
-def train(model: SerialGPT, batches: list[torch.Tensor], masks: list[torch.Tensor], rates: list[float],
-          clip: float | None = 1.0) -> tuple[list[float], list[float]]:  # fmt: skip
+def train(
+    model: SerialGPT,
+    batches: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    rates: list[float],
+    clip: float | None = 1.0,
+) -> tuple[list[float], list[float]]:
     """Train on whole global batches (sequences, s + 1); returns losses and gradient norms."""
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     adam = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        betas=(0.9, 0.95), eps=1e-8, foreach=False,
-    )  # fmt: skip
+        betas=(0.9, 0.95),
+        eps=1e-8,
+        foreach=False,
+    )
     losses, norms = [], []
     for window, mask, rate in zip(batches, masks, rates, strict=True):
         adam.zero_grad()
         logits = model(window[:, :-1])
-        each = functional.cross_entropy(
-            logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none"
-        )
+        each = functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none")
         loss = (each * mask.flatten()).sum() / mask.sum()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)

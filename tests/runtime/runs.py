@@ -14,14 +14,23 @@ from typing import Any
 import yaml
 
 SMALL: dict[str, Any] = {
-    "name": "small", "machine": "laptop", "ranks": 2, "precision": "fp32", "recompute": False,
+    "name": "small",
+    "machine": "laptop",
+    "ranks": 2,
+    "precision": "fp32",
+    "recompute": False,
     "model": {"layers": 2, "hidden": 32, "heads": 4, "sequence": 16, "vocabulary": 256},
-    "grid": {"data": 1, "z": 2, "y": 1, "x": 1}, "batch": {"sequences": 8, "micro_sequences": 2},
+    "grid": {"data": 1, "z": 2, "y": 1, "x": 1},
+    "batch": {"sequences": 8, "micro_sequences": 2},
     "train": {
-        "steps": 12, "learning_rate": {"peak": 1.0e-3}, "evaluation": {"sequences": 4},
-        "checkpoints": {"every": 2}, "sample": {"tokens": 5}, "timeout": "60 s",
+        "steps": 12,
+        "learning_rate": {"peak": 1.0e-3},
+        "evaluation": {"sequences": 4},
+        "checkpoints": {"every": 2},
+        "sample": {"tokens": 5},
+        "timeout": "60 s",
     },
-}  # fmt: skip
+}
 
 
 def write_job(folder: Path, **changes: Any) -> Path:
@@ -45,22 +54,18 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **extra}
 
 
-def train(
-    job: Path, *arguments: str, timeout: float = 120, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def train(job: Path, *arguments: str, timeout: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(
-        command(job, *arguments), capture_output=True, text=True, timeout=timeout, check=False,
-        env=environment(**extra),
-    )  # fmt: skip
+        command(job, *arguments), capture_output=True, text=True, timeout=timeout, check=False, env=environment(**extra)
+    )
 
 
 def start(job: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
     """Begin a run."""
     return subprocess.Popen(
-        command(job, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment(**extra),
-    )  # fmt: skip
+        command(job, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**extra)
+    )
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
@@ -84,9 +89,7 @@ def losses(out: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines if "step" in line}
 
 
-def wait_for_step(
-    process: subprocess.Popen[str], out: Path, step: int, seconds: float = 60
-) -> None:
+def wait_for_step(process: subprocess.Popen[str], out: Path, step: int, seconds: float = 60) -> None:
     """Wait until a step is written."""
     deadline = time.monotonic() + seconds
     while process.poll() is None and max(losses(out), default=-1) < step:
@@ -94,9 +97,7 @@ def wait_for_step(
         time.sleep(0.02)
 
 
-def kill_rank(
-    process: subprocess.Popen[str], rank: int, how: signal.Signals = signal.SIGKILL
-) -> None:
+def kill_rank(process: subprocess.Popen[str], rank: int, how: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to one rank, if it is still there."""
     pids = ranks_of(process) if process.poll() is None else []
     if rank < len(pids):

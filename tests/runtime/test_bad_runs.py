@@ -28,9 +28,7 @@ def alone(folder: Path, **changes) -> Path:
     return runs.write_job(folder, **one)
 
 
-def train(
-    job: Path, folder: Path, *arguments: str, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def train(job: Path, folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return runs.train(job, "--out", str(folder / "run"), *arguments, **extra)
 
 
@@ -84,8 +82,13 @@ def test_a_token_file_that_was_changed_later(tmp_path):
 
 def test_the_wrong_number_of_ranks_under_a_launcher(tmp_path):
     job = runs.write_job(tmp_path)
-    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": "29511"}  # fmt: skip
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+    }
     text = refused(train(job, tmp_path, **environment))
     assert "the job wants 2 ranks" in text
     assert "1 were started" in text
@@ -94,9 +97,7 @@ def test_the_wrong_number_of_ranks_under_a_launcher(tmp_path):
 def test_a_broken_launcher_environment(tmp_path):
     job = runs.write_job(tmp_path)
     assert "MASTER_PORT" in refused(train(job, tmp_path, RANK="0", WORLD_SIZE="2"))
-    assert "WORLD_SIZE" in refused(
-        train(job, tmp_path, RANK="0", WORLD_SIZE="two", MASTER_PORT="1")
-    )
+    assert "WORLD_SIZE" in refused(train(job, tmp_path, RANK="0", WORLD_SIZE="two", MASTER_PORT="1"))
 
 
 def test_a_port_in_use(tmp_path):
@@ -105,15 +106,13 @@ def test_a_port_in_use(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        text = refused(train(job, tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                             MASTER_PORT=port))  # fmt: skip
+        text = refused(train(job, tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
     assert f"MASTER_PORT = {port}" in text
 
 
 def test_nobody_at_the_meeting_point(tmp_path):
     job = runs.write_job(tmp_path, train={"timeout": "2 s"})
-    text = refused(train(job, tmp_path, RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                         MASTER_PORT="1"))  # fmt: skip
+    text = refused(train(job, tmp_path, RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1"))
     assert "cannot reach the meeting point 127.0.0.1:1" in text
 
 

@@ -33,13 +33,11 @@ class Silent:
 def context_of(grid, rank, first, listened=False):
     """A rank's context, without any process group, before sequence `first`."""
     mesh = Mesh(grid, rank, grid.coordinates(rank), {}, None)
-    job = parity.describe(
-        dict(zip(AXES, grid.sizes, strict=True)), dropout=DROP, attention="plain", seed=SEED
-    )
+    job = parity.describe(dict(zip(AXES, grid.sizes, strict=True)), dropout=DROP, attention="plain", seed=SEED)
     context = Context(job, mesh, torch.device("cpu"), torch.float64, torch.float64)
     context.step, context.first_sequence = STEP, first
     context.ops.listener = Silent() if listened else None
-    return context  # fmt: skip
+    return context
 
 
 def drawn(*shape, seed):
@@ -147,9 +145,7 @@ def test_the_expectation_over_masks_is_the_value_without_dropout():
     check_mean(torch.stack(sums), stream + update, update.square() * spread)
     values = packed[:, 2 * HIDDEN :].view(LENGTH, HEADS, SIZE)
     mean = attended(packed, None)
-    variances = [
-        shares.square() @ values[:, head].square() for head, shares in enumerate(shares_of(packed))
-    ]
+    variances = [shares.square() @ values[:, head].square() for head, shares in enumerate(shares_of(packed))]
     check_mean(torch.stack(mixed), mean, torch.cat(variances, 1) * spread)
 
 

@@ -29,18 +29,14 @@ from tests.runtime.test_parity import assemble
 from twin.description.grid import AXES, Grid
 
 ONE = dict.fromkeys(AXES, 1)
-GRIDS = [
-    ONE, {"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2},
-]  # fmt: skip
+GRIDS = [ONE, {"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2}]
 HOT = 8.0
 
 
 @cache
 def serial():
     """The serial model with the same weights."""
-    shape = reference.Shape(
-        MODEL["layers"], MODEL["hidden"], MODEL["heads"], LENGTH, VOCABULARY, 4 * MODEL["hidden"]
-    )
+    shape = reference.Shape(MODEL["layers"], MODEL["hidden"], MODEL["heads"], LENGTH, VOCABULARY, 4 * MODEL["hidden"])
     model = reference.SerialGPT(shape).double()
     full = assemble([parity.pieces(build(Mesh.alone(), ONE))])
     model.load_state_dict({name: torch.from_numpy(weight) for name, weight in full.items()})
@@ -76,8 +72,14 @@ def greedy():
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: str(Grid(**grid)))
 def test_validation_loss_is_the_mean_over_the_first_sequences(pool, grid, micro_steps):
     """Eight or four sequences are one pass of all replicas, so most counts leave some over."""
-    answers = pool.run("tests.runtime.evaluate_tasks:losses", Grid(**grid).ranks, grid=grid,
-                       micro_steps=micro_steps, dropout=0.3, attention="plain")  # fmt: skip
+    answers = pool.run(
+        "tests.runtime.evaluate_tasks:losses",
+        Grid(**grid).ranks,
+        grid=grid,
+        micro_steps=micro_steps,
+        dropout=0.3,
+        attention="plain",
+    )
     expected = mean_losses()
     assert len(set(expected)) == len(COUNTS) - 1  # there are eleven, so 50 are those
     for found in answers:
@@ -87,8 +89,14 @@ def test_validation_loss_is_the_mean_over_the_first_sequences(pool, grid, micro_
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: str(Grid(**grid)))
 def test_without_temperature_the_likeliest_token_follows(pool, grid):
-    answers = pool.run("tests.runtime.evaluate_tasks:texts", Grid(**grid).ranks, grid=grid,
-                       temperature=0.0, dropout=0.3, attention="plain")  # fmt: skip
+    answers = pool.run(
+        "tests.runtime.evaluate_tasks:texts",
+        Grid(**grid).ranks,
+        grid=grid,
+        temperature=0.0,
+        dropout=0.3,
+        attention="plain",
+    )
     assert answers == [greedy()] * Grid(**grid).ranks
     said = {token for text in greedy() for token in text[-MADE:]}
     assert len(said) > 10  # no model that says one thing only
@@ -99,9 +107,8 @@ def test_with_temperature_every_rank_of_every_grid_says_the_same(pool):
     said = [
         answer
         for grid in GRIDS
-        for answer in pool.run("tests.runtime.evaluate_tasks:texts", Grid(**grid).ranks, grid=grid,
-                               temperature=HOT)
-    ]  # fmt: skip
+        for answer in pool.run("tests.runtime.evaluate_tasks:texts", Grid(**grid).ranks, grid=grid, temperature=HOT)
+    ]
     assert all(answer == said[0] for answer in said)
     for prompt, text in zip(PROMPTS, said[0], strict=True):
         assert text[: len(prompt)] == prompt

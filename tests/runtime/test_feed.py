@@ -19,10 +19,7 @@ from tests.runtime import parity
 from twin.description.grid import AXES, Grid
 
 ONE = dict.fromkeys(AXES, 1)
-GRIDS = [
-    {"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2},
-    {"data": 2, "z": 1, "y": 1, "x": 2},
-]  # fmt: skip
+GRIDS = [{"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2}, {"data": 2, "z": 1, "y": 1, "x": 2}]
 LENGTH, BATCH = parity.MODEL["sequence"], parity.SEQUENCES
 WINDOWS, STEPS, MICRO_STEPS = 37, 4, 2  # the third step crosses the end of an epoch
 TARGETS = BATCH * LENGTH
@@ -40,10 +37,12 @@ def feed(worker, grid, goldfish):
     context = Context.of_job(job, mesh, torch.device("cpu"))
     fed = Feed(context, batches, parity.GOLDFISH if goldfish else None)
     return [
-        [(micro.first_sequence, *(part.numpy() for part in (micro.tokens, micro.targets, micro.weights)))
-         for micro in fed.step(step)]
+        [
+            (micro.first_sequence, *(part.numpy() for part in (micro.tokens, micro.targets, micro.weights)))
+            for micro in fed.step(step)
+        ]
         for step in range(STEPS)
-    ]  # fmt: skip
+    ]
 
 
 @cache
@@ -51,8 +50,10 @@ def alone(goldfish):
     return feed(None, ONE, goldfish)
 
 
-@pytest.fixture(params=[(grid, goldfish) for grid in GRIDS for goldfish in (False, True)],
-                ids=lambda case: f"{Grid(**case[0])}{'-goldfish' * case[1]}")  # fmt: skip
+@pytest.fixture(
+    params=[(grid, goldfish) for grid in GRIDS for goldfish in (False, True)],
+    ids=lambda case: f"{Grid(**case[0])}{'-goldfish' * case[1]}",
+)
 def fed(pool, request):
     """A grid, whether Goldfish loss is on, and what each rank was fed."""
     grid, goldfish = request.param
@@ -137,8 +138,5 @@ def test_replicas_keep_unequal_numbers_of_targets(pool):
     grid = GRIDS[0]
     answers = pool.run("tests.runtime.test_feed:feed", 4, grid=grid, goldfish=True)
     for step in range(STEPS):
-        counts = {
-            sum(int((micro[3] > 0).sum()) for micro in rank[step])
-            for rank in replicas(Grid(**grid), answers)
-        }
+        counts = {sum(int((micro[3] > 0).sum()) for micro in rank[step]) for rank in replicas(Grid(**grid), answers)}
         assert len(counts) > 1

@@ -29,9 +29,10 @@ def test_operands_are_stored_as_the_mode_says(mode, stored):
 def test_natural_modes_are_those_of_a_linear_layer():
     inputs, weight, gradient = torch.randn(6, 4), torch.randn(5, 4), torch.randn(6, 5)
     for pass_, (a, b) in {
-        "forward": (inputs, weight.t()), "input_gradient": (gradient, weight),
+        "forward": (inputs, weight.t()),
+        "input_gradient": (gradient, weight),
         "weight_gradient": (gradient.t(), inputs),
-    }.items():  # fmt: skip
+    }.items():
         same = arrange(a, b, NATURAL[pass_])
         assert same[0].data_ptr() == a.data_ptr()
         assert same[1].data_ptr() == b.data_ptr()

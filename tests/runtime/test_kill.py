@@ -35,9 +35,7 @@ def killed_and_continued(job: Path, out: Path, seed: int) -> dict[int, float]:
         try:
             begun = max(runs.losses(out), default=-1)
             runs.wait_for_step(process, out, min(begun + chance.randint(1, 4), 10))
-            time.sleep(
-                chance.random() * 0.1
-            )  # somewhere in a step, or while a checkpoint is written
+            time.sleep(chance.random() * 0.1)  # somewhere in a step, or while a checkpoint is written
             victim = chance.randrange(2)
             runs.kill_rank(process, victim)
             _, errors = process.communicate(timeout=60)
@@ -75,9 +73,16 @@ def test_a_run_continues_on_another_grid(undisturbed, tmp_path):
     runs.kill_rank(process, 0)
     process.communicate(timeout=60)
     done = runs.train(
-        job, "--ranks", "2", "--out", str(out), "--set", "grid={data: 1, z: 1, y: 2, x: 1}",
-        "--set", "batch.micro_sequences=4",
-    )  # fmt: skip
+        job,
+        "--ranks",
+        "2",
+        "--out",
+        str(out),
+        "--set",
+        "grid={data: 1, z: 1, y: 2, x: 1}",
+        "--set",
+        "batch.micro_sequences=4",
+    )
     assert done.returncode == 0, done.stderr
     assert "continuing small after step" in done.stdout
     assert runs.losses(out) == pytest.approx(losses, rel=1e-5)

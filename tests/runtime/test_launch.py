@@ -16,18 +16,29 @@ from runtime.environment import Process, first_host, from_environment
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
 
-TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
-            "MASTER_ADDR": "node7", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2",
-            "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
-SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1",
-        "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_STEP_NODELIST": "frontier[00012-00013]",
-        "SLURM_JOB_ID": "123456"}  # fmt: skip
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node7",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "9",
+    "SLURM_NTASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+    "SLURM_STEP_NODELIST": "frontier[00012-00013]",
+    "SLURM_JOB_ID": "123456",
+}
 
 
 def test_torchrun_is_read():
-    assert from_environment(TORCHRUN) == Process(
-        5, 8, 1, 4, "torchrun", "node7", 29500, attempt=2, agent_store=True
-    )
+    assert from_environment(TORCHRUN) == Process(5, 8, 1, 4, "torchrun", "node7", 29500, attempt=2, agent_store=True)
 
 
 def test_srun_is_read():
@@ -37,25 +48,34 @@ def test_srun_is_read():
 
 
 def test_a_batch_script_that_does_not_run_srun_is_alone():
-    assert (
-        from_environment({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"})
-        == Process()
-    )
+    assert from_environment({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) == Process()
     assert from_environment({}) == Process()
 
 
-@pytest.mark.parametrize(("nodes", "host"), [
-    ("frontier[00012-00015,00020]", "frontier00012"), ("nid001,nid002", "nid001"), ("nid001", "nid001"),
-    ("nid[001,005]", "nid001"), ("node-1-[7-9]-ib", "node-1-7-ib"), ("127.0.0.1", "127.0.0.1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("frontier[00012-00015,00020]", "frontier00012"),
+        ("nid001,nid002", "nid001"),
+        ("nid001", "nid001"),
+        ("nid[001,005]", "nid001"),
+        ("node-1-[7-9]-ib", "node-1-7-ib"),
+        ("127.0.0.1", "127.0.0.1"),
+    ],
+)
 def test_first_host_of_a_node_list(nodes, host):
     assert first_host(nodes) == host
 
 
-@pytest.mark.parametrize("broken", [
-    {**TORCHRUN, "WORLD_SIZE": "many"}, {**TORCHRUN, "MASTER_PORT": ""}, {**SRUN, "SLURM_PROCID": "-1"},
-    {k: v for k, v in SRUN.items() if k != "SLURM_STEP_NODELIST"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {**TORCHRUN, "WORLD_SIZE": "many"},
+        {**TORCHRUN, "MASTER_PORT": ""},
+        {**SRUN, "SLURM_PROCID": "-1"},
+        {k: v for k, v in SRUN.items() if k != "SLURM_STEP_NODELIST"},
+    ],
+)
 def test_a_broken_environment_is_named(broken):
     with pytest.raises(DescriptionError, match=r"WORLD_SIZE|MASTER_PORT|SLURM"):
         from_environment(broken)
@@ -70,9 +90,12 @@ def test_torchrun_restarts_what_died(tmp_path):
     """gloo's restarts fail in PyTorch itself, for the store keeps dead processes' addresses; not here."""
     job, out = runs.write_job(tmp_path, train={"steps": 30}), tmp_path / "run"
     process = subprocess.Popen(
-        torchrun(job, out, "--standalone", "--max-restarts", "2"), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=runs.environment(),
-    )  # fmt: skip
+        torchrun(job, out, "--standalone", "--max-restarts", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=runs.environment(),
+    )
     deadline = time.monotonic() + 60
     while max(runs.losses(out), default=-1) < 5:
         assert time.monotonic() < deadline

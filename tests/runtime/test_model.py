@@ -14,9 +14,7 @@ from twin.description.grid import AXES, Grid, factorizations
 
 ONE = dict.fromkeys(AXES, 1)
 FOURS = [dict(zip(AXES, grid.sizes, strict=True)) for grid in factorizations(4)]
-VARIANTS = [
-    {}, {"biases": False}, {"activation": "swiglu", "mlp_width": 96}, {"positions": "rotary"},
-]  # fmt: skip
+VARIANTS = [{}, {"biases": False}, {"activation": "swiglu", "mlp_width": 96}, {"positions": "rotary"}]
 
 
 def alone(**options):
@@ -37,9 +35,7 @@ def test_as_many_parameters_as_the_twin_counts(change):
     assert sum(p.size for p in full.values()) == trainee.context.job.model.parameters
 
 
-@pytest.mark.parametrize(
-    "grid", [Grid(data=2, z=2, y=2, x=2), Grid(z=4, y=2), Grid(x=8), Grid(z=8, x=2)], ids=str
-)
+@pytest.mark.parametrize("grid", [Grid(data=2, z=2, y=2, x=2), Grid(z=4, y=2), Grid(x=8), Grid(z=8, x=2)], ids=str)
 def test_every_grid_starts_from_the_same_weights(grid):
     model = {**parity.MODEL, "vocabulary": 37}
     ranks = [parity.pieces(on_rank(grid, rank, model=model)) for rank in range(grid.ranks)]
@@ -67,9 +63,11 @@ def test_dropout_drops_its_share_and_differs_by_everything_that_should_matter():
     rows, columns = torch.arange(400), torch.arange(300)
     keep = random.keep_mask(rows, columns, random.key(0, 1, "a"), 0.3)
     assert keep.double().mean().item() == pytest.approx(0.7, abs=0.005)
-    for other in (random.keep_mask(rows, columns, random.key(0, 2, "a"), 0.3),
-                  random.keep_mask(rows + 400, columns, random.key(0, 1, "a"), 0.3),
-                  random.keep_mask(rows, columns + 300, random.key(0, 1, "a"), 0.3)):  # fmt: skip
+    for other in (
+        random.keep_mask(rows, columns, random.key(0, 2, "a"), 0.3),
+        random.keep_mask(rows + 400, columns, random.key(0, 1, "a"), 0.3),
+        random.keep_mask(rows, columns + 300, random.key(0, 1, "a"), 0.3),
+    ):
         assert (keep == other).double().mean().item() == pytest.approx(0.7**2 + 0.3**2, abs=0.01)
     # an element's fate depends on its address alone
     part = random.keep_mask(rows[100:150], columns[30:90], random.key(0, 1, "a"), 0.3)
@@ -93,16 +91,25 @@ def dropped() -> list[float]:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("grid", FOURS[::3], ids=str)
 def test_dropout_is_the_same_on_every_grid_and_when_recomputed(pool, dropped, grid, recompute):
-    answers = pool.run("tests.runtime.parity:run", 4, grid=grid, dtype="float64", steps=3,
-                       dropout=0.2, attention="plain", recompute=recompute)  # fmt: skip
+    answers = pool.run(
+        "tests.runtime.parity:run",
+        4,
+        grid=grid,
+        dtype="float64",
+        steps=3,
+        dropout=0.2,
+        attention="plain",
+        recompute=recompute,
+    )
     for losses, _, _ in answers:
         np.testing.assert_allclose(losses, dropped, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
-    "grid", [{"data": 1, "z": 2, "y": 2, "x": 1}, {"data": 2, "z": 1, "y": 1, "x": 2}],
+    "grid",
+    [{"data": 1, "z": 2, "y": 2, "x": 1}, {"data": 2, "z": 1, "y": 1, "x": 2}],
     ids=lambda grid: str(Grid(**grid)),
-)  # fmt: skip
+)
 def test_bf16_follows_fp32(pool, grid):
     def trained(dtype, **options):
         answers = pool.run("tests.runtime.parity:run", 4, grid=grid, dtype=dtype, **options)
@@ -123,8 +130,7 @@ def test_bf16_follows_fp32(pool, grid):
 
 def test_gathered_weights_do_not_outlive_their_use(pool):
     for options, most in (({}, 2), ({"gather_unit": "block"}, 10), ({"recompute": True}, 5)):
-        held = pool.run("tests.runtime.test_model:most_held", 2,
-                        grid={"data": 1, "z": 2, "y": 1, "x": 1}, **options)  # fmt: skip
+        held = pool.run("tests.runtime.test_model:most_held", 2, grid={"data": 1, "z": 2, "y": 1, "x": 1}, **options)
         # the head's weight is kept as well
         assert max(held) <= most + 1, options
 

@@ -15,9 +15,7 @@ from runtime.mesh import Mesh
 from tests.runtime import parity, reference
 from twin.description.grid import AXES, factorizations
 
-GRIDS = [
-    dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)
-]
+GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "recompute": {"recompute": True},
@@ -42,9 +40,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no_clip": {"clip_gradients": False},
     "one_in_flight": {"overlap": {"scatters_in_flight": 1}},
     "fused": {"fused_elementwise": True},
-    "fused_llama": {"fused_elementwise": True, "recompute": True,
-                    "model": {**parity.MODEL, "activation": "swiglu"}},
-}  # fmt: skip
+    "fused_llama": {"fused_elementwise": True, "recompute": True, "model": {**parity.MODEL, "activation": "swiglu"}},
+}
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
 # the head's 37 × 20 weight does not divide by z = 8, nor its half by z = 4: shards are padded
@@ -52,9 +49,7 @@ VARIANTS["padded"] = {"model": {**parity.MODEL, "vocabulary": 37, "hidden": 20, 
 PADDED = [{"data": 1, "z": 8, "y": 1, "x": 1}, {"data": 1, "z": 4, "y": 1, "x": 2}]
 NAMES = [name for name in VARIANTS if name != "padded"]
 SAMPLE = [
-    *(
-        (grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)
-    ),  # every grid, every option
+    *((grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)),  # every grid, every option
     *random.Random(20261120).sample(CASES, 13),
 ]
 
@@ -67,17 +62,26 @@ def serial(variant: str, dtype: str) -> tuple[list[float], list[float], dict[str
     job = parity.describe(dict.fromkeys(AXES, 1), **options)
     kind, model = getattr(torch, dtype), job.model
     shape = reference.Shape(
-        model.layers, model.hidden, model.heads, model.sequence, model.vocabulary, model.mlp_hidden,
-        model.biases, model.activation == "swiglu", model.positions == "rotary",
-    )  # fmt: skip
+        model.layers,
+        model.hidden,
+        model.heads,
+        model.sequence,
+        model.vocabulary,
+        model.mlp_hidden,
+        model.biases,
+        model.activation == "swiglu",
+        model.positions == "rotary",
+    )
     serial_model = reference.SerialGPT(shape).to(kind)
     start = assemble([parity.pieces(parity.build(job, Mesh.alone(), kind))])
     serial_model.load_state_dict({name: torch.from_numpy(full) for name, full in start.items()})
     losses, norms = reference.train(
-        serial_model, parity.windows(model.vocabulary),
-        [mask.to(kind) for mask in parity.masks(goldfish)], parity.RATES,
+        serial_model,
+        parity.windows(model.vocabulary),
+        [mask.to(kind) for mask in parity.masks(goldfish)],
+        parity.RATES,
         clip=1.0 if job.clip_gradients else None,
-    )  # fmt: skip
+    )
     return losses, norms, {n: p.detach().numpy() for n, p in serial_model.state_dict().items()}
 
 
@@ -101,9 +105,7 @@ def assemble(ranks: list[parity.Pieces]) -> dict[str, np.ndarray]:
 
 def check(pool: Any, grid: dict[str, int], variant: str, dtype: str) -> None:
     ranks = int(np.prod(list(grid.values())))
-    answers = pool.run(
-        "tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, **VARIANTS[variant]
-    )
+    answers = pool.run("tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, **VARIANTS[variant])
     losses, norms, parameters = serial(variant, dtype)
     tolerance = TOLERANCE[dtype]
     for loss, norm, _ in answers:
@@ -120,9 +122,7 @@ def check(pool: Any, grid: dict[str, int], variant: str, dtype: str) -> None:
     # In float32 vectors are not compared one by one: they start at zero, and AdamW turns the
     # rounding of gradients near zero into steps as large as any.
     names = sorted(parameters)
-    everything, expected = (
-        np.concatenate([of[n].ravel() for n in names]) for of in (full, parameters)
-    )
+    everything, expected = (np.concatenate([of[n].ravel() for n in names]) for of in (full, parameters))
     assert relative_error(everything, expected) < tolerance
 
 

@@ -47,13 +47,8 @@ def test_a_flat_schedule_stays():
     assert [schedule.at(step) for step in range(12)] == pytest.approx([0.25] + [0.5] * 11)
 
 
-@given(
-    st.floats(1e-9, 10), st.floats(0, 1), st.integers(0, 300), st.integers(1, 300),
-    st.integers(0, 700),
-)  # fmt: skip
-def test_the_learning_rate_rises_to_the_peak_then_falls_to_the_least(
-    peak, share, warmup, steps, step
-):
+@given(st.floats(1e-9, 10), st.floats(0, 1), st.integers(0, 300), st.integers(1, 300), st.integers(0, 700))
+def test_the_learning_rate_rises_to_the_peak_then_falls_to_the_least(peak, share, warmup, steps, step):
     schedule = Schedule(peak, share * peak, warmup, steps)
     slack = 1e-12 * peak
     here, after = schedule.at(step), schedule.at(step + 1)

@@ -23,9 +23,22 @@ from twin.description.problems import DescriptionError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NASTY = [
-    "two words", "$(touch stolen)", "`touch stolen`", "it's; touch stolen", 'a"b\\c', "-n", "~", "*", "#x",
-    "end'\n#SBATCH --account=stolen\ntouch stolen\n'", "@JOB@ @RANKS@", "größe\t×", "$HOME", "!!", "a&b|c>d",
-]  # fmt: skip
+    "two words",
+    "$(touch stolen)",
+    "`touch stolen`",
+    "it's; touch stolen",
+    'a"b\\c',
+    "-n",
+    "~",
+    "*",
+    "#x",
+    "end'\n#SBATCH --account=stolen\ntouch stolen\n'",
+    "@JOB@ @RANKS@",
+    "größe\t×",
+    "$HOME",
+    "!!",
+    "a&b|c>d",
+]
 
 
 def directives(text: str) -> dict[str, str]:
@@ -46,8 +59,9 @@ def cluster(tmp_path: Path) -> Path:
     """A directory with commands that only stand in for a cluster's, and a virtual environment."""
     commands = {
         "srun": 'printf "%s\\0" "$@" > "${0%/bin/*}/srun.words"; env -0 > "${0%/bin/*}/srun.environment"',
-        "module": "exit 0", "hostname": 'echo "127.0.0.1${1:+ 10.0.0.1}"',
-    }  # fmt: skip
+        "module": "exit 0",
+        "hostname": 'echo "127.0.0.1${1:+ 10.0.0.1}"',
+    }
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     for name, text in commands.items():
@@ -58,22 +72,33 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def submit(
-    text: str, cluster: Path, folder: Path | None = None, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def submit(text: str, cluster: Path, folder: Path | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a batch job's first node does."""
     asked = directives(text)
     (cluster / "job.sh").write_text(text, encoding="utf-8")
     subprocess.run(["bash", "-n", str(cluster / "job.sh")], check=True)
     given_by_slurm = {
-        "SLURM_JOB_ID": "90017", "SLURM_JOB_NUM_NODES": asked["nodes"], "SLURM_CPUS_ON_NODE": "64",
-        "SLURM_JOB_ACCOUNT": "abc123", "USER": "someone", "SCRATCH": str(cluster / "scratch"),
-        "CRAY_LD_LIBRARY_PATH": "/cray", "LD_LIBRARY_PATH": "/lib", "FOURFOLD_VENV": str(cluster / "venv"),
-    }  # fmt: skip
+        "SLURM_JOB_ID": "90017",
+        "SLURM_JOB_NUM_NODES": asked["nodes"],
+        "SLURM_CPUS_ON_NODE": "64",
+        "SLURM_JOB_ACCOUNT": "abc123",
+        "USER": "someone",
+        "SCRATCH": str(cluster / "scratch"),
+        "CRAY_LD_LIBRARY_PATH": "/cray",
+        "LD_LIBRARY_PATH": "/lib",
+        "FOURFOLD_VENV": str(cluster / "venv"),
+    }
     environment = runs.environment(**given_by_slurm, **extra)
     environment["PATH"] = f"{cluster / 'bin'}:{environment['PATH']}"
-    return subprocess.run(["bash", str(cluster / "job.sh")], cwd=folder or cluster, env=environment,
-                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    return subprocess.run(
+        ["bash", str(cluster / "job.sh")],
+        cwd=folder or cluster,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def started(cluster: Path) -> tuple[list[str], dict[str, str]]:
@@ -86,12 +111,16 @@ def started(cluster: Path) -> tuple[list[str], dict[str, str]]:
 MACHINES = [
     # example, devices of a node, ranks, options that only its machine has
     ("gpt-40b-perlmutter-4096", 4, 4096, {"constraint": "gpu", "qos": "regular", "gpus-per-node": "4"}),
-    ("gpt-320b-frontier-32768", 8, 32768, {"partition": "batch", "network": "disable_rdzv_get",
-                                           "gpus-per-task": "1", "cpus-per-task": "7"}),
+    (
+        "gpt-320b-frontier-32768",
+        8,
+        32768,
+        {"partition": "batch", "network": "disable_rdzv_get", "gpus-per-task": "1", "cpus-per-task": "7"},
+    ),
     ("gpt-60b-alps-6144", 4, 6144, {"partition": "normal", "gpus-per-task": "1", "cpus-per-task": "72"}),
     ("gpt-5b-auto", 8, 512, {"partition": "batch"}),
     ("tiny-gpt", 8, 4, {"exclusive": ""}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "devices", "ranks", "own"), MACHINES, ids=lambda v: str(v)[:24])
@@ -102,10 +131,17 @@ def test_the_script_of_each_example(name, devices, ranks, own, cluster, capsys, 
     assert not ended.value.code
     text = capsys.readouterr().out
     nodes = math.ceil(ranks / devices)
-    assert directives(text).items() >= {
-        "account": "CHANGE_ME", "job-name": name, "nodes": str(nodes), "ntasks": str(ranks),
-        "ntasks-per-node": str(min(devices, ranks)), **own,
-    }.items()  # fmt: skip
+    assert (
+        directives(text).items()
+        >= {
+            "account": "CHANGE_ME",
+            "job-name": name,
+            "nodes": str(nodes),
+            "ntasks": str(ranks),
+            "ntasks-per-node": str(min(devices, ranks)),
+            **own,
+        }.items()
+    )
     done = submit(text, cluster, EXAMPLES.parent)
     assert (done.returncode, done.stderr) == (0, "")
     words, environment = started(cluster)
@@ -143,10 +179,20 @@ def test_a_name_stays_a_name(name, machine, cluster):
     assert (done.returncode, done.stderr) == (0, "")
     words, _ = started(cluster)
     assert words[words.index("fourfold") :] == [
-        "fourfold", "train", "./-job.yaml", "--set", f"name={name}", "--set", "train.steps=3",
-        "--set", "grid={data: 1, z: 2, y: 1, x: 1}", "--set", "batch.micro_sequences=2",
-        "--out", f"{cluster}/scratch/fourfold/runs/{name}",
-    ]  # fmt: skip
+        "fourfold",
+        "train",
+        "./-job.yaml",
+        "--set",
+        f"name={name}",
+        "--set",
+        "train.steps=3",
+        "--set",
+        "grid={data: 1, z: 2, y: 1, x: 1}",
+        "--set",
+        "batch.micro_sequences=2",
+        "--out",
+        f"{cluster}/scratch/fourfold/runs/{name}",
+    ]
     assert not list(cluster.rglob("stolen"))
 
 
@@ -169,21 +215,34 @@ def test_a_zero_byte_is_refused():
 @pytest.mark.parametrize(
     ("machine", "template"),
     [
-        ("frontier", "OLCF"), ({"extends": "frontier", "nic": {"bandwidth": "50 GB/s"}}, "OLCF"),
+        ("frontier", "OLCF"),
+        ({"extends": "frontier", "nic": {"bandwidth": "50 GB/s"}}, "OLCF"),
         ({"extends": "perlmutter", "name": "Perlmutter (modified) (modified)"}, "NERSC"),
-        ("perlmutter-80gb", "gpu&hbm80g"), ("alps", "CSCS"), ("dgx-h100", "--gpus-per-node=8"),
-        ({"extends": "alps", "name": "alpstein"}, "no template"), ("laptop", "no template"),
-        ({"extends": "dgx-h100", "name": "frontier"}, "OLCF"), ({"extends": "dgx-h100", "name": "alps"}, "no template"),
+        ("perlmutter-80gb", "gpu&hbm80g"),
+        ("alps", "CSCS"),
+        ("dgx-h100", "--gpus-per-node=8"),
+        ({"extends": "alps", "name": "alpstein"}, "no template"),
+        ("laptop", "no template"),
+        ({"extends": "dgx-h100", "name": "frontier"}, "OLCF"),
+        ({"extends": "dgx-h100", "name": "alps"}, "no template"),
     ],
-)  # fmt: skip
+)
 def test_the_template_follows_the_machine(machine, template):
     assert template in script(load_job({**runs.SMALL, "machine": machine}), Path("job.yaml"), [])
 
 
 def test_a_partly_filled_node_comes_last():
     """Of 9 ranks on nodes of four, eight fill two nodes."""
-    job = load_job({**runs.SMALL, "machine": "alps", "ranks": 9, "batch": {"sequences": 9},
-                    "grid": {"data": 9, "z": 1, "y": 1, "x": 1}}, ["batch.micro_sequences=1"])  # fmt: skip
+    job = load_job(
+        {
+            **runs.SMALL,
+            "machine": "alps",
+            "ranks": 9,
+            "batch": {"sequences": 9},
+            "grid": {"data": 9, "z": 1, "y": 1, "x": 1},
+        },
+        ["batch.micro_sequences=1"],
+    )
     text = script(job, Path("job.yaml"), [])
     asked = directives(text)
     assert (asked["nodes"], asked["ntasks"], asked["ntasks-per-node"]) == ("3", "9", "4")
@@ -215,9 +274,7 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 def test_the_generic_script_trains_and_continues(cluster):
     (cluster / "srun.py").write_text(FAKE_SRUN)
     for name, arguments in (("srun", str(cluster / "srun.py")), ("fourfold", "-m twin")):
-        (cluster / "bin" / name).write_text(
-            f'#!/bin/bash\nexec {sys.executable} {arguments} "$@"\n'
-        )
+        (cluster / "bin" / name).write_text(f'#!/bin/bash\nexec {sys.executable} {arguments} "$@"\n')
         (cluster / "bin" / name).chmod(0o755)
     job, path = small(cluster, "two words")
     out = cluster / "scratch" / "fourfold" / "runs" / "two words"
@@ -234,15 +291,20 @@ def test_the_generic_script_trains_and_continues(cluster):
 
 
 STEP = {
-    "SLURM_STEP_ID": "0", "SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "77",
-    "SLURM_STEP_NODELIST": "nid[000007-000008]", "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
-}  # fmt: skip
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "9",
+    "SLURM_NTASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_NODELIST": "nid[000007-000008]",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+}
 
 
 def test_a_rank_reads_what_srun_says():
     assert from_environment(STEP) == Process(
         rank=9, ranks=16, local_rank=1, local_ranks=8, launcher="srun", address="nid000007", port=20_077
-    )  # fmt: skip
+    )
     given_ = {**STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "3442", "SLURM_RESTART_COUNT": "2"}
     process = from_environment(given_)
     assert (process.address, process.port, process.attempt) == ("10.0.0.1", 3442, 2)
@@ -263,8 +325,14 @@ def test_ports_are_not_those_of_outgoing_connections():
 
 @pytest.mark.parametrize(
     ("nodes", "host"),
-    [("nid001", "nid001"), ("nid001,nid002", "nid001"), ("f[012-015,020],g1", "f012"), ("[3,5]a", "3a"),
-     ("r[1-2]n[07-09]-ib", "r1n07-ib"), ("127.0.0.1", "127.0.0.1")],
-)  # fmt: skip
+    [
+        ("nid001", "nid001"),
+        ("nid001,nid002", "nid001"),
+        ("f[012-015,020],g1", "f012"),
+        ("[3,5]a", "3a"),
+        ("r[1-2]n[07-09]-ib", "r1n07-ib"),
+        ("127.0.0.1", "127.0.0.1"),
+    ],
+)
 def test_the_first_host_of_a_list(nodes, host):
     assert first_host(nodes) == host

@@ -26,15 +26,10 @@ from twin.trace.table import check_table
 def traced(tmp_path_factory) -> tuple[Path, dict[int, float], dict[int, float]]:
     """Trace of steps 2 and 3, losses with and without tracing."""
     folder = tmp_path_factory.mktemp("traced")
-    job = runs.write_job(
-        folder,
-        grid={"data": 1, "z": 2, "y": 1, "x": 2},
-        ranks=4,
-        recompute=True,
-        train={"steps": 4},
+    job = runs.write_job(folder, grid={"data": 1, "z": 2, "y": 1, "x": 2}, ranks=4, recompute=True, train={"steps": 4})
+    with_trace = runs.train(
+        job, "--ranks", "4", "--out", str(folder / "a"), "--trace", str(folder / "trace"), "--trace-steps", "2-3"
     )
-    with_trace = runs.train(job, "--ranks", "4", "--out", str(folder / "a"), "--trace",
-                            str(folder / "trace"), "--trace-steps", "2-3")  # fmt: skip
     assert with_trace.returncode == 0, with_trace.stderr
     without = runs.train(job, "--ranks", "4", "--out", str(folder / "b"))
     assert without.returncode == 0, without.stderr
@@ -60,7 +55,7 @@ def test_ranks_do_the_same_ops_in_the_same_order(traced):
     by_rank = [
         [op for op, kind in zip(part["op"].to_pylist(), part["kind"].to_pylist(), strict=True) if kind == "compute"]
         for part in (events.filter(pc.equal(events["rank"], rank)) for rank in range(4))
-    ]  # fmt: skip
+    ]
     assert by_rank[0]
     assert all(ops == by_rank[0] for ops in by_rank)
 
@@ -80,9 +75,11 @@ def test_a_collective_starts_when_its_last_member_arrives(traced):
 def test_ops_are_the_twins(traced):
     """Every op of a real step on gloo: order, names, kinds, streams, bytes and flops."""
     folder, _, _ = traced
-    found = [(r["op"].removeprefix("step2/").removesuffix("/wait"), r["kind"], r["stream"], r["bytes"], r["flops"])
-             for r in read_trace(folder / "trace").events.to_pylist()
-             if r["rank"] == 0 and r["step"] == 2]  # fmt: skip
+    found = [
+        (r["op"].removeprefix("step2/").removesuffix("/wait"), r["kind"], r["stream"], r["bytes"], r["flops"])
+        for r in read_trace(folder / "trace").events.to_pylist()
+        if r["rank"] == 0 and r["step"] == 2
+    ]
     expected = []
     for name, op in generate(load_job(folder / "job.yaml")).named():
         match op:
@@ -105,9 +102,12 @@ def test_clocks_are_brought_together():
     meshes = [Mesh(Grid(x=2), rank, Grid(x=2).coordinates(rank), {}, None) for rank in (0, 1)]
     tables = [
         notes_table([note("a", 1000, 3000), note("ar", 3000, 9000, "x")], meshes[0], ClockOffset(0, 0, "")),
-        notes_table([note("a", 1500 - 10**9, 5000 - 10**9), note("ar", 5000 - 10**9, 9100 - 10**9, "x")],
-                    meshes[1], ClockOffset(10**9, 50, "")),
-    ]  # fmt: skip
+        notes_table(
+            [note("a", 1500 - 10**9, 5000 - 10**9), note("ar", 5000 - 10**9, 9100 - 10**9, "x")],
+            meshes[1],
+            ClockOffset(10**9, 50, ""),
+        ),
+    ]
     merged = merge(tables)
     assert check_table(merged) == []
     rows = {(r["rank"], r["op"]): r for r in merged.to_pylist()}
@@ -119,9 +119,7 @@ def test_clocks_are_brought_together():
 def test_collectives_that_gloo_ran_side_by_side_are_put_in_a_row():
     mesh = Mesh(Grid(x=2), 0, Grid(x=2).coordinates(0), {}, None)
     table = notes_table(
-        [note("a", 0, 50, "x"), note("b", 10, 40, "x"), note("c", 20, 90, "x")],
-        mesh,
-        ClockOffset(0, 0, ""),
+        [note("a", 0, 50, "x"), note("b", 10, 40, "x"), note("c", 20, 90, "x")], mesh, ClockOffset(0, 0, "")
     )
     merged = merge([table])
     assert check_table(merged) == []

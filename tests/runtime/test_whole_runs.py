@@ -36,9 +36,7 @@ def test_metrics_say_what_happened(finished):
     assert [line["step"] for line in steps] == list(range(12))
     assert [line["tokens"] for line in steps] == [8 * 16 * (i + 1) for i in range(12)]
     assert all(line["gradient_norm"] > 0 and line["memory_bytes"] > 1e7 for line in steps)
-    assert all(
-        line["model_flops_utilisation"] is None for line in steps
-    )  # nobody knows this CPU's peak
+    assert all(line["model_flops_utilisation"] is None for line in steps)  # nobody knows this CPU's peak
     rates = [line["learning_rate"] for line in steps]
     assert rates[0] == pytest.approx(1e-3)  # a tenth of 12 steps is one step of warm-up
     assert rates == sorted(rates, reverse=True)
@@ -74,11 +72,7 @@ def export(run: Path, target: Path) -> None:
 
 def with_weights(folder: Path, weights: dict[str, torch.Tensor], **changes) -> Path:
     save_file(weights, folder / "model.safetensors")
-    return runs.write_job(
-        folder,
-        train={"initial_weights": "model.safetensors", **changes.pop("train", {})},
-        **changes,
-    )
+    return runs.write_job(folder, train={"initial_weights": "model.safetensors", **changes.pop("train", {})}, **changes)
 
 
 def test_weights_go_out_and_come_in(finished, tmp_path):
@@ -86,15 +80,16 @@ def test_weights_go_out_and_come_in(finished, tmp_path):
     _, out = finished
     export(out, tmp_path / "model.safetensors")
     job = with_weights(
-        tmp_path, load_file(tmp_path / "model.safetensors"), ranks=1,
-        grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"steps": 1},
-    )  # fmt: skip
+        tmp_path,
+        load_file(tmp_path / "model.safetensors"),
+        ranks=1,
+        grid={"data": 1, "z": 1, "y": 1, "x": 1},
+        train={"steps": 1},
+    )
     done = runs.train(job, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     ended = [line["validation_loss"] for line in lines(out) if "validation_loss" in line][-1]
-    begins = next(
-        line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line
-    )
+    begins = next(line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line)
     assert begins == pytest.approx(ended, rel=1e-6)
 
 
@@ -127,14 +122,23 @@ def test_weights_that_are_no_numbers_are_named(finished, tmp_path):
 OPTIONS = {
     "bf16": {"precision": "bf16"},
     "everything": {
-        "precision": "bf16", "recompute": True, "dropout": 0.1, "attention": "plain",
-        "data_reduction": {"mode": "sharded"}, "grid": {"data": 2, "z": 1, "y": 1, "x": 1},
+        "precision": "bf16",
+        "recompute": True,
+        "dropout": 0.1,
+        "attention": "plain",
+        "data_reduction": {"mode": "sharded"},
+        "grid": {"data": 2, "z": 1, "y": 1, "x": 1},
         "model": {**runs.SMALL["model"], "activation": "swiglu", "positions": "rotary", "biases": False},
-        "train": {"goldfish": {"k": 4, "h": 3}, "gemm_modes": "tuned", "log_every": 5, "tensorboard": True,
-                  "deterministic": True,
-                  "sample": {"tokens": 3, "temperature": 0}},
+        "train": {
+            "goldfish": {"k": 4, "h": 3},
+            "gemm_modes": "tuned",
+            "log_every": 5,
+            "tensorboard": True,
+            "deterministic": True,
+            "sample": {"tokens": 3, "temperature": 0},
+        },
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -143,9 +147,7 @@ def test_options_train_together(tmp_path, options):
     job = runs.write_job(tmp_path, **options)
     done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    validation = [
-        line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line
-    ]
+    validation = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line]
     assert validation[-1] < validation[0] - 0.05
     if "train" in options:
         assert "times as fast as its natural mode" in done.stdout
@@ -157,10 +159,17 @@ def test_nothing_is_saved_once_a_number_is_none(tmp_path):
     """With a decay that blows weights up at once, whichever steps are looked at, clipped or not."""
     for clip in (True, False):
         job = runs.write_job(
-            tmp_path, ranks=1, grid={"data": 1, "z": 1, "y": 1, "x": 1}, clip_gradients=clip,
-            train={"optimizer": {"weight_decay": 1e12}, "log_every": 20, "steps": 40,
-                   "checkpoints": {"every": 1, "keep": 50}},
-        )  # fmt: skip
+            tmp_path,
+            ranks=1,
+            grid={"data": 1, "z": 1, "y": 1, "x": 1},
+            clip_gradients=clip,
+            train={
+                "optimizer": {"weight_decay": 1e12},
+                "log_every": 20,
+                "steps": 40,
+                "checkpoints": {"every": 1, "keep": 50},
+            },
+        )
         out = tmp_path / f"run-{clip}"
         done = runs.train(job, "--out", str(out))
         assert done.returncode == 1

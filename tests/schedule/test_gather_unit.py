@@ -28,17 +28,14 @@ options = st.fixed_dictionaries(
                 "prefetch_depth": st.integers(1, 5),
             }
         ),
-        "data_reduction": st.fixed_dictionaries(
-            {"mode": st.sampled_from(["one_bucket", "overlapped", "sharded"])}
-        ),
+        "data_reduction": st.fixed_dictionaries({"mode": st.sampled_from(["one_bucket", "overlapped", "sharded"])}),
     }
 )
 repeatable = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def both_units(make_job, chosen) -> tuple[Job, Job]:
-    return (make_job(model=MODEL, **chosen, gather_unit="linear"),
-            make_job(model=MODEL, **chosen, gather_unit="block"))  # fmt: skip
+    return (make_job(model=MODEL, **chosen, gather_unit="linear"), make_job(model=MODEL, **chosen, gather_unit="block"))
 
 
 def travelling(name: str) -> bool:
@@ -73,8 +70,7 @@ def test_each_pass_moves_the_same_bytes_over_z(make_job, chosen) -> None:
 def test_everything_else_stays_where_it_is(make_job, chosen) -> None:
     """Take the weights' z collectives and what adds up their results out: two schedules are one."""
     one, other = (
-        [op for name, op in generate(job).named() if not travelling(name)]
-        for job in both_units(make_job, chosen)
+        [op for name, op in generate(job).named() if not travelling(name)] for job in both_units(make_job, chosen)
     )
     assert one == other
 
@@ -105,8 +101,13 @@ def test_a_block_is_gathered_again_where_it_is_needed_and_scattered_once(make_jo
     text = issued(job)
     phase, first = ("recompute", "qkv/gemm") if job.recompute else ("bwd", "mlp_down/")
     for layer in range(LAYERS):
-        own = [i for i, t in enumerate(text) if t.lstrip("<>").startswith("micro0/")
-               and t.split("/")[1] in {"recompute", "bwd"} and f"/block{layer}/" in t]  # fmt: skip
+        own = [
+            i
+            for i, t in enumerate(text)
+            if t.lstrip("<>").startswith("micro0/")
+            and t.split("/")[1] in {"recompute", "bwd"}
+            and f"/block{layer}/" in t
+        ]
         at_work = [text[i] for i in own if not text[i].endswith("/accumulate")]
         gather = f"micro0/{phase}/block{layer}/weights/all_gather_z"
         cached = layer < job.cache_gathered_layers
@@ -132,21 +133,48 @@ def test_the_weights_arrive_once_and_nothing_waits_inside_the_block(make_job) ->
     job = make_job({"z": 2}, model={**MODEL, "biases": False}, gather_unit="block")
     text = [t.replace("micro0/", "") for t in issued(job) if "/block1/" in t]
     assert [t.replace("block1/", "") for t in text] == [
-        ">fwd/weights/all_gather_z", "fwd/norm1/normalize", "<fwd/weights/all_gather_z",
-        "fwd/qkv/gemm", "fwd/attention", "fwd/projection/gemm", "fwd/residual1",
-        "fwd/norm2/normalize", "fwd/mlp_up/gemm", "fwd/gelu", "fwd/mlp_down/gemm", "fwd/residual2",
-        ">recompute/weights/all_gather_z", "recompute/norm1/normalize",
-        "<recompute/weights/all_gather_z", "recompute/qkv/gemm", "recompute/attention",
-        "recompute/projection/gemm", "recompute/residual1", "recompute/norm2/normalize",
-        "recompute/mlp_up/gemm", "recompute/gelu", "recompute/mlp_down/gemm", "recompute/residual2",
-        "bwd/mlp_down/weight_gradient", "bwd/mlp_down/input_gradient", "bwd/gelu",
-        "bwd/mlp_up/weight_gradient", "bwd/mlp_up/input_gradient",
-        "bwd/norm2/gradient", "bwd/residual2",
-        "bwd/projection/weight_gradient", "bwd/projection/input_gradient", "bwd/attention",
-        "bwd/qkv/weight_gradient", ">bwd/weights/reduce_scatter_z", "bwd/qkv/input_gradient",
-        "bwd/norm1/gradient", "bwd/residual1", "<bwd/weights/reduce_scatter_z",
+        ">fwd/weights/all_gather_z",
+        "fwd/norm1/normalize",
+        "<fwd/weights/all_gather_z",
+        "fwd/qkv/gemm",
+        "fwd/attention",
+        "fwd/projection/gemm",
+        "fwd/residual1",
+        "fwd/norm2/normalize",
+        "fwd/mlp_up/gemm",
+        "fwd/gelu",
+        "fwd/mlp_down/gemm",
+        "fwd/residual2",
+        ">recompute/weights/all_gather_z",
+        "recompute/norm1/normalize",
+        "<recompute/weights/all_gather_z",
+        "recompute/qkv/gemm",
+        "recompute/attention",
+        "recompute/projection/gemm",
+        "recompute/residual1",
+        "recompute/norm2/normalize",
+        "recompute/mlp_up/gemm",
+        "recompute/gelu",
+        "recompute/mlp_down/gemm",
+        "recompute/residual2",
+        "bwd/mlp_down/weight_gradient",
+        "bwd/mlp_down/input_gradient",
+        "bwd/gelu",
+        "bwd/mlp_up/weight_gradient",
+        "bwd/mlp_up/input_gradient",
+        "bwd/norm2/gradient",
+        "bwd/residual2",
+        "bwd/projection/weight_gradient",
+        "bwd/projection/input_gradient",
+        "bwd/attention",
+        "bwd/qkv/weight_gradient",
+        ">bwd/weights/reduce_scatter_z",
+        "bwd/qkv/input_gradient",
+        "bwd/norm1/gradient",
+        "bwd/residual1",
+        "<bwd/weights/reduce_scatter_z",
         "bwd/weights/accumulate",
-    ]  # fmt: skip
+    ]
 
 
 def test_weights_that_z_does_not_divide_are_padded_one_by_one(make_job) -> None:
@@ -154,16 +182,24 @@ def test_weights_that_z_does_not_divide_are_padded_one_by_one(make_job) -> None:
     job = make_job({"z": 7}, model=MODEL, gather_unit="block")
     padded = sum(-(-part * 240**2 // 7) * 7 for part in (3, 1, 4, 4))
     assert padded > 12 * 240**2
-    sent = {op.bytes for name, op in generate(job).named()
-            if isinstance(op, Start) and "/weights/" in name}  # fmt: skip
+    sent = {op.bytes for name, op in generate(job).named() if isinstance(op, Start) and "/weights/" in name}
     assert sent == {2.0 * padded}
 
 
 @pytest.mark.parametrize("recompute", [True, False])
 def test_fewer_messages_wait_less_where_starts_are_slow(make_job, recompute) -> None:
     """These weights are so small that a collective is all start-up; a quarter as many start."""
-    times = [simulate(job).step_seconds for job in (
-        make_job({"z": 8}, model=MODEL, recompute=recompute, gather_unit=unit,
-                 overlap={"all_gather": False, "reduce_scatter": False})
-        for unit in ("linear", "block"))]  # fmt: skip
+    times = [
+        simulate(job).step_seconds
+        for job in (
+            make_job(
+                {"z": 8},
+                model=MODEL,
+                recompute=recompute,
+                gather_unit=unit,
+                overlap={"all_gather": False, "reduce_scatter": False},
+            )
+            for unit in ("linear", "block")
+        )
+    ]
     assert times[1] < times[0]

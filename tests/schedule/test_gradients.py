@@ -14,10 +14,7 @@ options = st.fixed_dictionaries(
         "per_rank": st.integers(1, 3),
         "recompute": st.booleans(),
         "overlap": st.fixed_dictionaries(
-            {
-                "reduce_scatter": st.booleans(),
-                "scatters_in_flight": st.sampled_from([None, 1, 2, 5, 99]),
-            }
+            {"reduce_scatter": st.booleans(), "scatters_in_flight": st.sampled_from([None, 1, 2, 5, 99])}
         ),
         "data_reduction": st.fixed_dictionaries(
             {
@@ -61,8 +58,9 @@ def test_reduce_scatters_in_flight(make_job, chosen) -> None:
             assert text[i + 1] == f"{place}/accumulate"
             ended = f"micro{micro}/bwd/embedding/gradient" in text[:i]
             before = text[i - 1].split("/")
-            settled = buckets and micro == last and (
-                before[-1] in {"residual1", "accumulate"} or before[-2] == "final_norm")  # fmt: skip
+            settled = (
+                buckets and micro == last and (before[-1] in {"residual1", "accumulate"} or before[-2] == "final_norm")
+            )
             assert late or ended or settled
             late = False
         assert len(flight) <= most + late
@@ -78,24 +76,24 @@ def test_buckets_take_what_arrived_one_block_later(make_job, chosen) -> None:
     text, bwd = issued(job), f"micro{job.micro_steps - 1}/bwd"
     for block in (2, 1, 0):
         after = [i for i, t in enumerate(text) if t.startswith(f"{bwd}/block{block - 2}/")]
-        waits = [i for i, t in enumerate(text)
-                 if t.startswith(f"<{bwd}/block{block}/") and t.endswith("reduce_scatter_z")]  # fmt: skip
+        waits = [
+            i for i, t in enumerate(text) if t.startswith(f"<{bwd}/block{block}/") and t.endswith("reduce_scatter_z")
+        ]
         assert len(waits) == 4
         assert max(waits) < min(after, default=len(text))
 
 
 @given(
     shape=st.fixed_dictionaries({"z": st.sampled_from([1, 2]), "x": st.sampled_from([1, 2])}),
-    micros=st.integers(1, 4), precision=st.sampled_from(["bf16", "fp32"]),
-)  # fmt: skip
+    micros=st.integers(1, 4),
+    precision=st.sampled_from(["bf16", "fp32"]),
+)
 @repeatable
 def test_gradients_are_added_up(make_job, shape, micros, precision) -> None:
     """The first micro-step writes a sum of 4 bytes an element, later ones read and write it."""
     job = make_job(shape, model=MODEL, per_rank=micros, precision=precision)
     e = 4 if precision == "fp32" else 2
-    added = {
-        name: op.kernel.bytes for name, op in generate(job).named() if name.endswith("/accumulate")
-    }
+    added = {name: op.kernel.bytes for name, op in generate(job).named() if name.endswith("/accumulate")}
     if shape["z"] == 1 and precision == "fp32":
         assert not added, "the product itself adds to the sum"
         return
@@ -106,8 +104,5 @@ def test_gradients_are_added_up(make_job, shape, micros, precision) -> None:
             for name, h_squared in wide.items():
                 found = added.pop(f"micro{micro}/bwd/block{layer}/{name}/accumulate")
                 assert found == each * h_squared * 240**2 / shape["z"] / shape["x"]
-        assert (
-            added.pop(f"micro{micro}/bwd/head/accumulate")
-            == each * 960 * 240 / shape["z"] / shape["x"]
-        )
+        assert added.pop(f"micro{micro}/bwd/head/accumulate") == each * 960 * 240 / shape["z"] / shape["x"]
     assert not added

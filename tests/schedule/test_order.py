@@ -68,9 +68,7 @@ class Issued:
 def test_every_start_is_waited_for_once_and_names_are_unique(make_job, chosen) -> None:
     text = Issued.of(make_job(model=MODEL, **chosen)).text
     assert len(set(text)) == len(text)
-    assert len({t for t in text if t[0] != "<"}) == len(
-        {t.lstrip(">") for t in text if t[0] != "<"}
-    )
+    assert len({t for t in text if t[0] != "<"}) == len({t.lstrip(">") for t in text if t[0] != "<"})
     starts = {t[1:]: i for i, t in enumerate(text) if t[0] == ">"}
     waits = {t[1:]: i for i, t in enumerate(text) if t[0] == "<"}
     assert starts.keys() == waits.keys()
@@ -86,8 +84,11 @@ def test_backward_of_a_linear(make_job, chosen) -> None:
     prefix = "micro0/bwd/block1/"
     for linear in FORWARD:
         axis = "x" if linear in {"projection", "mlp_down"} else "y"
-        found = [t for t in issued.under(f"{prefix}{linear}/")
-                 if "all_gather" not in t and t not in {"bias_gradient", "accumulate"}]  # fmt: skip
+        found = [
+            t
+            for t in issued.under(f"{prefix}{linear}/")
+            if "all_gather" not in t and t not in {"bias_gradient", "accumulate"}
+        ]
         late = grid.z > 1 and overlap.reduce_scatter
         if late:  # waited for elsewhere
             found.remove("<reduce_scatter_z")
@@ -96,11 +97,21 @@ def test_backward_of_a_linear(make_job, chosen) -> None:
         if grid.size(axis) == 1:
             assert found == ["weight_gradient", *scatter, "input_gradient"]
         elif overlap.all_reduce:
-            assert found == ["input_gradient", f">all_reduce_{axis}", "weight_gradient", *scatter,
-                             f"<all_reduce_{axis}"]  # fmt: skip
+            assert found == [
+                "input_gradient",
+                f">all_reduce_{axis}",
+                "weight_gradient",
+                *scatter,
+                f"<all_reduce_{axis}",
+            ]
         else:
-            assert found == ["input_gradient", f">all_reduce_{axis}", f"<all_reduce_{axis}",
-                             "weight_gradient", *scatter]  # fmt: skip
+            assert found == [
+                "input_gradient",
+                f">all_reduce_{axis}",
+                f"<all_reduce_{axis}",
+                "weight_gradient",
+                *scatter,
+            ]
 
 
 @given(chosen=options)
@@ -155,22 +166,14 @@ def test_blocks_and_phases_follow_each_other(make_job, chosen) -> None:
     job = make_job(model=MODEL, **chosen)
     issued = Issued.of(job)
     for micro in range(job.micro_steps):
-        forward = [
-            issued.at(f"micro{micro}/fwd/block{b}/{x}/gemm") for b in range(3) for x in FORWARD
-        ]
+        forward = [issued.at(f"micro{micro}/fwd/block{b}/{x}/gemm") for b in range(3) for x in FORWARD]
         assert forward == sorted(forward)
         backward = [
-            issued.at(f"micro{micro}/bwd/block{b}/{x}/weight_gradient")
-            for b in (2, 1, 0)
-            for x in FORWARD[::-1]
+            issued.at(f"micro{micro}/bwd/block{b}/{x}/weight_gradient") for b in (2, 1, 0) for x in FORWARD[::-1]
         ]
         assert backward == sorted(backward)
-        assert max(issued.indices(f"micro{micro}/fwd/")) < min(
-            issued.indices(f"micro{micro}/loss/")
-        )
-        assert max(issued.indices(f"micro{micro}/loss/")) < min(
-            issued.indices(f"micro{micro}/bwd/")
-        )
+        assert max(issued.indices(f"micro{micro}/fwd/")) < min(issued.indices(f"micro{micro}/loss/"))
+        assert max(issued.indices(f"micro{micro}/loss/")) < min(issued.indices(f"micro{micro}/bwd/"))
         if micro:
             before = max(issued.indices(f"micro{micro - 1}/bwd/embedding/gradient"))
             assert before < min(issued.indices(f"micro{micro}/"))
@@ -196,8 +199,11 @@ def test_data_buckets(make_job, chosen) -> None:
     chosen["grid"]["data"] = 2
     job = make_job(model=MODEL, **chosen)
     issued, last = Issued.of(job), job.micro_steps - 1
-    buckets = [(i, op) for i, (name, op) in enumerate(generate(job).named())
-               if isinstance(op, Start) and op.axis == "data" and "/bucket" in name]  # fmt: skip
+    buckets = [
+        (i, op)
+        for i, (name, op) in enumerate(generate(job).named())
+        if isinstance(op, Start) and op.axis == "data" and "/bucket" in name
+    ]
     if job.data_reduction.mode != "overlapped":
         assert not buckets
         kind = "all_reduce" if job.data_reduction.mode == "one_bucket" else "reduce_scatter"
@@ -210,30 +216,46 @@ def test_data_buckets(make_job, chosen) -> None:
 
 
 def test_forward_of_a_block_is_the_table_of_section_3(make_job) -> None:
-    job = make_job({"z": 2, "y": 2, "x": 2}, model={**MODEL, "biases": False},
-                   overlap={"all_gather": False})  # fmt: skip
+    job = make_job({"z": 2, "y": 2, "x": 2}, model={**MODEL, "biases": False}, overlap={"all_gather": False})
     assert Issued.of(job).under("micro0/fwd/block1/") == [
-        "norm1/statistics", ">norm1/all_reduce_x", "<norm1/all_reduce_x", "norm1/normalize",
-        ">qkv/all_gather_z", "<qkv/all_gather_z", "qkv/gemm",
-        ">qkv/all_reduce_x", "<qkv/all_reduce_x",
+        "norm1/statistics",
+        ">norm1/all_reduce_x",
+        "<norm1/all_reduce_x",
+        "norm1/normalize",
+        ">qkv/all_gather_z",
+        "<qkv/all_gather_z",
+        "qkv/gemm",
+        ">qkv/all_reduce_x",
+        "<qkv/all_reduce_x",
         "attention",
-        ">projection/all_gather_z", "<projection/all_gather_z", "projection/gemm",
-        ">projection/all_reduce_y", "<projection/all_reduce_y",
+        ">projection/all_gather_z",
+        "<projection/all_gather_z",
+        "projection/gemm",
+        ">projection/all_reduce_y",
+        "<projection/all_reduce_y",
         "residual1",
-        "norm2/statistics", ">norm2/all_reduce_x", "<norm2/all_reduce_x", "norm2/normalize",
-        ">mlp_up/all_gather_z", "<mlp_up/all_gather_z", "mlp_up/gemm",
-        ">mlp_up/all_reduce_x", "<mlp_up/all_reduce_x",
+        "norm2/statistics",
+        ">norm2/all_reduce_x",
+        "<norm2/all_reduce_x",
+        "norm2/normalize",
+        ">mlp_up/all_gather_z",
+        "<mlp_up/all_gather_z",
+        "mlp_up/gemm",
+        ">mlp_up/all_reduce_x",
+        "<mlp_up/all_reduce_x",
         "gelu",
-        ">mlp_down/all_gather_z", "<mlp_down/all_gather_z", "mlp_down/gemm",
-        ">mlp_down/all_reduce_y", "<mlp_down/all_reduce_y",
+        ">mlp_down/all_gather_z",
+        "<mlp_down/all_gather_z",
+        "mlp_down/gemm",
+        ">mlp_down/all_reduce_y",
+        "<mlp_down/all_reduce_y",
         "residual2",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_clipping_sums_over_every_axis_that_splits_parameters(make_job, sharded) -> None:
     mode = {"mode": "sharded" if sharded else "one_bucket"}
     job = make_job({"data": 2, "z": 2, "y": 2, "x": 2}, data_reduction=mode)
-    scalars = [op.axis for name, op in generate(job).named()
-               if isinstance(op, Start) and "clip" in name]  # fmt: skip
+    scalars = [op.axis for name, op in generate(job).named() if isinstance(op, Start) and "clip" in name]
     assert sorted(scalars) == sorted(["x", "y", "z", *(["data"] if sharded else [])])

@@ -78,10 +78,7 @@ def test_flops_are_the_exact_count_and_section_8(make_job, grid, recompute, voca
     padded = math.ceil(vocabulary / y) * y
     passes = 4 if recompute else 3
     attention = 4 * sequences * s**2 * h * layers  # once over all heads
-    exact = (
-        passes * (24 * sequences * s * layers * h**2 + attention * x)
-        + 6 * sequences * s * h * padded
-    )
+    exact = passes * (24 * sequences * s * layers * h**2 + attention * x) + 6 * sequences * s * h * padded
     assert counted_flops(job) == exact
     left_out = passes * attention * (x - 1) + 6 * sequences * s * h * (padded - vocabulary)
     assert counted_flops(job) - left_out == pytest.approx(section_8(job), rel=1e-12)
@@ -106,9 +103,7 @@ def test_published_models_need_the_flops_of_section_8(name, recompute) -> None:
 
 @both
 @pytest.mark.parametrize("mlp_ratio", [2, 3, 8])
-def test_flops_of_other_mlp_widths_are_those_of_the_schedule(
-    make_job, mlp_ratio, recompute
-) -> None:
+def test_flops_of_other_mlp_widths_are_those_of_the_schedule(make_job, mlp_ratio, recompute) -> None:
     model = {**MODEL, "vocabulary": 960, "mlp_ratio": mlp_ratio}
     job = make_job({"data": 2, "z": 2}, model=model, per_rank=2, recompute=recompute)
     assert flops_of(job) == pytest.approx(counted_flops(job), rel=1e-12)
@@ -118,9 +113,14 @@ def flops_of(job: Job) -> float:
     """What the reports divide by the step time."""
     m = job.model
     return model_flops(
-        sequences=job.batch.sequences, sequence=m.sequence, layers=m.layers, hidden=m.hidden,
-        mlp_ratio=m.mlp_ratio, vocabulary=m.vocabulary, recompute=job.recompute,
-    )  # fmt: skip
+        sequences=job.batch.sequences,
+        sequence=m.sequence,
+        layers=m.layers,
+        hidden=m.hidden,
+        mlp_ratio=m.mlp_ratio,
+        vocabulary=m.vocabulary,
+        recompute=job.recompute,
+    )
 
 
 @grids
@@ -162,27 +162,20 @@ def test_nothing_else_is_moved(make_job, grid, recompute, biases) -> None:
     again = 2 if recompute else 1
     norms = 2 * layers * (again + 1) + 2
     buffers = {  # what the all-reduces of one micro-step carry, in bytes
-        "x": e * layers * m * (again * (3 + 4) * h / g.y + (1 + 4) * h / g.y)
-        + e * m * v / g.y + norms * 2 * m * 4,
-        "y": e * layers * m * (again * (1 + 1) * h / g.x + (1 + 1) * h / g.x)
-        + e * m * h / g.x + 3 * m * 4,
-    }  # fmt: skip
+        "x": e * layers * m * (again * (3 + 4) * h / g.y + (1 + 4) * h / g.y) + e * m * v / g.y + norms * 2 * m * 4,
+        "y": e * layers * m * (again * (1 + 1) * h / g.x + (1 + 1) * h / g.x) + e * m * h / g.x + 3 * m * 4,
+    }
     matrices = (layers * 12 * h**2 + v * h) / (g.x * g.y * g.z)
     vectors = layers * (2 * h / g.x * (2 if biases else 1)) + h / g.x * (2 if biases else 1)
     if biases:
         vectors += layers * (3 * h / g.y + h / g.x + 4 * h / g.y + h / g.x)
     vectors += (v + 32) * h / g.x
-    expected = {
-        axis: 2 * (size - 1) / size * (micros * buffers[axis] + 4)
-        for axis, size in (("x", g.x), ("y", g.y))
-    }
+    expected = {axis: 2 * (size - 1) / size * (micros * buffers[axis] + 4) for axis, size in (("x", g.x), ("y", g.y))}
     # the loss is one more element behind what is replicated, and behind all gradients
     gathers = layers * 12 * h**2 * 2 + v * h  # the head's weight is kept for its backward
     scatters = layers * 12 * h**2 + v * h
     share = (g.z - 1) / g.z
-    expected["z"] = share * (
-        micros * e * (gathers + scatters) / (g.x * g.y) + 2 * (4 * (vectors + 1) + 4)
-    )
+    expected["z"] = share * (micros * e * (gathers + scatters) / (g.x * g.y) + 2 * (4 * (vectors + 1) + 4))
     expected["data"] = 2 * (g.data - 1) / g.data * 4 * (matrices + vectors + 1)
     found = dict.fromkeys(expected, 0.0)
     for _, op in starts(job):
@@ -198,8 +191,12 @@ def test_data_axis_moves_every_gradient_once(make_job, mode, data) -> None:
 
     The loss is one more element; where states are sharded it and the norm also travel alone.
     """
-    job = make_job({"data": data, "z": 2, "x": 2}, model=MODEL, clip_gradients=False,
-                   data_reduction={"mode": mode, "bucket_bytes": "64 KiB"})  # fmt: skip
+    job = make_job(
+        {"data": data, "z": 2, "x": 2},
+        model=MODEL,
+        clip_gradients=False,
+        data_reduction={"mode": mode, "bucket_bytes": "64 KiB"},
+    )
     h, layers, v = 240, 3, 960
     elements = (layers * 12 * h**2 + v * h) // 4  # over z and x
     elements += layers * (4 * h // 2 + 3 * h + h // 2 + 4 * h + h // 2) + 2 * h // 2
@@ -220,24 +217,20 @@ def test_data_axis_moves_every_gradient_once(make_job, mode, data) -> None:
 def test_gathers_and_scatters_of_each_linear(make_job, z, recompute, cached, depth) -> None:
     """Section 2: 1 forward + 1 for recomputation or backward unless cached; 1 reduce-scatter."""
     overlap = {"all_gather": depth is not None, "prefetch_depth": depth or 1}
-    job = make_job({"z": z, "x": 2}, model=MODEL, per_rank=2, recompute=recompute,
-                   cache_gathered_layers=cached, overlap=overlap)  # fmt: skip
+    job = make_job(
+        {"z": z, "x": 2}, model=MODEL, per_rank=2, recompute=recompute, cache_gathered_layers=cached, overlap=overlap
+    )
     issued = starts(job)
     for micro in (0, 1):
         for layer in range(3):
             for linear in LINEARS:
-                own = [
-                    (n, o)
-                    for n, o in issued
-                    if n.startswith(f"micro{micro}/") and f"/block{layer}/{linear}/" in n
-                ]
+                own = [(n, o) for n, o in issued if n.startswith(f"micro{micro}/") and f"/block{layer}/{linear}/" in n]
                 gathers = [n.split("/")[1] for n, o in own if o.kind == "all_gather"]
                 again = [] if layer < cached else ["recompute" if recompute else "bwd"]
                 assert gathers == (["fwd", *again] if z > 1 else [])
                 scatters = [n.split("/")[1] for n, o in own if o.kind == "reduce_scatter"]
                 assert scatters == (["bwd"] if z > 1 else [])
-        head = [o.kind for n, o in issued
-                if n.startswith(f"micro{micro}/") and "/head/" in n and o.axis == "z"]  # fmt: skip
+        head = [o.kind for n, o in issued if n.startswith(f"micro{micro}/") and "/head/" in n and o.axis == "z"]
         assert head == (["all_gather", "reduce_scatter"] if z > 1 else [])
 
 

@@ -39,8 +39,7 @@ def test_swiglu_is_one_linear_of_twice_the_width(make_job, y) -> None:
 
 
 def test_all_reduce_of_mlp_up_carries_both_parts(make_job) -> None:
-    sent = {n: op.bytes for n, op in generate(make_job({"y": 3, "x": 2}, model=MODEL)).named()
-            if isinstance(op, Start)}  # fmt: skip
+    sent = {n: op.bytes for n, op in generate(make_job({"y": 3, "x": 2}, model=MODEL)).named() if isinstance(op, Start)}
     assert sent["micro0/fwd/block0/mlp_up/all_reduce_x"] == M * 1320 // 3 * E
     assert sent["micro0/bwd/block0/mlp_up/all_reduce_y"] == M * 120 * E
     assert sent["micro0/bwd/block0/mlp_down/all_reduce_x"] == M * 660 // 3 * E
@@ -84,15 +83,10 @@ def test_without_a_table_there_is_less_to_look_up_to_reduce_and_to_update(make_j
     """Positions: 32 rows of 240 / 2 on each rank, replicated over z, y and data."""
     rows = 32 * 120
     jobs = [make_job(GRID, model={**OLD, "positions": kind}) for kind in ("learned", "rotary")]
-    learned, rotary = (
-        {name: op for name, op in generate(job).named() if not isinstance(op, Wait)} for job in jobs
-    )
+    learned, rotary = ({name: op for name, op in generate(job).named() if not isinstance(op, Wait)} for job in jobs)
 
     def less(name: str) -> float:
-        was, now = (
-            op.bytes if isinstance(op, Start) else op.kernel.bytes
-            for op in (learned[name], rotary[name])
-        )
+        was, now = (op.bytes if isinstance(op, Start) else op.kernel.bytes for op in (learned[name], rotary[name]))
         return was - now
 
     assert less("reduce/replicated/all_reduce_z") == 4 * rows
@@ -120,14 +114,28 @@ def test_flops_are_those_of_all_products(make_job, recompute, activation, width)
     expected = 6 * 32 * ((4 if recompute else 3) * 3 * block + 6 * 240 * 960)
     assert counted == expected
     formula = model_flops(
-        sequences=6, sequence=32, layers=3, hidden=240, mlp_ratio=4, vocabulary=960,
-        recompute=recompute, mlp_width=width, activation=activation,
-    )  # fmt: skip
+        sequences=6,
+        sequence=32,
+        layers=3,
+        hidden=240,
+        mlp_ratio=4,
+        vocabulary=960,
+        recompute=recompute,
+        mlp_width=width,
+        activation=activation,
+    )
     assert formula == expected
 
 
 def test_swiglu_of_two_thirds_the_width_costs_what_gelu_does() -> None:
     """The reason for LLaMA's odd widths: 3 · 2/3 · 4h = 2 · 4h."""
-    shape = {"sequences": 8, "sequence": 64, "layers": 2, "hidden": 96, "mlp_ratio": 4,
-             "vocabulary": 100, "recompute": True}  # fmt: skip
+    shape = {
+        "sequences": 8,
+        "sequence": 64,
+        "layers": 2,
+        "hidden": 96,
+        "mlp_ratio": 4,
+        "vocabulary": 100,
+        "recompute": True,
+    }
     assert model_flops(**shape, mlp_width=256, activation="swiglu") == model_flops(**shape)

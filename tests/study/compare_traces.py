@@ -20,10 +20,14 @@ from twin.trace.store import write_trace
 from twin.trace.table import SCHEMA
 
 JOB = {
-    "name": "by-hand", "machine": "laptop", "ranks": 2, "grid": {"x": 2},
+    "name": "by-hand",
+    "machine": "laptop",
+    "ranks": 2,
+    "grid": {"x": 2},
     "model": {"layers": 1, "hidden": 16, "heads": 2, "sequence": 8, "vocabulary": 32},
-    "batch": {"sequences": 2, "micro_sequences": 1}, "precision": "fp32",
-}  # fmt: skip
+    "batch": {"sequences": 2, "micro_sequences": 1},
+    "precision": "fp32",
+}
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,23 @@ def manifest(kind: str, job: Mapping[str, Any] | None = None, **changes: Any) ->
     return {"kind": kind, "job": described, "code_version": __version__, "clock": clock, **changes}
 
 
-def write(
-    folder: Path, kind: str, *tables: pa.Table, classes: pa.Table | None = None, **changes: Any
-) -> Path:
+def write(folder: Path, kind: str, *tables: pa.Table, classes: pa.Table | None = None, **changes: Any) -> Path:
     """Write a run."""
     events = pa.concat_tables(tables).unify_dictionaries()
     write_trace(folder, manifest(kind, **changes), events, classes)
     return folder
 
 
-def collective(op: str, arrival: int, start: int, end: int, waited: tuple[int, int], phase: str = "fwd",
-               axis: str = "x", stream: str | None = None) -> list[Row]:  # fmt: skip
+def collective(
+    op: str,
+    arrival: int,
+    start: int,
+    end: int,
+    waited: tuple[int, int],
+    phase: str = "fwd",
+    axis: str = "x",
+    stream: str | None = None,
+) -> list[Row]:
     """A collective and the wait for it."""
     return [
         Row(op, "collective", start, end, arrival, phase, axis, stream),
@@ -119,7 +129,7 @@ def by_hand_measured(later: int = 0) -> dict[int, list[Row]]:
             *collective("micro0/fwd/qkv/all_reduce_x", at + 20, at + 20, at + 26, (at + 21, at + 26)),
             Row("micro0/fwd/norm1/normalize", "compute", at + 26, at + 28),
         ],
-    }  # fmt: skip
+    }
 
 
 def measured(tmp_path: Path, *tables: pa.Table, **changes: Any) -> Path:
@@ -135,15 +145,13 @@ def refused(*runs: Path, step: int | None = None) -> str:
 def exact(found: Comparison) -> Comparison:
     """Whatever is left out, what is shown adds up."""
     for terms in (found.terms, found.phases):
-        assert sum(t.difference_seconds for t in terms) == pytest.approx(
-            found.difference_seconds, rel=1e-9
-        )
+        assert sum(t.difference_seconds for t in terms) == pytest.approx(found.difference_seconds, rel=1e-9)
     return found
 
 
-def changed(
-    ranks: dict[int, list[Row]], word: str, only: int | None = None, **fields: Any
-) -> dict[int, list[Row]]:
+def changed(ranks: dict[int, list[Row]], word: str, only: int | None = None, **fields: Any) -> dict[int, list[Row]]:
     """Rows whose op ends in a word, with other values."""
-    return {r: [replace(row, **fields) if row.op.endswith(word) and only in (None, r) else row for row in rows]
-            for r, rows in ranks.items()}  # fmt: skip
+    return {
+        r: [replace(row, **fields) if row.op.endswith(word) and only in (None, r) else row for row in rows]
+        for r, rows in ranks.items()
+    }

@@ -36,7 +36,7 @@ JOBS: tuple[dict[str, Any], ...] = (
     {"machine": "alps", "grid": {"data": 64, "z": 32, "y": 4, "x": 1}},
     {"machine": {"extends": "dgx-h100", "nodes": 1024}, "grid": {"data": 32, "z": 64, "y": 4, "x": 1}},
     {"machine": "frontier", "grid": {"data": 32, "z": 64, "y": 2, "x": 2}},
-)  # fmt: skip
+)
 Kind = Literal["device", "nic", "none"]
 
 
@@ -62,10 +62,7 @@ class Case:
         if self.kind == "device":
             return {**self.healthy, "stragglers": [{"rank": self.rank, "slowdown": SLOWDOWN}]}
         if self.kind == "nic":
-            return {
-                **self.healthy,
-                "degraded": [{"node": self.node, "nic": self.nic, "rate": RATE}],
-            }
+            return {**self.healthy, "degraded": [{"node": self.node, "nic": self.nic, "rate": RATE}]}
         return self.healthy
 
 
@@ -93,17 +90,11 @@ def diagnosed(case: Case) -> tuple[Diagnosis, Diagnosis, AllRanks]:
     """Diagnose by one step alone, and with a reference."""
     nominal = _nominal(JOBS.index(case.job))
     devices = 1000 + case.number
-    before = simulate_ranks(
-        nominal.job, seed=2 * case.number, nominal=nominal, devices_seed=devices
-    )
+    before = simulate_ranks(nominal.job, seed=2 * case.number, nominal=nominal, devices_seed=devices)
     after = simulate_ranks(_job(case.faulty), seed=2 * case.number + 1, devices_seed=devices)
     observed, should = from_simulation([after]), expected(nominal)
     alone = diagnose(observed, nominal.job, should)
-    return (
-        alone,
-        diagnose(observed, nominal.job, should, reference=from_simulation([before])),
-        after,
-    )
+    return (alone, diagnose(observed, nominal.job, should, reference=from_simulation([before])), after)
 
 
 def verdict(case: Case, found: Diagnosis, after: AllRanks) -> tuple[bool, int]:
@@ -129,8 +120,11 @@ def verdict(case: Case, found: Diagnosis, after: AllRanks) -> tuple[bool, int]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.study.faulty_cases", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.study.faulty_cases",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--healthy", action="store_true", help="no faults: what is named is wrong")
@@ -147,12 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
             counts[(*row, f"{how}, wrong")] += wrong > 0
             if wrong or (case.kind != "none" and not named):
                 texts = "; ".join(f.text for f in each.findings) or "nothing"
-                sys.stderr.write(
-                    f"{case.number} {case.kind} rank {case.rank} node {case.node}, {how}: {texts}\n"
-                )
-    sys.stdout.write(
-        "| fault | machine | how | cases | named | healthy parts named in |\n|---|---|---|---|---|---|\n"
-    )
+                sys.stderr.write(f"{case.number} {case.kind} rank {case.rank} node {case.node}, {how}: {texts}\n")
+    sys.stdout.write("| fault | machine | how | cases | named | healthy parts named in |\n|---|---|---|---|---|---|\n")
     for kind, machine, how in sorted(key for key in counts if "," not in key[2]):
         row = [counts[(kind, machine, how + more)] for more in ("", ", named", ", wrong")]
         sys.stdout.write(f"| {kind} | {machine} | {how} | {' | '.join(map(str, row))} |\n")

@@ -22,25 +22,25 @@ MODEL = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 128, "vocabulary": 
 def job_on(grid: Grid, machine: Any = "frontier") -> Job:
     """A small job on a grid."""
     sequences = 8 * grid.data * grid.z
-    return load_job({
-        "model": MODEL, "machine": machine, "ranks": grid.ranks, "grid": grid.model_dump(),
-        "batch": {"sequences": sequences, "micro_sequences": 8},
-    })  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": machine,
+            "ranks": grid.ranks,
+            "grid": grid.model_dump(),
+            "batch": {"sequences": sequences, "micro_sequences": 8},
+        }
+    )
 
 
 @cache
 def members(grid: Grid, rank: int, axis: Axis) -> list[int]:
     """Ranks that differ from one in this axis only, by trying all."""
     at = grid.coordinates(rank)
-    return [
-        other for other in range(grid.ranks)
-        if all(grid.coordinates(other)[a] == at[a] for a in at if a != axis)
-    ]  # fmt: skip
+    return [other for other in range(grid.ranks) if all(grid.coordinates(other)[a] == at[a] for a in at if a != axis)]
 
 
-def healthy(
-    grid: Grid, per_host: int, *, steps: int = 8, noise: float = 0.05, seed: int = 0
-) -> Observed:
+def healthy(grid: Grid, per_host: int, *, steps: int = 8, noise: float = 0.05, seed: int = 0) -> Observed:
     """All ranks alike but for noise; a collective takes the same on all of its members."""
     random = np.random.default_rng(seed)
 
@@ -77,8 +77,4 @@ def with_slow_host_link(observed: Observed, host: int, factor: float) -> Observe
 def expectation(observed: Observed) -> Expected:
     """What the healthy run takes without noise."""
     ranks = observed.grid.ranks
-    return Expected(
-        STEP,
-        np.full(ranks, COMPUTE),
-        {axis: np.full(ranks, TRANSFER) for axis in observed.transfer},
-    )
+    return Expected(STEP, np.full(ranks, COMPUTE), {axis: np.full(ranks, TRANSFER) for axis in observed.transfer})

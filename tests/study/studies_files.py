@@ -9,9 +9,11 @@ import yaml
 
 TINY: dict[str, Any] = {
     "model": {"layers": 2, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 512},
-    "machine": "frontier", "ranks": 16, "grid": {"data": 2, "z": 8},
+    "machine": "frontier",
+    "ranks": 16,
+    "grid": {"data": 2, "z": 8},
     "batch": {"sequences": 32, "micro_sequences": 1},
-}  # fmt: skip
+}
 
 
 def write_study(folder: Path, name: str = "question.yaml", **keys: Any) -> Path:

@@ -22,10 +22,20 @@ from twin.study.calibrate.solve import fit, line
 pytest.importorskip("scipy")
 
 LIBRARY = {
-    "base": 120e-6, "local_hop": 60e-6, "network_hop": 250e-6, "direct_base": 80e-6, "message": 20e-6,
-    "network_message": 45e-6, "ring_efficiency": 0.93, "direct_efficiency": 0.8, "local_efficiency": 0.6,
-    "core_message": 15e-6, "local_rate": 1.5e9, "network_rate": 0.9e9, "reduce_rate": 4e9,
-}  # fmt: skip
+    "base": 120e-6,
+    "local_hop": 60e-6,
+    "network_hop": 250e-6,
+    "direct_base": 80e-6,
+    "message": 20e-6,
+    "network_message": 45e-6,
+    "ring_efficiency": 0.93,
+    "direct_efficiency": 0.8,
+    "local_efficiency": 0.6,
+    "core_message": 15e-6,
+    "local_rate": 1.5e9,
+    "network_rate": 0.9e9,
+    "reduce_rate": 4e9,
+}
 RATES = {
     ("gelu", "fwd"): (6e-6, 7e9),
     ("norm/gradient", "bwd"): (15e-6, 30e9),
@@ -41,9 +51,7 @@ def device() -> Device:
     base = load_device("cpu-core")
     update = {"main_loop_share": 0.9, "launch_seconds": 2e-6, "feed_bytes_per_second": 60e9}
     gemm = base.gemm.model_copy(update={k: Parameter(v) for k, v in update.items()})
-    attention = base.attention.model_copy(
-        update={"forward_share": Parameter(0.5), "backward_share": Parameter(0.45)}
-    )
+    attention = base.attention.model_copy(update={"forward_share": Parameter(0.5), "backward_share": Parameter(0.45)})
     return base.model_copy(update={"gemm": gemm, "attention": attention})
 
 
@@ -56,25 +64,52 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         return float(seconds * np.exp(noise * rng.standard_normal()))
 
     gemm = [
-        {"pass": "forward", "mode": "TN", "m": m, "n": n, "k": k, "element_bytes": 4, "busy": ranks, "spread": 0.0,
-         "seconds": seen(gemm_seconds(made, Gemm(m, n, k, element_bytes=4)))}
-        for m in (64, 256, 1024) for n in (32, 128, 512, 1024) for k in (32, 256, 768)
-    ]  # fmt: skip
+        {
+            "pass": "forward",
+            "mode": "TN",
+            "m": m,
+            "n": n,
+            "k": k,
+            "element_bytes": 4,
+            "busy": ranks,
+            "spread": 0.0,
+            "seconds": seen(gemm_seconds(made, Gemm(m, n, k, element_bytes=4))),
+        }
+        for m in (64, 256, 1024)
+        for n in (32, 128, 512, 1024)
+        for k in (32, 256, 768)
+    ]
     one = {"x": 1, "y": 1, "z": 1, "data": 1}
     kernels = [
-        {"name": name, "phase": phase, "bytes": float(size), "flops": 0.0, "shape": [], "grid": one, "busy": ranks,
-         "seconds": seen(start + size / rate)}
-        for (name, phase), (start, rate) in RATES.items() for size in (2e4, 2e5, 1e6, 5e6, 2e7)
-    ]  # fmt: skip
-    kernels += [
-        {**kernels[0], "name": "between", "phase": "", "bytes": 0.0, "seconds": seen(40e-6)}
-        for _ in range(5)
+        {
+            "name": name,
+            "phase": phase,
+            "bytes": float(size),
+            "flops": 0.0,
+            "shape": [],
+            "grid": one,
+            "busy": ranks,
+            "seconds": seen(start + size / rate),
+        }
+        for (name, phase), (start, rate) in RATES.items()
+        for size in (2e4, 2e5, 1e6, 5e6, 2e7)
     ]
+    kernels += [{**kernels[0], "name": "between", "phase": "", "bytes": 0.0, "seconds": seen(40e-6)} for _ in range(5)]
     attention = [
-        {"sequences": 2, "sequence_length": s, "heads": 4, "head_size": h, "form": "flash", "backward": back,
-         "busy": ranks, "seconds": seen(kernel_seconds(made, Attention(2, s, 4, h, backward=back, element_bytes=4)))}
-        for s in (128, 256, 1024) for h in (32, 64, 128) for back in (False, True)
-    ]  # fmt: skip
+        {
+            "sequences": 2,
+            "sequence_length": s,
+            "heads": 4,
+            "head_size": h,
+            "form": "flash",
+            "backward": back,
+            "busy": ranks,
+            "seconds": seen(kernel_seconds(made, Attention(2, s, 4, h, backward=back, element_bytes=4))),
+        }
+        for s in (128, 256, 1024)
+        for h in (32, 64, 128)
+        for back in (False, True)
+    ]
     sharing = [
         {"work": "gemm", "busy": busy, "hosts": on, "seconds": seen(2e-3 * max(1.0, busy / CORES))}
         for busy, on in ((1, 1), (2, 1), (2, 2), (4, 4), (8, 4))
@@ -85,12 +120,26 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         for size in (8, 1024, 262144, 1 << 20, 1 << 22)
     ]
     return {
-        "schema": 1, "name": "known", "date": "2026-11-20T12:00:00+00:00", "device": "a core", "device_type": "cpu",
-        "cpu": "a core", "device_memory_bytes": 16 << 30, "backend": "gloo", "exchange_bytes": 262144, "ranks": ranks,
-        "ranks_per_host": per_host, "gemm": gemm, "kernels": kernels, "attention": attention, "sharing": sharing,
+        "schema": 1,
+        "name": "known",
+        "date": "2026-11-20T12:00:00+00:00",
+        "device": "a core",
+        "device_type": "cpu",
+        "cpu": "a core",
+        "device_memory_bytes": 16 << 30,
+        "backend": "gloo",
+        "exchange_bytes": 262144,
+        "ranks": ranks,
+        "ranks_per_host": per_host,
+        "gemm": gemm,
+        "kernels": kernels,
+        "attention": attention,
+        "sharing": sharing,
         "host": [{"ops": 10, "collectives": 0, "seconds": 1e-3, "seconds_inside_ops": 5e-4, "spread": 0.0}],
-        "point_to_point": messages, "overlap": [], "collectives": [],
-    }  # fmt: skip
+        "point_to_point": messages,
+        "overlap": [],
+        "collectives": [],
+    }
 
 
 def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]:
@@ -99,12 +148,20 @@ def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]
     machine = read(machine_from(data))
     made = network.library(LIBRARY, data["exchange_bytes"], cores=True)
     rows = [
-        {"kind": kind, "inner": inner, "size": size, "groups": groups, "bytes": bytes_, "seconds": 1.0,
-         "core_seconds": 1.0}
+        {
+            "kind": kind,
+            "inner": inner,
+            "size": size,
+            "groups": groups,
+            "bytes": bytes_,
+            "seconds": 1.0,
+            "core_seconds": 1.0,
+        }
         for inner, size in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (1, 8))
         for groups in sorted({1, data["ranks"] // size})
-        for kind in ("all_gather", "reduce_scatter", "all_reduce") for bytes_ in SIZES
-    ]  # fmt: skip
+        for kind in ("all_gather", "reduce_scatter", "all_reduce")
+        for bytes_ in SIZES
+    ]
     timed = network.cases({**data, "collectives": rows}, machine)
     for row, case in zip(rows, timed, strict=True):
         error = float(np.exp(noise * rng.standard_normal()))
@@ -157,9 +214,7 @@ def test_products_of_other_shapes_come_out(exact):
     _, machine = exact
     for m, n, k in ((192, 64, 96), (512, 2048, 384), (2048, 96, 1536)):
         gemm = Gemm(m, n, k, element_bytes=4)
-        assert gemm_seconds(machine.device, gemm) == pytest.approx(
-            gemm_seconds(device(), gemm), rel=0.05
-        )
+        assert gemm_seconds(machine.device, gemm) == pytest.approx(gemm_seconds(device(), gemm), rel=0.05)
 
 
 def test_collectives_come_out(exact):
@@ -174,9 +229,8 @@ def test_noise_moves_the_constants_little_and_is_told():
     text = machine_from(data)
     machine = read(text)
     assert machine.nic.bandwidth_bytes_per_second == pytest.approx(NIC, rel=0.1)
-    assert (
-        machine.device.gemm.main_loop_share * machine.device.peak_flops_per_second
-        == pytest.approx(0.9 * device().peak_flops_per_second, rel=0.1)
+    assert machine.device.gemm.main_loop_share * machine.device.peak_flops_per_second == pytest.approx(
+        0.9 * device().peak_flops_per_second, rel=0.1
     )
     assert "±" in text
     assert "kind: calibrated" in text
@@ -210,10 +264,7 @@ def test_a_line_is_found_in_spite_of_outliers():
     seconds = [3e-6 + a / 5e9 for a in amounts]
     seconds[4] *= 4
     start, rate, quality = line(amounts, seconds)
-    assert (start.value, rate.value) == (
-        pytest.approx(3e-6, rel=0.05),
-        pytest.approx(5e9, rel=0.05),
-    )
+    assert (start.value, rate.value) == (pytest.approx(3e-6, rel=0.05), pytest.approx(5e9, rel=0.05))
     assert quality.rows == 12
 
 

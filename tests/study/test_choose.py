@@ -20,8 +20,7 @@ MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary":
 
 
 def auto(ranks: int = 12, sequences: int = 24, *overrides: str, **options: Any) -> Job:
-    described = {"model": MODEL, "machine": "perlmutter", "ranks": ranks,
-                 "batch": {"sequences": sequences}, **options}  # fmt: skip
+    described = {"model": MODEL, "machine": "perlmutter", "ranks": ranks, "batch": {"sequences": sequences}, **options}
     return load_job(described, overrides)
 
 
@@ -35,20 +34,12 @@ def feasible_by_trying(job: Job) -> dict[tuple[int, ...], int]:
     found = {}
     sizes = range(1, job.ranks + 1)
     for d, z, y, x in product(sizes, repeat=4):
-        if (
-            d * z * y * x != job.ranks
-            or 768 % x
-            or 768 % y
-            or 12 % y
-            or job.batch.sequences % (d * z)
-        ):
+        if d * z * y * x != job.ranks or 768 % x or 768 % y or 12 % y or job.batch.sequences % (d * z):
             continue
         local = job.batch.sequences // (d * z)
         placed = job.model_copy(update={"grid": Grid(data=d, z=z, y=y, x=x)})
         fitting = [
-            m
-            for m in range(1, local + 1)
-            if local % m == 0 and memory_use(with_micro_sequences(placed, m)).fits
+            m for m in range(1, local + 1) if local % m == 0 and memory_use(with_micro_sequences(placed, m)).fits
         ]
         if fitting:
             found[d, z, y, x] = max(fitting)
@@ -145,9 +136,11 @@ def test_no_grid_divides_is_said() -> None:
 def test_a_result_without_global_contention_says_so(make_job) -> None:
     """Where leaving it out keeps classes few, neither terminal nor JSON may hide it."""
     job = make_job(
-        {"data": 3, "z": 4, "y": 3}, machine="alps", per_rank=2,
+        {"data": 3, "z": 4, "y": 3},
+        machine="alps",
+        per_rank=2,
         overrides=["machine.network.group_nodes=2", "machine.network.group_bandwidth=1 GB/s"],
-    )  # fmt: skip
+    )
     full, few = simulate(job), simulate(job, most_classes=1)
     assert not full.global_links_left_out
     assert few.global_links_left_out

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.study.compare_traces import (
-    Row,
-    by_hand_measured,
-    by_hand_predicted,
-    collective,
-    table,
-    write,
-)
+from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
 from twin.study.compare.account import TERMS, account
 from twin.study.compare.compare import Comparison, compare
 from twin.study.compare.steps import read_steps
@@ -27,18 +20,17 @@ from twin.study.compare.steps import read_steps
 def nanoseconds(found: Comparison, part: str = "terms") -> dict[str, tuple[float, float, float]]:
     """(predicted, measured, difference) of each term."""
     return {
-        t.name: tuple(
-            round(s * 1e9, 3)
-            for s in (t.predicted_seconds, t.measured_seconds, t.difference_seconds)
-        )
+        t.name: tuple(round(s * 1e9, 3) for s in (t.predicted_seconds, t.measured_seconds, t.difference_seconds))
         for t in getattr(found, part)
     }
 
 
 @pytest.fixture
 def pair(tmp_path) -> tuple[Path, Path]:
-    return (write(tmp_path / "p", "predicted", table(by_hand_predicted())),
-            write(tmp_path / "m", "measured", table(by_hand_measured(), step=3)))  # fmt: skip
+    return (
+        write(tmp_path / "p", "predicted", table(by_hand_predicted())),
+        write(tmp_path / "m", "measured", table(by_hand_measured(), step=3)),
+    )
 
 
 def test_the_waterfall_by_hand(pair):
@@ -53,15 +45,17 @@ def test_the_waterfall_by_hand(pair):
         "late": (0, 0.5, 0.5),  # rank 0 goes on at 27
         "between": (0, 4, 4),  # 2 + 3 on rank 0, 3 on rank 1
         "after": (0, 2.5, 2.5),
-    }  # fmt: skip
+    }
     assert {t.name for t in found.terms if t.unexplained} == {"late", "between"}
     assert found.warnings == ()
 
 
 def test_phases_by_hand(pair):
     assert nanoseconds(compare(*pair), "phases") == {
-        "before": (0, 2.5, 2.5), "fwd": (18, 28, 10), "after": (0, 2.5, 2.5),
-    }  # fmt: skip
+        "before": (0, 2.5, 2.5),
+        "fwd": (18, 28, 10),
+        "after": (0, 2.5, 2.5),
+    }
 
 
 def test_errors_of_ops_by_hand(pair):
@@ -75,9 +69,7 @@ def test_errors_of_ops_by_hand(pair):
     reduce = found.error("collective", "axis", "x")
     assert reduce is not None
     assert (reduce.predicted_seconds, reduce.measured_seconds) == pytest.approx((5e-9, 6e-9))
-    assert (reduce.predicted_skew_seconds, reduce.measured_skew_seconds) == pytest.approx(
-        (0, 3.5e-9)
-    )
+    assert (reduce.predicted_skew_seconds, reduce.measured_skew_seconds) == pytest.approx((0, 3.5e-9))
     assert found.error("collective", "all", "all") == replace(reduce, by="all", name="all")
     assert [w.op for w in found.worst[:2]] == ["micro0/fwd/qkv/gemm", "micro0/fwd/qkv/all_reduce_x"]
 
@@ -87,8 +79,10 @@ def test_ops_are_held_against_the_median_step_and_the_median_step_is_shown(tmp_p
     steps = []
     for number, longer in enumerate((0, 50, 7)):
         ranks = by_hand_measured(later=1000 * number)
-        ranks = {r: [replace(row, end=row.end + longer) if "norm" in row.op else row for row in rows]
-                 for r, rows in ranks.items()}  # fmt: skip
+        ranks = {
+            r: [replace(row, end=row.end + longer) if "norm" in row.op else row for row in rows]
+            for r, rows in ranks.items()
+        }
         steps.append(table(ranks, step=number + 4))
     measured = write(tmp_path / "m", "measured", *steps)
     found = compare(predicted, measured)
@@ -103,14 +97,18 @@ def test_ops_are_held_against_the_median_step_and_the_median_step_is_shown(tmp_p
 
 def test_ops_of_one_trace_are_a_term_of_their_own(tmp_path):
     ranks = {
-        r: [*rows, Row("micro0/fwd/norm2/normalize", "compute", 20, 27)]
-        for r, rows in by_hand_predicted().items()
+        r: [*rows, Row("micro0/fwd/norm2/normalize", "compute", 20, 27)] for r, rows in by_hand_predicted().items()
     }
-    found = compare(write(tmp_path / "p", "predicted", table(ranks)),
-                    write(tmp_path / "m", "measured", table(by_hand_predicted())))  # fmt: skip
+    found = compare(
+        write(tmp_path / "p", "predicted", table(ranks)), write(tmp_path / "m", "measured", table(by_hand_predicted()))
+    )
     assert nanoseconds(found) == {
-        "gemm": (10, 10, 0), "norm": (3, 3, 0), "transfer_x": (5, 5, 0), "alone": (7, 0, -7), "between": (2, 0, -2),
-    }  # fmt: skip
+        "gemm": (10, 10, 0),
+        "norm": (3, 3, 0),
+        "transfer_x": (5, 5, 0),
+        "alone": (7, 0, -7),
+        "between": (2, 0, -2),
+    }
     assert found.unpaired.predicted == ("micro0/fwd/norm2/normalize",)
     assert "1 ops are in the first trace only: micro0/fwd/norm2/normalize" in found.warnings[0]
 
@@ -124,9 +122,7 @@ def test_a_queue_is_no_skew(tmp_path):
     ]
     run = table({0: rank, 1: rank})
     found = compare(write(tmp_path / "p", "predicted", run), write(tmp_path / "m", "measured", run))
-    assert nanoseconds(found) == {
-        "gemm": (1, 1, 0), "transfer_x": (13, 13, 0), "between": (1, 1, 0),
-    }  # fmt: skip
+    assert nanoseconds(found) == {"gemm": (1, 1, 0), "transfer_x": (13, 13, 0), "between": (1, 1, 0)}
     assert [g.measured_skew_seconds for g in found.errors if g.part == "collective"] == [0.0] * 6
 
 
@@ -134,27 +130,16 @@ def test_a_folded_trace_stands_for_all_ranks(tmp_path):
     """Classes 0 and 1 at two of eight ranks each would weigh the same; here three ranks are like rank 1."""
     grid = {"ranks": 4, "grid": {"data": 2, "x": 2}}
     rows = by_hand_measured()
-    classes = pa.table(
-        {"rank": pa.array(range(4), pa.int32()), "class": pa.array([0, 1, 1, 1], pa.int32())}
-    )
+    classes = pa.table({"rank": pa.array(range(4), pa.int32()), "class": pa.array([0, 1, 1, 1], pa.int32())})
     predicted = write(tmp_path / "p", "predicted", table(rows), classes=classes, job=grid)
-    measured = write(
-        tmp_path / "m", "measured", table(dict.fromkeys(range(4), by_hand_predicted()[0])), job=grid
-    )
+    measured = write(tmp_path / "m", "measured", table(dict.fromkeys(range(4), by_hand_predicted()[0])), job=grid)
     found = compare(predicted, measured)
     assert (found.ranks, found.warnings) == (4, ())
     assert nanoseconds(found)["gemm"][:2] == pytest.approx(((12 + 3 * 13) / 4, 10))
 
 
 LENGTHS = st.integers(0, 10**9)
-PROGRAM = [
-    "qkv/gemm",
-    "!x/qkv/all_reduce_x",
-    "norm1/normalize",
-    "!z_gather/weights/all_gather_z",
-    "attention",
-    "gelu",
-]
+PROGRAM = ["qkv/gemm", "!x/qkv/all_reduce_x", "norm1/normalize", "!z_gather/weights/all_gather_z", "attention", "gelu"]
 
 
 @st.composite
@@ -179,8 +164,9 @@ def traces(draw) -> dict[int, list[Row]]:
             end = start + draw(LENGTHS)
             waits_from = arrival[r] + draw(LENGTHS)
             now[r] = max(waits_from, end) + draw(LENGTHS)
-            rows[r] += collective(f"{op[:10]}/{name}", arrival[r], start, end, (waits_from, now[r]), axis=axis,
-                                  stream=stream)  # fmt: skip
+            rows[r] += collective(
+                f"{op[:10]}/{name}", arrival[r], start, end, (waits_from, now[r]), axis=axis, stream=stream
+            )
             free[stream, r] = end
     return rows
 
@@ -192,9 +178,7 @@ def accounts_of(ranks: dict[int, list[Row]]):
 
 def length_of(ranks: dict[int, list[Row]]) -> int:
     every = [row for rows in ranks.values() for row in rows]
-    return max(r.end for r in every) - min(
-        r.start if r.arrival is None else r.arrival for r in every
-    )
+    return max(r.end for r in every) - min(r.start if r.arrival is None else r.arrival for r in every)
 
 
 @settings(max_examples=40, deadline=None)
@@ -214,29 +198,23 @@ def test_any_two_steps_are_explained_exactly(first, second, data):
 def test_what_is_printed_sums_to_the_difference(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("any")
     job = {"ranks": 4, "grid": {"z": 2, "x": 2}}
-    found = compare(write(folder / "p", "predicted", table(first), job=job),
-                    write(folder / "m", "measured", table(second, step=1), job=job))  # fmt: skip
+    found = compare(
+        write(folder / "p", "predicted", table(first), job=job),
+        write(folder / "m", "measured", table(second, step=1), job=job),
+    )
     truth = (length_of(second) - length_of(first)) / 1e9
     most = 1e-9 * max(found.predicted_seconds, found.measured_seconds)
     for terms in (found.terms, found.phases):
         assert sum(t.difference_seconds for t in terms) == pytest.approx(truth, abs=most)
-        assert sum(t.predicted_seconds for t in terms) == pytest.approx(
-            length_of(first) / 1e9, rel=1e-9
-        )
-        assert sum(t.measured_seconds for t in terms) == pytest.approx(
-            length_of(second) / 1e9, rel=1e-9
-        )
+        assert sum(t.predicted_seconds for t in terms) == pytest.approx(length_of(first) / 1e9, rel=1e-9)
+        assert sum(t.measured_seconds for t in terms) == pytest.approx(length_of(second) / 1e9, rel=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    traces(), st.sampled_from(["gemm", "norm", "attention", "elementwise"]), st.integers(1, 10**9)
-)
+@given(traces(), st.sampled_from(["gemm", "norm", "attention", "elementwise"]), st.integers(1, 10**9))
 def test_slower_ops_of_one_kind_move_that_term_and_no_other(ranks, kind, more):
     """All ranks lose the same time at the same ops, and everything behind is as much later."""
-    word = {"gemm": "qkv/gemm", "norm": "norm1", "attention": "attention", "elementwise": "gelu"}[
-        kind
-    ]
+    word = {"gemm": "qkv/gemm", "norm": "norm1", "attention": "attention", "elementwise": "gelu"}[kind]
     ops = [op.op for op in ranks[0] if op.kind == "compute"]
     slower = {r: list(rows) for r, rows in ranks.items()}
     late = 0
@@ -245,8 +223,12 @@ def test_slower_ops_of_one_kind_move_that_term_and_no_other(ranks, kind, more):
         late = 0
         for i, row in enumerate(rows):
             stretched = word in row.op
-            rows[i] = replace(row, start=row.start + late, end=row.end + late + more * stretched,
-                              arrival=None if row.arrival is None else row.arrival + late)  # fmt: skip
+            rows[i] = replace(
+                row,
+                start=row.start + late,
+                end=row.end + late + more * stretched,
+                arrival=None if row.arrival is None else row.arrival + late,
+            )
             late += more * stretched
     before, after = accounts_of(ranks), accounts_of(slower)
     assert late == more * sum(word in op for op in ops)

@@ -27,8 +27,9 @@ def pair(tmp_path_factory) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["simulate", str(job), "--out", str(folder / "p")])
     assert not ended.value.code
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"), "--trace", str(folder / "m"),
-                      "--trace-steps", "1-3")  # fmt: skip
+    done = runs.train(
+        job, "--ranks", "2", "--out", str(folder / "run"), "--trace", str(folder / "m"), "--trace-steps", "1-3"
+    )
     assert done.returncode == 0, done.stderr
     return str(folder / "p"), str(folder / "m")
 
@@ -52,11 +53,7 @@ def test_a_real_step_is_explained_exactly(pair, capsys):
             assert total == pytest.approx(found[f"{key}_seconds"], rel=1e-9)
     assert found["predicted_seconds"] > 0
     assert found["measured_seconds"] > 0
-    assert {g["name"] for g in found["errors"] if g["by"] == "kind"} >= {
-        "gemm",
-        "all_gather",
-        "reduce_scatter",
-    }
+    assert {g["name"] for g in found["errors"] if g["by"] == "kind"} >= {"gemm", "all_gather", "reduce_scatter"}
     assert {t["name"] for t in found["terms"]} >= {"gemm", "transfer_z", "between"}
 
 
@@ -95,14 +92,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        assert not {name for name, _ in attrs} & {
-            "src",
-            "href",
-            "srcset",
-            "action",
-            "onload",
-            "onclick",
-        }
+        assert not {name for name, _ in attrs} & {"src", "href", "srcset", "action", "onload", "onclick"}
 
     def handle_data(self, data: str) -> None:
         self.words += data
@@ -136,8 +126,10 @@ def bars(text: str) -> list[tuple[float, float]]:
 
 
 def test_bars_join_and_are_to_scale(tmp_path):
-    found = compare(write(tmp_path / "p", "predicted", table(by_hand_predicted())),
-                    write(tmp_path / "m", "measured", table(by_hand_measured())))  # fmt: skip
+    found = compare(
+        write(tmp_path / "p", "predicted", table(by_hand_predicted())),
+        write(tmp_path / "m", "measured", table(by_hand_measured())),
+    )
     first, *steps, last = bars(page(found))
     scale = (first[1] - first[0]) / found.predicted_seconds
     assert (last[1] - last[0]) / found.measured_seconds == pytest.approx(scale, rel=1e-3)
@@ -150,27 +142,25 @@ def test_bars_join_and_are_to_scale(tmp_path):
 
 
 def test_words_of_strangers_are_shown_and_not_obeyed(tmp_path, capsys):
-    ranks = {
-        r: [*rows, Row(f"micro0/fwd/{EVIL}", "compute", 40, 50)]
-        for r, rows in by_hand_predicted().items()
-    }
+    ranks = {r: [*rows, Row(f"micro0/fwd/{EVIL}", "compute", 40, 50)] for r, rows in by_hand_predicted().items()}
     job = {
         "name": EVIL,
-        "model": {
-            "layers": 1,
-            "hidden": 16,
-            "heads": 2,
-            "sequence": 8,
-            "vocabulary": 32,
-            "name": EVIL,
-        },
+        "model": {"layers": 1, "hidden": 16, "heads": 2, "sequence": 8, "vocabulary": 32, "name": EVIL},
     }
     clock = {"method": EVIL, "uncertainty_ns": 0}
-    runs_ = (write(tmp_path / "p", "predicted", table(ranks), job=job, clock=clock),
-             write(tmp_path / "m", "measured", table(ranks), job=job, clock=clock, code_version=EVIL))  # fmt: skip
+    runs_ = (
+        write(tmp_path / "p", "predicted", table(ranks), job=job, clock=clock),
+        write(tmp_path / "m", "measured", table(ranks), job=job, clock=clock, code_version=EVIL),
+    )
     text = page(compare(*runs_))
-    plain = Page(page(compare(write(tmp_path / "q", "predicted", table(by_hand_predicted())),
-                              write(tmp_path / "n", "measured", table(by_hand_predicted())))))  # fmt: skip
+    plain = Page(
+        page(
+            compare(
+                write(tmp_path / "q", "predicted", table(by_hand_predicted())),
+                write(tmp_path / "n", "measured", table(by_hand_predicted())),
+            )
+        )
+    )
     parsed = Page(text)
     assert set(parsed.tags) <= {*plain.tags, "ul", "li"}
     assert "script" not in parsed.tags
@@ -182,12 +172,7 @@ def test_words_of_strangers_are_shown_and_not_obeyed(tmp_path, capsys):
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
-    found = compare(
-        *(
-            write(tmp_path / kind, kind, table(by_hand_predicted()))
-            for kind in ("predicted", "measured")
-        )
-    )
+    found = compare(*(write(tmp_path / kind, kind, table(by_hand_predicted())) for kind in ("predicted", "measured")))
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "nowhere" / "page.html", tmp_path / "folder"):
         with pytest.raises(ValueError, match=r"cannot be written|will not be replaced"):

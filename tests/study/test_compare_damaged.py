@@ -34,22 +34,10 @@ def predicted(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (
-            {"grid": {"y": 2}},
-            ["job.grid.x: is 2 in the first trace and 1 in the second", "job.grid.y"],
-        ),
-        (
-            {"precision": "bf16"},
-            ["job.precision: is 'fp32' in the first trace and 'bf16' in the second"],
-        ),
-        (
-            {"batch": {"sequences": 4, "micro_sequences": 1}},
-            ["job.batch.sequences: is 2 in the first trace and 4"],
-        ),
-        (
-            {"overlap": {"all_gather": False}},
-            ["job.overlap.all_gather: is True in the first trace and False"],
-        ),
+        ({"grid": {"y": 2}}, ["job.grid.x: is 2 in the first trace and 1 in the second", "job.grid.y"]),
+        ({"precision": "bf16"}, ["job.precision: is 'fp32' in the first trace and 'bf16' in the second"]),
+        ({"batch": {"sequences": 4, "micro_sequences": 1}}, ["job.batch.sequences: is 2 in the first trace and 4"]),
+        ({"overlap": {"all_gather": False}}, ["job.overlap.all_gather: is True in the first trace and False"]),
         ({"recompute": False}, ["job.recompute"]),
     ],
 )
@@ -60,13 +48,7 @@ def test_other_jobs_are_refused_with_what_differs(tmp_path, predicted, job, word
 
 
 def test_what_does_not_change_the_ops_may_differ(tmp_path, predicted):
-    job = {
-        "name": "other",
-        "machine": "frontier",
-        "seed": 5,
-        "train": {"steps": 3},
-        "slowest_device": False,
-    }
+    job = {"name": "other", "machine": "frontier", "seed": 5, "train": {"steps": 3}, "slowest_device": False}
     found = compare(predicted, measured(tmp_path, job=job))
     assert (found.machines, found.warnings) == (("laptop", "frontier"), ())
 
@@ -88,9 +70,7 @@ def test_missing_ranks_are_left_out_on_both_sides(tmp_path, predicted):
 
 def test_traces_without_a_common_rank_are_refused(tmp_path):
     ours = write(tmp_path / "p", "predicted", table({0: by_hand_predicted()[0]}))
-    assert "no rank in common" in refused(
-        ours, measured(tmp_path, table({1: by_hand_measured()[1]}))
-    )
+    assert "no rank in common" in refused(ours, measured(tmp_path, table({1: by_hand_measured()[1]})))
 
 
 def test_ranks_and_classes_that_the_job_does_not_have_are_refused(tmp_path, predicted):
@@ -105,14 +85,10 @@ def test_ranks_and_classes_that_the_job_does_not_have_are_refused(tmp_path, pred
 def test_names_of_ops_hold_their_step(tmp_path, predicted):
     good = table(by_hand_measured())
     place = good.column_names.index("step")
-    wrong = good.set_column(
-        place, good.schema.field("step"), pa.array(np.full(len(good), 4, dtype=np.int32))
-    )
+    wrong = good.set_column(place, good.schema.field("step"), pa.array(np.full(len(good), 4, dtype=np.int32)))
     assert "8 events have the op of another step" in refused(predicted, measured(tmp_path, wrong))
     place = good.column_names.index("op")
-    foreign = good.set_column(
-        place, good.schema.field("op"), pa.array([f"kernel{i}" for i in range(len(good))])
-    )
+    foreign = good.set_column(place, good.schema.field("op"), pa.array([f"kernel{i}" for i in range(len(good))]))
     assert "not named like step0/" in refused(predicted, write(tmp_path / "f", "measured", foreign))
 
 
@@ -133,11 +109,7 @@ def test_manifests_that_make_no_sense_are_refused(tmp_path, predicted, changes, 
     path = run / "manifest.json"
     before = json.loads(path.read_text())
     path.write_text(
-        json.dumps(
-            before
-            | changes
-            | ({"job": before["job"] | changes["job"]} if changes.get("job") else {})
-        )
+        json.dumps(before | changes | ({"job": before["job"] | changes["job"]} if changes.get("job") else {}))
     )
     assert words in refused(predicted, run)
 
@@ -145,24 +117,14 @@ def test_manifests_that_make_no_sense_are_refused(tmp_path, predicted, changes, 
 def test_what_the_manifest_says_of_the_run_is_passed_on(tmp_path, predicted):
     moved = {"ends_moved": 3, "largest_ns": 70, "put_in_a_row": 0, "largest_overlap_ns": 0}
     run = measured(
-        tmp_path,
-        table(changed(by_hand_measured(), "normalize", bytes=9e9)),
-        corrections=moved,
-        code_version="0",
+        tmp_path, table(changed(by_hand_measured(), "normalize", bytes=9e9)), corrections=moved, code_version="0"
     )
     said = "\n".join(compare(predicted, run).warnings)
     assert "3 collectives ended before their last member came" in said
     assert "written by version '0'" in said
-    assert (
-        "1 paired ops have other bytes or flops in the second trace, such as micro0/fwd/norm1/normalize"
-        in said
-    )
-    longer = write(
-        tmp_path / "l", "predicted", table(by_hand_predicted()), figures={"step_seconds": 1e-6}
-    )
-    assert (
-        "its manifest says 1e-06 s a step, its events 1.8e-08 s" in compare(longer, run).warnings[0]
-    )
+    assert "1 paired ops have other bytes or flops in the second trace, such as micro0/fwd/norm1/normalize" in said
+    longer = write(tmp_path / "l", "predicted", table(by_hand_predicted()), figures={"step_seconds": 1e-6})
+    assert "its manifest says 1e-06 s a step, its events 1.8e-08 s" in compare(longer, run).warnings[0]
 
 
 def test_tables_of_another_run_are_seen(tmp_path, predicted):
@@ -196,4 +158,8 @@ def test_a_rank_that_begins_with_a_collective_begins_there(tmp_path):
     found = compare(write(tmp_path / "p", "predicted", run), write(tmp_path / "m", "measured", run))
     assert found.measured_seconds == pytest.approx(50e-9)
     assert {t.name: round(t.measured_seconds * 1e9) for t in found.terms} == {
-        "gemm": 10, "transfer_x": 20, "before": 10, "between": 10}  # fmt: skip
+        "gemm": 10,
+        "transfer_x": 20,
+        "before": 10,
+        "between": 10,
+    }

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.study.observations import (
-    expectation,
-    healthy,
-    job_on,
-    members,
-    with_slow_host_link,
-    with_slow_ranks,
-)
+from tests.study.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
 from twin.description.grid import AXES, Grid
 from twin.description.load import load_job
 from twin.engine.simulate import simulate
@@ -42,9 +35,7 @@ def told(observed: Observed, **more: object) -> Diagnosis:
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 8, 30, 199])
 @pytest.mark.parametrize("score", [0.0, 0.5, 2.0, 6.0])
 def test_students_distribution_is_the_integral_of_its_density(score, freedom):
-    scale_ = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
-        freedom * math.pi
-    )
+    scale_ = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
     x = np.linspace(0, score, 20_001)
     inside = np.trapezoid(scale_ * (1 + x**2 / freedom) ** (-(freedom + 1) / 2), x)
     assert chance_of_more(score, freedom) == pytest.approx(0.5 - inside, abs=1e-8)
@@ -68,9 +59,7 @@ def test_groups_are_those_found_by_trying_all_ranks(sizes):
             assert np.flatnonzero(number == number[rank]).tolist() == members(grid, rank, axis)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "per_host"), [((4, 1, 1, 1), 2), ((2, 2, 2, 2), 2), ((8, 4, 2, 2), 4)]
-)
+@pytest.mark.parametrize(("sizes", "per_host"), [((4, 1, 1, 1), 2), ((2, 2, 2, 2), 2), ((8, 4, 2, 2), 4)])
 @pytest.mark.parametrize(("steps", "noise"), [(1, 0.05), (3, 0.1), (8, 0.05)])
 def test_healthy_runs_are_let_alone(sizes, per_host, steps, noise):
     """Each kind of culprit is told from 99 % on: of 200 healthy runs few may raise an alarm, whatever their size."""
@@ -80,23 +69,22 @@ def test_healthy_runs_are_let_alone(sizes, per_host, steps, noise):
     for seed in range(200):
         observed = healthy(grid, per_host, steps=steps, noise=noise, seed=seed)
         nics = nic_of_rank(observed, job)
-        found = [*slow_devices(observed), *slow_links(observed, expectation(observed), nics, None, ()),
-                 *(each for each in slow_loading(observed) if each.confidence >= CERTAIN)]  # fmt: skip
+        found = [
+            *slow_devices(observed),
+            *slow_links(observed, expectation(observed), nics, None, ()),
+            *(each for each in slow_loading(observed) if each.confidence >= CERTAIN),
+        ]
         alarms += bool(found)
     assert alarms <= 10
 
 
-@pytest.mark.parametrize(
-    ("sizes", "per_host", "hosts"), [((8, 1, 1, 1), 4, 1), ((2, 2, 2, 2), 4, 2)]
-)
+@pytest.mark.parametrize(("sizes", "per_host", "hosts"), [((8, 1, 1, 1), 4, 1), ((2, 2, 2, 2), 4, 2)])
 def test_half_of_the_ranks_slow(sizes, per_host, hosts):
     """No median tells who is healthy then."""
     grid = Grid(**dict(zip(AXES, sizes, strict=True)))
     observed = with_slow_ranks(healthy(grid, per_host), range(per_host * hosts), 3.0)
     found = slow_devices(observed)
-    assert [(each.kind, each.hosts) for each in found] == [
-        ("host", (host,)) for host in range(hosts)
-    ]
+    assert [(each.kind, each.hosts) for each in found] == [("host", (host,)) for host in range(hosts)]
     assert found[0].slowdown == pytest.approx(3.0, rel=0.1)
 
 
@@ -111,27 +99,21 @@ def test_stalls_that_come_now_and_then_are_told_if_others_have_none():
     assert observed.loading is not None
     loading = observed.loading.copy()
     loading[::6, 5] += 0.5
-    (found,) = [
-        e for e in slow_loading(replace(observed, loading=loading)) if e.confidence >= CERTAIN
-    ]
+    (found,) = [e for e in slow_loading(replace(observed, loading=loading)) if e.confidence >= CERTAIN]
     assert found.ranks == (5,)
     loading[3::6, 7] += 0.5
     loading[2::6, 9] += 0.5
     loading[1::6, 11] += 0.5
     found_now = slow_loading(replace(observed, loading=loading))
     assert {each.ranks for each in found_now} == {(5,), (7,), (9,), (11,)}
-    assert max(each.confidence for each in found_now) < found.confidence, (
-        "if many stall, one is less of a surprise"
-    )
+    assert max(each.confidence for each in found_now) < found.confidence, "if many stall, one is less of a surprise"
 
 
 def test_ranks_of_a_host_share_its_nics_as_its_devices_do():
     job = job_on(Grid(data=4, z=4, y=1, x=1))  # Frontier: four NICs for eight devices
     whole = nic_of_rank(healthy(Grid(data=4, z=4, y=1, x=1), 8), job)
     assert [len(set(whole[host * 8 : host * 8 + 8].tolist())) for host in range(2)] == [4, 4]
-    assert set(nic_of_rank(healthy(Grid(data=4, z=4, y=1, x=1), 4), job).tolist()) == {0}, (
-        "nobody knows which"
-    )
+    assert set(nic_of_rank(healthy(Grid(data=4, z=4, y=1, x=1), 4), job).tolist()) == {0}, "nobody knows which"
 
 
 def test_two_hosts_are_too_few_for_a_probe_and_it_says_so():
@@ -143,9 +125,7 @@ def test_two_hosts_are_too_few_for_a_probe_and_it_says_so():
 @given(rank=st.integers(0, 15), factor=st.floats(1.6, 5.0), seed=st.integers(0, 1000))
 def test_a_slow_rank_is_named(rank, factor, seed):
     found = told(with_slow_ranks(healthy(GRID, 2, seed=seed), [rank], factor)).findings
-    assert [(each.kind, each.ranks, each.hosts) for each in found] == [
-        ("device", (rank,), (rank // 2,))
-    ]
+    assert [(each.kind, each.ranks, each.hosts) for each in found] == [("device", (rank,), (rank // 2,))]
     assert found[0].slowdown == pytest.approx(factor, rel=0.15)
 
 
@@ -154,18 +134,14 @@ def test_a_slow_rank_is_named(rank, factor, seed):
 def test_a_slow_host_is_named_and_not_each_of_its_ranks(host, factor, seed):
     ranks = [2 * host, 2 * host + 1]
     found = told(with_slow_ranks(healthy(GRID, 2, seed=seed), ranks, factor)).findings
-    assert [(each.kind, each.hosts, each.ranks) for each in found] == [
-        ("host", (host,), tuple(ranks))
-    ]
+    assert [(each.kind, each.hosts, each.ranks) for each in found] == [("host", (host,), tuple(ranks))]
 
 
 @settings(max_examples=30, deadline=None)
 @given(host=st.integers(0, 15), factor=st.floats(1.5, 4.0), seed=st.integers(0, 1000))
 def test_the_groups_tell_whose_link_is_slow(host, factor, seed):
     observed = with_slow_host_link(healthy(LARGE, PER_HOST, noise=0.03, seed=seed), host, factor)
-    found = slow_links(
-        observed, expectation(observed), nic_of_rank(observed, job_on(LARGE)), None, ()
-    )
+    found = slow_links(observed, expectation(observed), nic_of_rank(observed, job_on(LARGE)), None, ())
     assert [each.kind for each in found] == ["link"]
     assert host in found[0].hosts
     assert len(found[0].hosts) <= 2
@@ -224,9 +200,7 @@ def test_an_axis_that_is_slower_than_the_model_everywhere_is_told():
     observed = healthy(GRID, PER_HOST * 2)  # one host: no link
     slow = {**observed.transfer, "z": 3.0 * observed.transfer["z"]}
     found = told(replace(observed, transfer=slow)).findings
-    assert [(each.kind, each.axis, each.yardstick) for each in found] == [
-        ("axis", "z", "the model")
-    ]
+    assert [(each.kind, each.axis, each.yardstick) for each in found] == [("axis", "z", "the model")]
     assert found[0].slowdown == pytest.approx(3.0, rel=0.1)
 
 
@@ -256,8 +230,9 @@ def test_the_worth_of_mending_is_what_the_twin_says():
     observed = with_slow_ranks(healthy(GRID, 8), [3], 2.0)
     (found,) = told(observed).findings
     job = job_on(GRID)
-    slow = load_job({**job.model_dump(mode="json", by_alias=True),
-                     "stragglers": [{"rank": 3, "slowdown": found.slowdown}]})  # fmt: skip
+    slow = load_job(
+        {**job.model_dump(mode="json", by_alias=True), "stragglers": [{"rank": 3, "slowdown": found.slowdown}]}
+    )
     # the healthy step is the one handed over as expected
     saved = 1 - expectation(observed).step_seconds / simulate(slow).step_seconds
     assert found.saved_share == pytest.approx(max(0.0, saved))

@@ -26,17 +26,20 @@ MEASURED = ROOT / "examples" / "runs" / "testbed" / "2x2x2x1-measured"
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
     """A simulated step of all ranks, with one that is slow, told as if it had been measured."""
-    raw = {"model": MODEL, "machine": "frontier", "ranks": 16, "batch": {"sequences": 64, "micro_sequences": 4},
-           "grid": {"data": 2, "z": 2, "y": 2, "x": 2}, "slowest_device": False}  # fmt: skip
+    raw = {
+        "model": MODEL,
+        "machine": "frontier",
+        "ranks": 16,
+        "batch": {"sequences": 64, "micro_sequences": 4},
+        "grid": {"data": 2, "z": 2, "y": 2, "x": 2},
+        "slowest_device": False,
+    }
     slow = simulate(load_job({**raw, "stragglers": [{"rank": 9, "slowdown": 1.5}]}))
     healthy = load_job(raw)
     path = tmp_path_factory.mktemp("diagnose") / "trace"
     figures = as_json(slow, report(slow), 0.0)
     write_run(path, slow, figures, list(range(16)), overwrite=False)
-    edit(
-        path,
-        lambda m: m.update(kind="measured", job=healthy.model_dump(mode="json", by_alias=True)),
-    )
+    edit(path, lambda m: m.update(kind="measured", job=healthy.model_dump(mode="json", by_alias=True)))
     (path / "classes.parquet").unlink()
     return path
 
@@ -76,9 +79,7 @@ def test_a_healthy_recording_is_let_alone():
     answer = run(str(MEASURED))
     assert answer.exit_code == 0
     assert "nothing found" in answer.stdout
-    assert "assumed" in answer.stdout, (
-        "its machine was not calibrated, which limits what can be said"
-    )
+    assert "assumed" in answer.stdout, "its machine was not calibrated, which limits what can be said"
 
 
 def test_a_reference_must_be_of_the_same_job_and_hosts(trace, tmp_path):
@@ -94,16 +95,17 @@ def test_a_reference_must_be_of_the_same_job_and_hosts(trace, tmp_path):
 
 
 def test_a_trace_that_lacks_ranks_is_refused(tmp_path):
-    job = load_job({"model": MODEL, "machine": "frontier", "ranks": 16, "grid": {"data": 2, "z": 2, "y": 2, "x": 2},
-                    "batch": {"sequences": 64, "micro_sequences": 4}})  # fmt: skip
-    simulation = simulate(job)
-    write_run(
-        tmp_path / "some",
-        simulation,
-        as_json(simulation, report(simulation), 0.0),
-        [0, 3],
-        overwrite=False,
+    job = load_job(
+        {
+            "model": MODEL,
+            "machine": "frontier",
+            "ranks": 16,
+            "grid": {"data": 2, "z": 2, "y": 2, "x": 2},
+            "batch": {"sequences": 64, "micro_sequences": 4},
+        }
     )
+    simulation = simulate(job)
+    write_run(tmp_path / "some", simulation, as_json(simulation, report(simulation), 0.0), [0, 3], overwrite=False)
     with pytest.raises(DescriptionError, match="2 of the job's 16 ranks"):
         diagnose_trace(tmp_path / "some")
 
@@ -111,16 +113,22 @@ def test_a_trace_that_lacks_ranks_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hosts", 5), ("hosts", {"names": ["a"], "of_rank": [0] * 15}),
+        ("hosts", 5),
+        ("hosts", {"names": ["a"], "of_rank": [0] * 15}),
         ("hosts", {"names": ["a"], "of_rank": [1] * 16}),
         ("hosts", {"names": "abc", "of_rank": [0] * 16}),
-        ("loading_ns", []), ("loading_ns", {"0": [-1] * 16}),
-        ("loading_ns", {"0": ["1"] * 16}), ("loading_ns", {}), ("probe", {}), ("probe", {"bytes": 0, "rounds": []}),
+        ("loading_ns", []),
+        ("loading_ns", {"0": [-1] * 16}),
+        ("loading_ns", {"0": ["1"] * 16}),
+        ("loading_ns", {}),
+        ("probe", {}),
+        ("probe", {"bytes": 0, "rounds": []}),
         ("probe", {"bytes": 8, "rounds": [{"hops": 1, "seconds": [0.1]}]}),
         ("probe", {"bytes": 8, "rounds": [{"hops": 1, "seconds": [0.1, float("nan")]}]}),
-        ("probe", {"bytes": 10**40, "rounds": [{"hops": 1, "seconds": [0.1, 0.1]}]}), ("probe", "x"),
+        ("probe", {"bytes": 10**40, "rounds": [{"hops": 1, "seconds": [0.1, 0.1]}]}),
+        ("probe", "x"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused_by_name(trace, tmp_path, key, value):
     path = tmp_path / "trace"
     shutil.copytree(trace, path)
@@ -130,8 +138,15 @@ def test_what_makes_no_sense_is_refused_by_name(trace, tmp_path, key, value):
     assert key in str(caught.value) or "manifest" in str(caught.value)
 
 
-@pytest.mark.parametrize("arguments", [("/nowhere",), (str(ROOT / "README.md"),), (str(MEASURED), "--machine", "moon"),
-                                       (str(MEASURED), "--reference", "/nowhere")])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("/nowhere",),
+        (str(ROOT / "README.md"),),
+        (str(MEASURED), "--machine", "moon"),
+        (str(MEASURED), "--reference", "/nowhere"),
+    ],
+)
 def test_bad_input_is_a_description_error(arguments):
     answer = run(*arguments)
     assert isinstance(answer.exception, DescriptionError | SystemExit)

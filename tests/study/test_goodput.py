@@ -20,16 +20,31 @@ from twin.study.goodput.predict import best_interval, predict
 from twin.study.goodput.run import Policy, run
 
 DAY = 86400.0
-PLAN = Plan(step_seconds=10.0, nodes=2048, host_failures_per_second=1 / 11136.0, job_failures_per_second=0.0,
-            repair_seconds=DAY, restart_seconds=300.0, state_bytes=1e12, write_seconds=60.0, read_seconds=0.0,
-            copy_seconds=1.0, neighbour_seconds=1.0)  # fmt: skip
+PLAN = Plan(
+    step_seconds=10.0,
+    nodes=2048,
+    host_failures_per_second=1 / 11136.0,
+    job_failures_per_second=0.0,
+    repair_seconds=DAY,
+    restart_seconds=300.0,
+    state_bytes=1e12,
+    write_seconds=60.0,
+    read_seconds=0.0,
+    copy_seconds=1.0,
+    neighbour_seconds=1.0,
+)
 
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     path = tmp_path / "job.yaml"
-    described = {"model": "gpt-20b", "machine": "frontier", "ranks": 2048,
-                 "grid": {"data": 32, "z": 64}, "batch": {"sequences": 8192, "micro_sequences": 4}}  # fmt: skip
+    described = {
+        "model": "gpt-20b",
+        "machine": "frontier",
+        "ranks": 2048,
+        "grid": {"data": 32, "z": 64},
+        "batch": {"sequences": 8192, "micro_sequences": 4},
+    }
     path.write_text(yaml.safe_dump(described), encoding="utf-8")
     return Cli(capsys, path)
 
@@ -38,17 +53,13 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
 def test_synchronous_checkpoints_give_daly_s_expected_time(interval: float) -> None:
     runs = [run(PLAN, Policy("sync", interval), 200 * DAY, seed).goodput for seed in range(30)]
     expected = goodput(interval, 60.0, 300.0, PLAN.between_seconds)
-    assert np.mean(runs) == pytest.approx(
-        expected, abs=4 * np.std(runs) / np.sqrt(len(runs)) + 1e-4
-    )
+    assert np.mean(runs) == pytest.approx(expected, abs=4 * np.std(runs) / np.sqrt(len(runs)) + 1e-4)
 
 
 @pytest.mark.parametrize(("write", "between"), [(60.0, 11136.0), (10.0, 40000.0), (120.0, 90000.0)])
 def test_the_best_interval_is_young_s_and_daly_s(write: float, between: float) -> None:
     """Within 5 %, where their assumptions hold: writing is short beside the time between failures."""
-    plan = replace(
-        PLAN, write_seconds=write, host_failures_per_second=1 / between, step_seconds=1.0
-    )
+    plan = replace(PLAN, write_seconds=write, host_failures_per_second=1 / between, step_seconds=1.0)
     _, best = best_interval(plan, Policy("sync", 0.0), 300 * DAY, seeds=16)
     assert best == pytest.approx(daly(write, between), rel=0.05)
     assert best == pytest.approx(young(write, between), rel=0.10)
@@ -61,17 +72,18 @@ def test_daly_s_interval_is_where_the_closed_form_is_highest() -> None:
 
 
 @given(
-    mode=st.sampled_from(["sync", "async", "memory"]), interval=st.floats(5.0, 1e5), every=st.floats(1.0, 1e4),
-    spares=st.one_of(st.none(), st.integers(0, 3)), hosts=st.floats(0.0, 1e-3), jobs=st.floats(0.0, 1e-3),
-    write=st.floats(0.1, 2000.0), seed=st.integers(0, 50),
-)  # fmt: skip
+    mode=st.sampled_from(["sync", "async", "memory"]),
+    interval=st.floats(5.0, 1e5),
+    every=st.floats(1.0, 1e4),
+    spares=st.one_of(st.none(), st.integers(0, 3)),
+    hosts=st.floats(0.0, 1e-3),
+    jobs=st.floats(0.0, 1e-3),
+    write=st.floats(0.1, 2000.0),
+    seed=st.integers(0, 50),
+)
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_every_second_is_booked_once(
-    mode, interval, every, spares, hosts, jobs, write, seed
-) -> None:
-    plan = replace(
-        PLAN, host_failures_per_second=hosts, job_failures_per_second=jobs, write_seconds=write
-    )
+def test_every_second_is_booked_once(mode, interval, every, spares, hosts, jobs, write, seed) -> None:
+    plan = replace(PLAN, host_failures_per_second=hosts, job_failures_per_second=jobs, write_seconds=write)
     found = run(plan, Policy(mode, interval, max(interval, every), spares), 3 * DAY, seed)
     parts = (found.useful, found.lost, found.saving, found.restarting, found.waiting)
     assert all(part >= -1e-6 for part in parts)
@@ -89,9 +101,7 @@ def test_saving_better_loses_less() -> None:
     """The same failures: waiting for a copy only, and copies in a neighbour's memory, each help."""
     plan = replace(PLAN, host_failures_per_second=1 / 4000.0)
     shares = {
-        mode: np.mean(
-            [run(plan, Policy(mode, 600.0, 100.0), 60 * DAY, s).goodput for s in range(10)]
-        )
+        mode: np.mean([run(plan, Policy(mode, 600.0, 100.0), 60 * DAY, s).goodput for s in range(10)])
         for mode in ("sync", "async", "memory")
     }
     assert shares["sync"] < shares["async"] < shares["memory"]
@@ -107,9 +117,18 @@ def test_too_few_spares_mean_waiting() -> None:
 def test_llama_3_used_more_than_nine_tenths_of_its_time() -> None:
     """16,384 H100, 54 days, 419 stops (arXiv 2407.21783), from its rates of failure and its storage alone."""
     model = {"layers": 126, "hidden": 16384, "heads": 128, "sequence": 8192, "vocabulary": 128256}
-    job = load_job({"model": model, "machine": {"extends": "dgx-h100", "nodes": {
-        "value": 2048, "kind": "measured", "source": "LLAMA3: the cluster"}}, "ranks": 16384,
-        "grid": {"data": 128, "z": 16, "y": 8}, "batch": {"sequences": 2048, "micro_sequences": 1}})  # fmt: skip
+    job = load_job(
+        {
+            "model": model,
+            "machine": {
+                "extends": "dgx-h100",
+                "nodes": {"value": 2048, "kind": "measured", "source": "LLAMA3: the cluster"},
+            },
+            "ranks": 16384,
+            "grid": {"data": 128, "z": 16, "y": 8},
+            "batch": {"sequences": 2048, "micro_sequences": 1},
+        }
+    )
     plan = plan_of(job, 10.0, state_bytes=12 * 405e9)
     found = predict(plan, Policy("sync", 0.0), 54 * DAY, seeds=40).figures()
     assert found["stops"]["mean"] == pytest.approx(419, rel=0.03)
@@ -117,9 +136,7 @@ def test_llama_3_used_more_than_nine_tenths_of_its_time() -> None:
 
 
 def test_a_checkpoint_holds_twelve_bytes_a_parameter() -> None:
-    job = load_job(
-        {"model": "gpt-20b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8}}
-    )
+    job = load_job({"model": "gpt-20b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8}})
     assert state_bytes_of(job) == 12 * job.model.parameters
 
 
@@ -134,22 +151,13 @@ def test_the_command_answers_and_refuses(cli: Cli) -> None:
     assert "--interval" in cli.refused("goodput", cli.job, "--interval=3 parsecs")
     for wrong in ("--interval=30", "--interval=1 ms", "--disk-interval=1h", "--interval=30."):
         assert wrong.partition("=")[0] in cli.refused("goodput", cli.job, wrong)
-    assert "between" in cli.refused(
-        "goodput", cli.job, "--set=machine.reliability.device.between=0 s"
-    )
-    assert "machine.reliability" in cli.refused(
-        "goodput", cli.job, "--set=machine.reliability.device.between=10 min"
-    )
+    assert "between" in cli.refused("goodput", cli.job, "--set=machine.reliability.device.between=0 s")
+    assert "machine.reliability" in cli.refused("goodput", cli.job, "--set=machine.reliability.device.between=10 min")
     never = cli.json("goodput", cli.job, "--interval=300 d", "--seeds=2")
     assert never["closed_form_goodput"] < 1e-9
-    assert (
-        "cannot run" in cli("goodput", cli.job, "--seeds=2", "--set=machine.device.memory=9 GB")[0]
-    )
+    assert "cannot run" in cli("goodput", cli.job, "--seeds=2", "--set=machine.device.memory=9 GB")[0]
     assert "--state" in cli.refused("goodput", cli.job, "--state=-1 GB")
-    small = [
-        f"--set={key}"
-        for key in ("machine=laptop", "ranks=1", "grid.data=1", "grid.z=1", "batch.sequences=4")
-    ]
+    small = [f"--set={key}" for key in ("machine=laptop", "ranks=1", "grid.data=1", "grid.z=1", "batch.sequences=4")]
     assert "machine.reliability" in cli.refused("goodput", cli.job, *small)
 
 

@@ -22,9 +22,18 @@ from twin.study.single import collective_answer
 COLLECTIVES = ["machine", "collective", "library", "ranks", "bytes", "microseconds"]
 GEMMS = ["device", "m", "n", "k", "microseconds"]
 ITERATIONS = [
-    "nodes", "gpus", "global_batch_sequences", "micro_batch_sequences", "layers", "hidden", "heads",
-    "sequence_length", "data_parallel", "tensor_parallel", "iteration_milliseconds",
-]  # fmt: skip
+    "nodes",
+    "gpus",
+    "global_batch_sequences",
+    "micro_batch_sequences",
+    "layers",
+    "hidden",
+    "heads",
+    "sequence_length",
+    "data_parallel",
+    "tensor_parallel",
+    "iteration_milliseconds",
+]
 
 
 def table(folder: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
@@ -77,8 +86,9 @@ def collective_rows(ask) -> list[list[object]]:
     """Measurements as the twin itself would make them, by asking it one at a time."""
     rows: list[list[object]] = []
     for machine, kind, library, ranks, size in QUESTIONS:
-        answer = ask("collective", "--machine", machine, "--kind", kind, "--library", library,
-                     "--ranks", ranks, "--bytes", size)  # fmt: skip
+        answer = ask(
+            "collective", "--machine", machine, "--kind", kind, "--library", library, "--ranks", ranks, "--bytes", size
+        )
         rows.append([machine, kind, library, ranks, size, answer["seconds"] * 1e6])
     return rows
 
@@ -121,10 +131,17 @@ def test_products_measured_as_predicted_but_for_a_factor(ask, tmp_path):
 
 
 ITERATION = {
-    "nodes": "one-node", "gpus": 8, "global_batch_sequences": 32, "micro_batch_sequences": 2,
-    "layers": 4, "hidden": 1024, "heads": 16, "sequence_length": 512, "data_parallel": 2,
+    "nodes": "one-node",
+    "gpus": 8,
+    "global_batch_sequences": 32,
+    "micro_batch_sequences": 2,
+    "layers": 4,
+    "hidden": 1024,
+    "heads": 16,
+    "sequence_length": 512,
+    "data_parallel": 2,
     "tensor_parallel": 4,
-}  # fmt: skip
+}
 
 
 def test_the_job_of_an_iteration_is_what_was_run():
@@ -169,8 +186,12 @@ def test_rows_that_are_not_known_are_counted_and_named(ask, tmp_path):
     got = ask("validate", "--measurements", table(tmp_path, COLLECTIVES, rows))
     assert len(got["rows"]) == 1
     assert sum(got["skipped"].values()) == 5
-    reasons = {word: n for word in ("cray-mpich", "summit", "all_to_all", "more ranks")
-               for reason, n in got["skipped"].items() if word in reason}  # fmt: skip
+    reasons = {
+        word: n
+        for word in ("cray-mpich", "summit", "all_to_all", "more ranks")
+        for reason, n in got["skipped"].items()
+        if word in reason
+    }
     assert reasons == {"cray-mpich": 2, "summit": 1, "all_to_all": 1, "more ranks": 1}
 
 
@@ -192,23 +213,41 @@ def test_columns_in_any_order_and_further_ones(ask, tmp_path):
     assert got["groups"][0]["count"] == 1
 
 
-@pytest.mark.parametrize("text", [
-    "\ufeff{header}\n{row}\n",  # as spreadsheets write it
-    "{spaced}\n{row}\n",
-    "{header}\r\n{row}\r\n",
-], ids=["byte order mark", "spaces after commas", "CRLF"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff{header}\n{row}\n",  # as spreadsheets write it
+        "{spaced}\n{row}\n",
+        "{header}\r\n{row}\r\n",
+    ],
+    ids=["byte order mark", "spaces after commas", "CRLF"],
+)
 def test_other_ways_to_write_the_same_table(ask, tmp_path, text):
     path = tmp_path / "measured.csv"
-    words = {"header": ",".join(COLLECTIVES), "spaced": ", ".join(COLLECTIVES),
-             "row": "frontier,all_gather,rccl,16,1048576,100"}  # fmt: skip
+    words = {
+        "header": ",".join(COLLECTIVES),
+        "spaced": ", ".join(COLLECTIVES),
+        "row": "frontier,all_gather,rccl,16,1048576,100",
+    }
     path.write_bytes(text.format(**words).encode())
     assert len(ask("validate", "--measurements", path)["rows"]) == 1
 
 
 GOOD = ["frontier", "all_gather", "rccl", "16", "1048576", "100"]
-BAD_CELLS = [("ranks", "many"), ("ranks", "0"), ("ranks", "-8"), ("ranks", "2.5"), ("bytes", ""),
-             ("bytes", "1 lot"), ("bytes", "nan"), ("microseconds", "0"), ("microseconds", "inf"),
-             ("microseconds", "1e999"), ("machine", ""), ("library", "")]  # fmt: skip
+BAD_CELLS = [
+    ("ranks", "many"),
+    ("ranks", "0"),
+    ("ranks", "-8"),
+    ("ranks", "2.5"),
+    ("bytes", ""),
+    ("bytes", "1 lot"),
+    ("bytes", "nan"),
+    ("microseconds", "0"),
+    ("microseconds", "inf"),
+    ("microseconds", "1e999"),
+    ("machine", ""),
+    ("library", ""),
+]
 
 
 @pytest.mark.parametrize(("column", "value"), BAD_CELLS)
@@ -229,13 +268,17 @@ def test_all_bad_cells_are_told_at_once(refused, tmp_path):
 
 
 BAD_FILES = {
-    "empty": b"", "blank lines": b"\n\n", "header alone": (",".join(COLLECTIVES) + "\n").encode(),
-    "other header": b"a,b,c\n1,2,3\n", "column missing": b"device,m,n,microseconds\nh200,1,1,1\n",
-    "bytes": bytes(range(256)) * 4, "UTF-16": "device,m,n,k\n".encode("utf-16"),
+    "empty": b"",
+    "blank lines": b"\n\n",
+    "header alone": (",".join(COLLECTIVES) + "\n").encode(),
+    "other header": b"a,b,c\n1,2,3\n",
+    "column missing": b"device,m,n,microseconds\nh200,1,1,1\n",
+    "bytes": bytes(range(256)) * 4,
+    "UTF-16": "device,m,n,k\n".encode("utf-16"),
     "short row": (",".join(GEMMS) + "\nh200,1,1\n").encode(),
     "NUL": b"device,m,n,k,microseconds\nh200,1,1,1,\0\n",
     "endless field": b"device,m,n,k,microseconds\n" + b"x" * 200_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
@@ -279,9 +322,7 @@ def test_own_machine_is_placed_by_its_own_file(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     machine = str(tmp_path / "mine.yaml")
     path = tmp_path / "measured.csv"
-    path.write_text(
-        f"machine,collective,library,ranks,bytes,microseconds\n{machine},all_reduce,nccl,16,1GiB,9000\n"
-    )
+    path.write_text(f"machine,collective,library,ranks,bytes,microseconds\n{machine},all_reduce,nccl,16,1GiB,9000\n")
     (row,) = validate_file(path).rows
     asked = collective_answer(machine, "all_reduce", 16, "1 GiB", 1, None)
     assert asked["nodes"] == 4

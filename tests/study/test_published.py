@@ -35,9 +35,13 @@ TABLE = [
 ]
 # The shapes of Table II: layers, hidden.
 SHAPES = {
-    "gpt-5b": (24, 4096), "gpt-10b": (32, 5120), "gpt-40b": (38, 9216), "gpt-60b": (56, 9216),
-    "gpt-80b": (42, 12288), "gpt-320b": (96, 16384),
-}  # fmt: skip
+    "gpt-5b": (24, 4096),
+    "gpt-10b": (32, 5120),
+    "gpt-40b": (38, 9216),
+    "gpt-60b": (56, 9216),
+    "gpt-80b": (42, 12288),
+    "gpt-320b": (96, 16384),
+}
 
 
 def flops(model: str) -> float:
@@ -48,8 +52,7 @@ def flops(model: str) -> float:
 
 
 def test_weak_scaling_is_the_published_table():
-    found = [(r["machine"], r["ranks"], r["model"], r["petaflops"], r["seconds"])
-             for r in RUNS["weak_scaling"]]  # fmt: skip
+    found = [(r["machine"], r["ranks"], r["model"], r["petaflops"], r["seconds"]) for r in RUNS["weak_scaling"]]
     assert found == [(m, n, g, p, s) for m, n, g, p, _, s in TABLE]
     assert "2502.08145" in RUNS["source"]
 
@@ -79,9 +82,7 @@ def test_published_percent_of_peak_is_of_our_devices_peak(row):
 @pytest.mark.parametrize("run", RUNS["weak_scaling"], ids=lambda r: f"{r['machine']}-{r['model']}")
 def test_published_runs_are_jobs(run):
     job = published.published_job(run)
-    assert (job.machine.name, job.ranks, job.model) == (
-        run["machine"], run["ranks"], presets()[run["model"]],
-    )  # fmt: skip
+    assert (job.machine.name, job.ranks, job.model) == (run["machine"], run["ranks"], presets()[run["model"]])
     assert job.batch.sequences * job.model.sequence == 16_777_216
     assert (job.grid, job.batch.micro_sequences) == ("auto", "auto"), "as the authors chose"
     assert (job.precision, job.recompute) == ("bf16", True)

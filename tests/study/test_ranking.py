@@ -16,22 +16,35 @@ LINEARS = ((3072, 1024, False), (1024, 1024, True), (4096, 1024, False), (1024, 
 
 
 def placed(machine: str | dict[str, Any], grid: Grid, sequences: int = 32, **options: Any) -> Job:
-    return load_job({
-        "model": MODEL, "machine": machine, "ranks": grid.ranks, "grid": grid.model_dump(),
-        "batch": {"sequences": sequences, "micro_sequences": sequences // (grid.data * grid.z)},
-        **options,
-    })  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": machine,
+            "ranks": grid.ranks,
+            "grid": grid.model_dump(),
+            "batch": {"sequences": sequences, "micro_sequences": sequences // (grid.data * grid.z)},
+            **options,
+        }
+    )
 
 
-def section_7(grid: Grid, beta: dict[str, float], sequences: int, *, forward: int = 2,
-              passes: int = 3, e: int = 2, layers: int = 3, linears=LINEARS) -> float:  # fmt: skip
+def section_7(
+    grid: Grid,
+    beta: dict[str, float],
+    sequences: int,
+    *,
+    forward: int = 2,
+    passes: int = 3,
+    e: int = 2,
+    layers: int = 3,
+    linears=LINEARS,
+) -> float:
     """Seconds of one micro-step: every term of section 7, term by term."""
     d, z, y, x = grid.sizes
     m = sequences * 512 / (d * z)
     seconds = 0.0
     for n, k, transposed in linears:
-        (c, bc), (o, bo) = ((y, beta["y"]), (x, beta["x"])) if transposed else (
-            (x, beta["x"]), (y, beta["y"]))  # fmt: skip
+        (c, bc), (o, bo) = ((y, beta["y"]), (x, beta["x"])) if transposed else ((x, beta["x"]), (y, beta["y"]))
         gather = (z - 1) * k * n / (x * y * z)
         scatter = (z - 1) / z * k * n / (x * y)
         assert gather == pytest.approx(scatter)
@@ -54,9 +67,7 @@ FRONTIER = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("grid", "table"), FRONTIER, ids=lambda v: str(v) if isinstance(v, Grid) else ""
-)
+@pytest.mark.parametrize(("grid", "table"), FRONTIER, ids=lambda v: str(v) if isinstance(v, Grid) else "")
 def test_against_section_7_on_frontier(grid, table) -> None:
     job = placed("frontier", grid)
     for axis, rate in table.items():
@@ -116,9 +127,7 @@ def test_micro_steps_gather_the_weights_again() -> None:
     """Only the z terms are paid in every micro-step."""
     grid = Grid(z=4, x=2)
     whole = placed("frontier", grid)
-    halves = whole.model_copy(
-        update={"batch": whole.batch.model_copy(update={"micro_sequences": 4})}
-    )
+    halves = whole.model_copy(update={"batch": whole.batch.model_copy(update={"micro_sequences": 4})})
     only_z = section_7(grid, {"x": float("inf"), "y": 1.0, "z": 36 * 0 + 40 * GIB, "data": 1.0}, 32)
     beta = axis_bandwidth(whole.machine, grid, "z")
     more = communication_seconds(halves, grid) - communication_seconds(whole, grid)

@@ -13,8 +13,16 @@ MODEL = {"layers": 3, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 
 
 
 def job(**changes):
-    return load_job({"model": MODEL, "machine": "perlmutter", "ranks": 16, "grid": "auto",
-                     "batch": {"sequences": 128, "micro_sequences": 1}, **changes})  # fmt: skip
+    return load_job(
+        {
+            "model": MODEL,
+            "machine": "perlmutter",
+            "ranks": 16,
+            "grid": "auto",
+            "batch": {"sequences": 128, "micro_sequences": 1},
+            **changes,
+        }
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary":
 
 
 def made(ranks: int = 8, sequences: int = 16, *overrides: str, **options: Any) -> Job:
-    described = {"model": MODEL, "machine": "perlmutter", "ranks": ranks,
-                 "batch": {"sequences": sequences}, **options}  # fmt: skip
+    described = {"model": MODEL, "machine": "perlmutter", "ranks": ranks, "batch": {"sequences": sequences}, **options}
     return load_job(described, overrides)
 
 
@@ -39,11 +38,7 @@ def leaves(gigabytes: float) -> tuple[str, str]:
 
 def grids(ranks: int) -> list[Grid]:
     sizes = range(1, ranks + 1)
-    return [
-        Grid(data=d, z=z, y=y, x=x)
-        for d, z, y, x in product(sizes, repeat=4)
-        if d * z * y * x == ranks
-    ]
+    return [Grid(data=d, z=z, y=y, x=x) for d, z, y, x in product(sizes, repeat=4) if d * z * y * x == ranks]
 
 
 def divides(grid: Grid, sequences: int) -> bool:
@@ -52,9 +47,7 @@ def divides(grid: Grid, sequences: int) -> bool:
 
 
 @pytest.mark.parametrize(("ranks", "gigabytes"), [(12, 38.0), (12, 0.16), (12, 0.08), (10, 38.0)])
-def test_every_factorization_is_a_candidate_and_only_those_that_can_run_are_feasible(
-    ranks, gigabytes
-):
+def test_every_factorization_is_a_candidate_and_only_those_that_can_run_are_feasible(ranks, gigabytes):
     job = made(ranks, 24, *leaves(gigabytes))
     found = {c.grid.sizes: c for c in candidates(job)}
     assert set(found) == {grid.sizes for grid in grids(ranks)}
@@ -77,14 +70,16 @@ def test_every_factorization_is_a_candidate_and_only_those_that_can_run_are_feas
 def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
     """Every setting of the options that makes another step on a grid, one entry each."""
     split, replicas, inside = grid.z > 1, grid.data > 1, grid.x * grid.y > 1
-    return set(product(
-        (True, False),
-        {0, layers // 4, layers // 2, layers} if split else {0},
-        ("one_bucket", "overlapped", "sharded") if replicas else ("one_bucket",),
-        (True, False) if inside else (True,),
-        (True, False) if split else (True,),
-        (True, False) if split else (True,),
-    ))  # fmt: skip
+    return set(
+        product(
+            (True, False),
+            {0, layers // 4, layers // 2, layers} if split else {0},
+            ("one_bucket", "overlapped", "sharded") if replicas else ("one_bucket",),
+            (True, False) if inside else (True,),
+            (True, False) if split else (True,),
+            (True, False) if split else (True,),
+        )
+    )
 
 
 def test_all_options_are_varied_where_they_make_a_difference():
@@ -94,8 +89,10 @@ def test_all_options_are_varied_where_they_make_a_difference():
         found.setdefault(candidate.grid.sizes, []).append(candidate.options)
     for grid in grids(4):
         if divides(grid, 8):
-            own = [(o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter,
-                    o.all_gather) for o in found[grid.sizes]]  # fmt: skip
+            own = [
+                (o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter, o.all_gather)
+                for o in found[grid.sizes]
+            ]
             assert len(own) == len(set(own))
             assert set(own) == options_by_trying(grid, 2)
 
@@ -111,11 +108,7 @@ def test_micro_batches_are_the_largest_that_fit_and_the_next():
         local = 64 // (sizes[0] * sizes[1])
         grid = Grid(data=sizes[0], z=sizes[1], y=sizes[2], x=sizes[3])
         placed = job.model_copy(update={"grid": grid})
-        fit = [
-            m
-            for m in range(1, local + 1)
-            if local % m == 0 and memory_use(with_micro_sequences(placed, m)).fits
-        ]
+        fit = [m for m in range(1, local + 1) if local % m == 0 and memory_use(with_micro_sequences(placed, m)).fits]
         assert sorted(micros) == fit[-3:]
 
 
@@ -125,21 +118,13 @@ def test_each_candidate_is_simulated_and_the_fastest_comes_first():
     by_hand = []
     for candidate in candidates(unsettled(job), frozenset({"recompute"})):
         if candidate.feasible:
-            placed = job.model_copy(
-                update={"grid": candidate.grid, "recompute": candidate.options.recompute}
-            )
-            by_hand.append(
-                simulate(with_micro_sequences(placed, candidate.micro_sequences or 0)).step_seconds
-            )
+            placed = job.model_copy(update={"grid": candidate.grid, "recompute": candidate.options.recompute})
+            by_hand.append(simulate(with_micro_sequences(placed, candidate.micro_sequences or 0)).step_seconds)
     simulated = [entry.figures.step_seconds for entry in found.entries if entry.figures]
     assert simulated == sorted(by_hand)
     assert found.simulated == found.feasible == len(by_hand)
-    assert [entry.rank for entry in found.entries[: len(by_hand)]] == list(
-        range(1, len(by_hand) + 1)
-    )
-    assert sorted(e.model_rank for e in found.entries if e.model_rank) == list(
-        range(1, len(by_hand) + 1)
-    )
+    assert [entry.rank for entry in found.entries[: len(by_hand)]] == list(range(1, len(by_hand) + 1))
+    assert sorted(e.model_rank for e in found.entries if e.model_rank) == list(range(1, len(by_hand) + 1))
     assert found.best.step_seconds == simulated[0]
 
 
@@ -155,9 +140,7 @@ def test_the_job_is_searched_whatever_it_fixes():
 
 def test_by_the_published_model_only_its_first_is_simulated():
     whole, short = search(made(8, 16)), search(made(8, 16), by="axonn")
-    assert [e.model_rank for e in short.entries if e.candidate.feasible] == list(
-        range(1, short.feasible + 1)
-    )
+    assert [e.model_rank for e in short.entries if e.candidate.feasible] == list(range(1, short.feasible + 1))
     assert short.simulated == 1
     first = next(e for e in whole.entries if e.model_rank == 1)
     assert first.figures == short.entries[0].figures
@@ -193,9 +176,7 @@ def test_json_keeps_its_promise():
 
 def test_where_the_model_s_ten_best_lie():
     answer = search_json(search(made(16, 32)))
-    rows = sorted(
-        (r for r in answer["ranking"] if r["feasible"]), key=lambda r: r["communication_model_rank"]
-    )
+    rows = sorted((r for r in answer["ranking"] if r["feasible"]), key=lambda r: r["communication_model_rank"])
     expected = [row["rank"] for row in rows[:10]]
     assert answer["model_top"]["simulated_ranks"] == expected
     assert answer["model_top"]["among_fastest"] == sum(rank <= 10 for rank in expected)
@@ -215,9 +196,7 @@ def test_the_fewest_ranks_that_keep_a_deadline():
         assert row["seconds"] == pytest.approx(seconds[row["ranks"]])
         assert row["device_hours"] == pytest.approx(seconds[row["ranks"]] * row["ranks"] / 3600)
     assert seconds[2] > seconds[4] > seconds[8]
-    between = search_fleet(
-        job, [2, 4, 8], tokens=tokens, within_seconds=(seconds[2] + seconds[4]) / 2
-    )
+    between = search_fleet(job, [2, 4, 8], tokens=tokens, within_seconds=(seconds[2] + seconds[4]) / 2)
     assert fleet_json(between)["fewest_ranks"] == 4
     assert between.chosen.ranks == 4
     never = search_fleet(job, [2, 4, 8], tokens=tokens, within_seconds=seconds[8] / 2)

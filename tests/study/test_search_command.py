@@ -64,36 +64,14 @@ def test_json_is_one_object_with_what_was_promised(run, job):
     assert answer["left_open"] == ["grid", "batch.micro_sequences"]
     assert answer["candidates"] == len(answer["ranking"]) == 20
     row = answer["ranking"][0]
-    assert {
-        "grid",
-        "options",
-        "step_seconds",
-        "memory",
-        "communication_model_rank",
-        "reason",
-    } <= set(row)
+    assert {"grid", "options", "step_seconds", "memory", "communication_model_rank", "reason"} <= set(row)
 
 
 @pytest.mark.slow
 def test_the_winner_is_a_job_file_that_simulates_to_the_same(run, job, tmp_path, capsys):
     out = tmp_path / "found"
-    run(
-        job,
-        "--over",
-        "recompute,sharding,overlap",
-        "--out",
-        out,
-        "--workers",
-        "1",
-        "--set",
-        "seed=5",
-    )
-    assert sorted(p.name for p in out.iterdir()) == [
-        "best.yaml",
-        "candidates.parquet",
-        "ranking.json",
-        "search.html",
-    ]
+    run(job, "--over", "recompute,sharding,overlap", "--out", out, "--workers", "1", "--set", "seed=5")
+    assert sorted(p.name for p in out.iterdir()) == ["best.yaml", "candidates.parquet", "ranking.json", "search.html"]
     raw = yaml.safe_load((out / "best.yaml").read_text())
     ranking = json.loads((out / "ranking.json").read_text())
     assert raw["machine"] == "perlmutter"
@@ -115,9 +93,7 @@ def test_the_winner_is_a_job_file_that_simulates_to_the_same(run, job, tmp_path,
 
 
 def test_a_machine_file_beside_the_job_is_found_from_elsewhere(run, job, tmp_path):
-    (tmp_path / "own.yaml").write_text(
-        "extends: perlmutter\nname: own\nnic: {bandwidth: 50 GB/s}\n"
-    )
+    (tmp_path / "own.yaml").write_text("extends: perlmutter\nname: own\nnic: {bandwidth: 50 GB/s}\n")
     job.write_text(JOB.replace("machine: perlmutter", "machine: own.yaml"))
     out = tmp_path / "deep" / "er"
     run(job, "--out", out, "--workers", "1")
@@ -129,40 +105,39 @@ def test_a_range_of_ranks_with_tokens_and_a_deadline(run, job):
     out, _ = run(job, "--ranks", "4-16,11", "--tokens", "1B", "--within", "30d", "--workers", "1")
     assert "11 ranks: no grid divides" in out
     assert "The fewest of these that keep the deadline: 4" in out
-    answer = json.loads(
-        run(job, "--ranks", "4,8", "--tokens", "2T", "--within", "1 s", "--json", "--workers", "1")[
-            0
-        ]
-    )
+    answer = json.loads(run(job, "--ranks", "4,8", "--tokens", "2T", "--within", "1 s", "--json", "--workers", "1")[0])
     assert answer["fewest_ranks"] is None
     assert [row["in_time"] for row in answer["by_ranks"]] == [False, False]
     assert {row["ranks"] for row in answer["ranking"]} == {4, 8}
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["--ranks", "5-2"], "from a smaller to a larger"),
-    (["--ranks", "many"], "expected numbers and ranges"),
-    (["--ranks", "0"], "expected numbers and ranges"),
-    (["--ranks", "1-9999999:1"], "at most 64"),
-    (["--ranks", "11,13"], "no grid divides"),
-    (["--ranks", "999999999"], "use at most that many"),
-    (["--tokens", "2T", "--within", "3 parsecs"], "'parsecs' is not a unit of time"),
-    (["--tokens", "2T", "--within", "30"], "a time with its unit"),
-    (["--tokens", "2T", "--within", "30."], "a time with its unit"),
-    (["--tokens", "2e18"], "at most 1e18"),
-    (["--tokens", "9" * 5000], "at most 1e18"),
-    (["--ranks", "9" * 5000], "at most 12 digits"),
-    (["--ranks", f"1-{'9' * 5000}"], "at most 12 digits"),
-    (["--grid", f"y={'9' * 5000}"], "at most 12 digits"),
-    (["--grid", "y=3"], "--grid = 'y=3': no grid of 8 ranks has"),
-    (["--within", "30d"], "add --tokens"),
-    (["--tokens", "lots"], "such as 2T"),
-    (["--over", "recomputation"], "did you mean 'recompute'"),
-    (["--grid", "w=3"], "choose from"),
-    (["--grid", "z=some"], "AXIS=SIZE"),
-    (["--set", "ranks=7", "--set", "batch.sequences=5", "--set", "model.heads=5"], "model.heads"),
-    (["--set", "machine.device.memory=3 GB", "--set", "machine.device.reserved_memory=2.999 GB"], "no grid fits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ranks", "5-2"], "from a smaller to a larger"),
+        (["--ranks", "many"], "expected numbers and ranges"),
+        (["--ranks", "0"], "expected numbers and ranges"),
+        (["--ranks", "1-9999999:1"], "at most 64"),
+        (["--ranks", "11,13"], "no grid divides"),
+        (["--ranks", "999999999"], "use at most that many"),
+        (["--tokens", "2T", "--within", "3 parsecs"], "'parsecs' is not a unit of time"),
+        (["--tokens", "2T", "--within", "30"], "a time with its unit"),
+        (["--tokens", "2T", "--within", "30."], "a time with its unit"),
+        (["--tokens", "2e18"], "at most 1e18"),
+        (["--tokens", "9" * 5000], "at most 1e18"),
+        (["--ranks", "9" * 5000], "at most 12 digits"),
+        (["--ranks", f"1-{'9' * 5000}"], "at most 12 digits"),
+        (["--grid", f"y={'9' * 5000}"], "at most 12 digits"),
+        (["--grid", "y=3"], "--grid = 'y=3': no grid of 8 ranks has"),
+        (["--within", "30d"], "add --tokens"),
+        (["--tokens", "lots"], "such as 2T"),
+        (["--over", "recomputation"], "did you mean 'recompute'"),
+        (["--grid", "w=3"], "choose from"),
+        (["--grid", "z=some"], "AXIS=SIZE"),
+        (["--set", "ranks=7", "--set", "batch.sequences=5", "--set", "model.heads=5"], "model.heads"),
+        (["--set", "machine.device.memory=3 GB", "--set", "machine.device.reserved_memory=2.999 GB"], "no grid fits"),
+    ],
+)
 def test_bad_input_is_refused_by_name(run, job, arguments, said):
     out, err = run(job, *arguments, "--workers", "1", code=2)
     assert out == ""
@@ -187,9 +162,13 @@ def test_ctrl_c_ends_cleanly(tmp_path):
     """Interrupted like from a terminal: all processes get the signal; nothing is left."""
     job = tmp_path / "long.yaml"
     job.write_text("model: gpt-5b\nmachine: frontier\nranks: 4096\nbatch: {sequences: 8192}\n")
-    process = subprocess.Popen([sys.executable, "-m", "twin", "search", str(job), "--out", str(tmp_path / "found"),
-                                "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               start_new_session=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "twin", "search", str(job), "--out", str(tmp_path / "found"), "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     time.sleep(4)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -21,8 +21,9 @@ from twin.study.studies.run import Where, run_study
 pytest.importorskip("distributed", reason="Dask is an extra")
 ROOT = Path(twin.__file__).parents[1]
 # Dask leaves sockets and event loops to the garbage collector
-pytestmark = pytest.mark.filterwarnings("default::ResourceWarning", "default::DeprecationWarning",
-                                        "default::pytest.PytestUnraisableExceptionWarning")  # fmt: skip
+pytestmark = pytest.mark.filterwarnings(
+    "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +32,22 @@ def scheduler(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dask")
     file = folder / "scheduler.json"
     common = ["--scheduler-file", str(file)]
-    commands = [["scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard", *common],
-                ["worker", "--nthreads", "1", "--nworkers", "2", "--no-dashboard", *common]]  # fmt: skip
+    commands = [
+        ["scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard", *common],
+        ["worker", "--nthreads", "1", "--nworkers", "2", "--no-dashboard", *common],
+    ]
     started = []
     try:
         for command in commands:
-            started.append(subprocess.Popen(
-                [sys.executable, "-c", "from dask.__main__ import main; main()", *command],
-                cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            ))  # fmt: skip
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", "from dask.__main__ import main; main()", *command],
+                    cwd=ROOT,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
             deadline = time.monotonic() + 60
             while not file.exists():
                 assert time.monotonic() < deadline
@@ -81,16 +88,7 @@ def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("twin.study.studies.cluster.CONNECT_SECONDS", 1)
     study = write_study(tmp_path, vary={"seed": [1, 2]})
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "study",
-                str(study),
-                "--out",
-                str(tmp_path / "out"),
-                "--scheduler",
-                "tcp://127.0.0.1:1",
-            ]
-        )
+        main(["study", str(study), "--out", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"])
     assert ended.value.code == 2
     assert "no Dask scheduler answers" in capsys.readouterr().err
 
@@ -98,10 +96,7 @@ def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
 def test_workers_with_other_code_are_refused(scheduler):
     from twin.study.studies.cluster import scheduler as connect
 
-    with (
-        pytest.raises(DescriptionError, match="install the same there"),
-        connect(scheduler, version_of_this_process),
-    ):
+    with pytest.raises(DescriptionError, match="install the same there"), connect(scheduler, version_of_this_process):
         pass
 
 
@@ -113,9 +108,12 @@ def version_of_this_process() -> str:
 def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run code with an empty Dask configuration; Dask's clusters want a process of their own."""
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder), "DASK_CONFIG": str(folder)},
-    )  # fmt: skip
+    )
 
 
 def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
@@ -124,8 +122,10 @@ def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
     text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
     shown = text.split("# ~/.config/dask/jobqueue.yaml\n")[1].split("```")[0]
     (tmp_path / "jobqueue.yaml").write_text(shown)
-    script = python("from dask_jobqueue import SLURMCluster\n"
-                    "if __name__ == '__main__': print(SLURMCluster().job_script())", tmp_path)  # fmt: skip
+    script = python(
+        "from dask_jobqueue import SLURMCluster\nif __name__ == '__main__': print(SLURMCluster().job_script())",
+        tmp_path,
+    )
     assert "#SBATCH --cpus-per-task=64" in script.stdout, script.stderr
     assert "distributed.cli.dask_worker" in script.stdout
 
@@ -133,8 +133,16 @@ def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
 def test_slurm_without_a_description_is_told(tmp_path):
     pytest.importorskip("dask_jobqueue")
     study = write_study(tmp_path, vary={"seed": [1, 2]})
-    done = python("from twin.cli import main; import sys; main(sys.argv[1:])", tmp_path,
-                  "study", str(study), "--out", str(tmp_path / "out"), "--slurm", "2")  # fmt: skip
+    done = python(
+        "from twin.cli import main; import sys; main(sys.argv[1:])",
+        tmp_path,
+        "study",
+        str(study),
+        "--out",
+        str(tmp_path / "out"),
+        "--slurm",
+        "2",
+    )
     assert done.returncode == 2, done.stderr
     assert "~/.config/dask/jobqueue.yaml" in done.stderr
     assert "Traceback" not in done.stderr.split("fourfold:")[-1]

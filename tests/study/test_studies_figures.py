@@ -53,28 +53,31 @@ def test_the_median_error_of_two_is_their_mean(tmp_path):
     assert ("error against measured", "median 20.0% over 2 points") in facts_of(run, rows)
 
 
-@pytest.mark.parametrize(("changes", "same"), [
-    ({}, True),
-    ({"grid": {"data": 32, "z": 16}, "seed": 3, "name": "mine", "train": {"steps": 1}}, True),
-    ({"stragglers": [{"rank": 1, "slowdown": 2}]}, False),
-    ({"degraded": [{"node": 0, "nic": 0, "rate": 0.5}]}, False),
-    ({"placement": {"groups": 8}}, False),
-    ({"overlap": {"all_gather": False}}, False),
-    ({"recompute": False}, False),
-    ({"library": "pccl"}, False),
-    ({"attention": "plain"}, False),
-    ({"machine": {"extends": "frontier", "name": "frontier", "nic": {"bandwidth": "1 GB/s"}}}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"grid": {"data": 32, "z": 16}, "seed": 3, "name": "mine", "train": {"steps": 1}}, True),
+        ({"stragglers": [{"rank": 1, "slowdown": 2}]}, False),
+        ({"degraded": [{"node": 0, "nic": 0, "rate": 0.5}]}, False),
+        ({"placement": {"groups": 8}}, False),
+        ({"overlap": {"all_gather": False}}, False),
+        ({"recompute": False}, False),
+        ({"library": "pccl"}, False),
+        ({"attention": "plain"}, False),
+        ({"machine": {"extends": "frontier", "name": "frontier", "nic": {"bandwidth": "1 GB/s"}}}, False),
+    ],
+)
 def test_a_published_run_stands_beside_its_own_job_alone(changes, same):
     run = next(r for r in runs()["weak_scaling"] if (r["machine"], r["ranks"]) == ("frontier", 512))
-    job = {
-        "model": run["model"],
+    job = {"model": run["model"], "machine": "frontier", "ranks": 512, "batch": {"sequences": SEQUENCES}}
+    figures = {
         "machine": "frontier",
+        "model": run["model"],
         "ranks": 512,
-        "batch": {"sequences": SEQUENCES},
+        "step_seconds": 1.0,
+        "tokens_per_step": SEQUENCES * 2048,
     }
-    figures = {"machine": "frontier", "model": run["model"], "ranks": 512, "step_seconds": 1.0,
-               "tokens_per_step": SEQUENCES * 2048}  # fmt: skip
     found = measured_columns("published", Point(1, {}, {}, job | changes), figures)
     assert found.get("measured_step_seconds") == (run["seconds"] if same else None)
 
@@ -101,14 +104,7 @@ def test_a_crashed_point_ends_the_command_with_one(tmp_path, monkeypatch, capsys
     import twin.study.studies.run as run_module
 
     def broken(task: Any) -> Answer:
-        return Answer(
-            number=task["number"],
-            status="crashed",
-            reason="x",
-            figures={},
-            job={},
-            wall_seconds=0.0,
-        )
+        return Answer(number=task["number"], status="crashed", reason="x", figures={}, job={}, wall_seconds=0.0)
 
     study = write_study(tmp_path, vary={"seed": [0]})
     for work, code in ((broken, 1), (run_module.compute_point, 0)):
@@ -122,4 +118,9 @@ def test_a_crashed_point_ends_the_command_with_one(tmp_path, monkeypatch, capsys
 def test_nothing_is_minus_nothing():
     [change] = [column for column in FIGURES if column.key == "change"]
     assert [change.show(v) for v in (-1e-9, 0.0, -0.0004, -0.0006, 0.25)] == [
-        "+0.0%", "+0.0%", "+0.0%", "-0.1%", "+25.0%"]  # fmt: skip
+        "+0.0%",
+        "+0.0%",
+        "+0.0%",
+        "-0.1%",
+        "+25.0%",
+    ]

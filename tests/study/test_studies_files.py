@@ -27,10 +27,7 @@ def refused(path, **load):
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    rows=st.integers(0, 3),
-)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), rows=st.integers(0, 3))
 def test_points_are_the_product_of_what_varies(tmp_path_factory, sizes, rows):
     """Every combination once, in the order of the file, and no other key of the job touched."""
     folder = tmp_path_factory.mktemp("study")
@@ -52,10 +49,13 @@ def test_points_are_the_product_of_what_varies(tmp_path_factory, sizes, rows):
 
 
 def test_values_may_be_named_and_may_be_mappings(tmp_path):
-    path = write_study(tmp_path, vary={
-        "degraded": {"sound": [], "one NIC": [{"node": 0, "nic": 0, "rate": 0.5}]},
-        "grid": [{"data": 2, "z": 8}, {"data": 4, "z": 4}],
-    })  # fmt: skip
+    path = write_study(
+        tmp_path,
+        vary={
+            "degraded": {"sound": [], "one NIC": [{"node": 0, "nic": 0, "rate": 0.5}]},
+            "grid": [{"data": 2, "z": 8}, {"data": 4, "z": 4}],
+        },
+    )
     points = points_of(load_study(path), tmp_path)
     assert [p.labels["degraded"] for p in points] == ["sound", "sound", "one NIC", "one NIC"]
     assert points[1].labels["grid"] == "{data: 4, z: 4}"
@@ -82,8 +82,11 @@ def test_a_study_is_the_same_from_every_directory(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("extends: frontier\nname: mine\n")
     write_study(tmp_path, vary={"machine": ["frontier", "mine.yaml"]})
     digests = set()
-    for folder, path in ((tmp_path, "question.yaml"), (tmp_path.parent, f"{tmp_path.name}/question.yaml"),
-                         ("/", tmp_path / "question.yaml")):  # fmt: skip
+    for folder, path in (
+        (tmp_path, "question.yaml"),
+        (tmp_path.parent, f"{tmp_path.name}/question.yaml"),
+        ("/", tmp_path / "question.yaml"),
+    ):
         monkeypatch.chdir(folder)
         digests.add(load_study(Path(path)).digest)
     assert len(digests) == 1
@@ -118,8 +121,11 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         ({"vary": {"machin.nic": [1]}}, "machin", "did you mean 'machine'"),
         ({"vary": {"seed": [1], "rnaks": [8]}}, "rnaks", "did you mean 'ranks'"),
         ({"vary": {"model.layers.deep": [1]}}, "vary.model.layers.deep", "has no keys below"),
-        ({"vary": {"seed": list(range(200)), "model.layers": list(range(1, 60))}}, "vary",
-         f"more than the {MOST_POINTS:,}"),
+        (
+            {"vary": {"seed": list(range(200)), "model.layers": list(range(1, 60))}},
+            "vary",
+            f"more than the {MOST_POINTS:,}",
+        ),
         ({"vary": {"seed": [1]}, "x": "ranks"}, "x", "does not vary"),
         ({"vary": {"seed": [1]}, "set": {"modl": 1}}, "modl", "did you mean 'model'"),
         ({"vary": {"seed": [1]}, "seeds": 5}, "seeds", "engine: ranks"),
@@ -128,19 +134,28 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": "2 T"}}, "target.tokens", "tokens"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": -1}}, "target.tokens", "greater than 0"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": 1.1e18}}, "target.tokens", ""),
-        ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": 1, "price_per_gpu_hour": math.inf}},
-         "target.price_per_gpu_hour", "finite"),
-        ({"vary": {"seed": [1]}, "measured": [{"at": {"seed": 1}, "step_seconds": 1e-10, "source": "log"}]},
-         "measured.0.step_seconds", "greater than or equal"),
+        (
+            {"study": "target", "vary": {"seed": [1]}, "target": {"tokens": 1, "price_per_gpu_hour": math.inf}},
+            "target.price_per_gpu_hour",
+            "finite",
+        ),
+        (
+            {"vary": {"seed": [1]}, "measured": [{"at": {"seed": 1}, "step_seconds": 1e-10, "source": "log"}]},
+            "measured.0.step_seconds",
+            "greater than or equal",
+        ),
         ({"study": "sensitivity", "vary": {"seed": [1]}}, "vary", "use parameters"),
         ({"study": "sensitivity", "parameters": []}, "parameters", "is empty"),
-        ({"study": "sensitivity", "parameters": ["machine.nic.bandwith"]}, "parameters",
-         "did you mean 'machine.nic.bandwidth'"),
+        (
+            {"study": "sensitivity", "parameters": ["machine.nic.bandwith"]},
+            "parameters",
+            "did you mean 'machine.nic.bandwidth'",
+        ),
         ({"study": "sensitivity", "parameters": {"seed": [1, 2, 3]}}, "parameters.seed", "two values"),
         ({"study": "sensitivity", "parameters": {"sed": [1, 2]}}, "sed", "did you mean 'seed'"),
         ({"study": "sensitivity", "change": 1.5}, "change", ""),
     ],
-)  # fmt: skip
+)
 def test_impossible_studies_are_refused(tmp_path, keys, path, words):
     found = refused(write_study(tmp_path, **keys))
     assert words in found.get(path, ""), found

@@ -35,19 +35,18 @@ def command(*arguments: str) -> int:
 
 def test_a_point_is_what_simulate_says(tmp_path, capsys):
     """The sweep's figures, the job files' figures and `simulate --json` of each: all the same."""
-    study = write_study(tmp_path, vary={"machine.nic.bandwidth": ["1 GB/s", "25 GB/s"],
-                                        "recompute": [True, False]})  # fmt: skip
+    study = write_study(tmp_path, vary={"machine.nic.bandwidth": ["1 GB/s", "25 GB/s"], "recompute": [True, False]})
     assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["done"] == answer["computed"] == 4
     for row in answer["points"]:
-        job = load_job(TINY, [f"machine.nic.bandwidth={row['machine.nic.bandwidth']}",
-                              f"recompute={str(row['recompute']).lower()}"])  # fmt: skip
+        job = load_job(
+            TINY,
+            [f"machine.nic.bandwidth={row['machine.nic.bandwidth']}", f"recompute={str(row['recompute']).lower()}"],
+        )
         assert row["step_seconds"] == simulate(job).step_seconds
         with pytest.raises(SystemExit):
-            main(
-                ["simulate", str(tmp_path / "out" / "jobs" / f"{row['point']:05d}.yaml"), "--json"]
-            )
+            main(["simulate", str(tmp_path / "out" / "jobs" / f"{row['point']:05d}.yaml"), "--json"])
         printed = json.loads(capsys.readouterr().out)
         for key in ("step_seconds", "exposed_communication_seconds", "energy_joules", "grid_z"):
             assert row[key] == printed.get(key, printed["grid"]["z"])
@@ -79,9 +78,7 @@ def test_impossible_points_are_rows_with_their_reason(tmp_path, capsys):
 
 
 def test_a_study_of_which_nothing_is_possible_still_ends(tmp_path, capsys):
-    study = write_study(
-        tmp_path, study="strong_scaling", job=TINY | {"model": "gpt-640b"}, vary={"ranks": [1, 2]}
-    )
+    study = write_study(tmp_path, study="strong_scaling", job=TINY | {"model": "gpt-640b"}, vary={"ranks": [1, 2]})
     assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 1
     assert json.loads(capsys.readouterr().out)["refused"] == 2
     assert "<h2>" in (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
@@ -114,8 +111,13 @@ def test_efficiency_of_weak_scaling_is_work_per_rank(tmp_path):
 
 
 def test_time_energy_hours_and_cost_to_a_target(tmp_path):
-    run = answers(tmp_path, study="target", vary={"ranks": [16]}, grid="keep",
-                  target={"tokens": "1 Mtokens", "price_per_gpu_hour": 1.5})  # fmt: skip
+    run = answers(
+        tmp_path,
+        study="target",
+        vary={"ranks": [16]},
+        grid="keep",
+        target={"tokens": "1 Mtokens", "price_per_gpu_hour": 1.5},
+    )
     [row] = rows_of(run)
     steps = math.ceil(1e6 / (32 * 256))
     step = simulate(load_job(TINY)).step_seconds
@@ -127,18 +129,29 @@ def test_time_energy_hours_and_cost_to_a_target(tmp_path):
 
 
 def test_sensitivity_moves_one_parameter_at_a_time(tmp_path):
-    run = answers(tmp_path, study="sensitivity", change=0.5,
-                  parameters=["machine.nic.bandwidth", "machine.device.idle", "machine.fabric.links",
-                              "machine.nic.efficiency"])  # fmt: skip
+    run = answers(
+        tmp_path,
+        study="sensitivity",
+        change=0.5,
+        parameters=["machine.nic.bandwidth", "machine.device.idle", "machine.fabric.links", "machine.nic.efficiency"],
+    )
     found = {effect.parameter: effect for effect in effects(rows_of(run))}
     base = simulate(load_job(TINY))
     for factor, side in ((0.5, "low_seconds"), (1.5, "high_seconds")):
         rate = 25e9 * factor
         moved = simulate(load_job(TINY, [f"machine.nic.bandwidth={rate}"])).step_seconds
         assert getattr(found["machine.nic.bandwidth"], side) == moved
-        links = [{"devices": list(link.devices), "bandwidth": {
-                  "value": float(link.bandwidth_bytes_per_second) * factor, "kind": "assumed", "source": "test"}}
-                 for link in base.job.machine.fabric.links]  # fmt: skip
+        links = [
+            {
+                "devices": list(link.devices),
+                "bandwidth": {
+                    "value": float(link.bandwidth_bytes_per_second) * factor,
+                    "kind": "assumed",
+                    "source": "test",
+                },
+            }
+            for link in base.job.machine.fabric.links
+        ]
         job = TINY | {"machine": {"extends": "frontier", "fabric": {"links": links}}}
         assert getattr(found["machine.fabric.links"], side) == simulate(load_job(job)).step_seconds
     assert found["machine.device.idle"].swing_seconds == 0
@@ -157,8 +170,12 @@ def test_sensitivity_by_kind_leaves_the_others_alone(tmp_path):
 
 
 def test_sensitivity_settles_the_grid_once(tmp_path):
-    run = answers(tmp_path, study="sensitivity", job=TINY | {"grid": "auto"},
-                  parameters={"machine.nic.bandwidth": ["1 GB/s", "100 GB/s"]})  # fmt: skip
+    run = answers(
+        tmp_path,
+        study="sensitivity",
+        job=TINY | {"grid": "auto"},
+        parameters={"machine.nic.bandwidth": ["1 GB/s", "100 GB/s"]},
+    )
     grids = {tuple(a["figures"][f"grid_{x}"] for x in "zyx") for a in run.answers.values()}
     assert len(grids) == 1
 
@@ -177,9 +194,7 @@ def test_published_points_stand_beside(tmp_path, capsys):
     study = tmp_path / "weak.yaml"
     shutil.copy(EXAMPLES / "studies" / "weak-scaling.yaml", study)
     text = study.read_text().splitlines()
-    study.write_text(
-        "\n".join(line for line in text if "ranks:" not in line or "ranks: 512," in line)
-    )
+    study.write_text("\n".join(line for line in text if "ranks:" not in line or "ranks: 512," in line))
     assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 0
     rows = json.loads(capsys.readouterr().out)["points"]
     measured = {row["machine"]: row["measured_step_seconds"] for row in rows}
@@ -212,9 +227,7 @@ def test_every_kind_of_study_is_drawn(tmp_path):
 
     kinds = {
         "sweep": {"vary": {"seed": [1, 2], "recompute": [True, False]}},
-        "weak_scaling": {
-            "points": [{"ranks": 8, "model.layers": 2}, {"ranks": 16, "model.layers": 4}]
-        },
+        "weak_scaling": {"points": [{"ranks": 8, "model.layers": 2}, {"ranks": 16, "model.layers": 4}]},
         "strong_scaling": {"vary": {"ranks": [8, 16]}},
         "target": {"vary": {"ranks": [8, 16]}, "target": {"tokens": 1e9}},
         "sensitivity": {"parameters": {"machine.nic.bandwidth": ["1 GB/s", "100 GB/s"]}},

@@ -27,11 +27,19 @@ FIRST = 4
 
 
 def start(study: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "twin", "study", str(study), "--out", str(out), "--workers",
-               str(workers), "--json"]  # fmt: skip
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "twin",
+        "study",
+        str(study),
+        "--out",
+        str(out),
+        "--workers",
+        str(workers),
+        "--json",
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def lines(out: Path) -> list[bytes]:
@@ -53,8 +61,7 @@ def interrupt(process: subprocess.Popen[bytes], out: Path, least: int, number: i
 
 def alive(session: int) -> list[str]:
     """Processes of a session that are left."""
-    found = subprocess.run(["ps", "-s", str(session), "-o", "pid=,args="], capture_output=True, text=True,
-                           check=False)  # fmt: skip
+    found = subprocess.run(["ps", "-s", str(session), "-o", "pid=,args="], capture_output=True, text=True, check=False)
     return [line for line in found.stdout.splitlines() if "defunct" not in line]
 
 
@@ -83,9 +90,7 @@ def test_killed_again_and_again_it_repeats_nothing(tmp_path, workers):
     printed, _ = process.communicate(timeout=120)
     answer = json.loads(printed)
     assert answer["done"] == POINTS
-    assert answer["resumed"] == len(
-        read_before := {json.loads(line)["number"] for line in finished}
-    )
+    assert answer["resumed"] == len(read_before := {json.loads(line)["number"] for line in finished})
     assert answer["computed"] == POINTS - len(read_before)
     numbers = Counter(json.loads(line)["number"] for line in lines(out))
     assert numbers == dict.fromkeys(range(1, POINTS + 1), 1)
@@ -157,13 +162,8 @@ def test_other_code_is_refused(finished):
 
 def test_two_at_once_are_refused(finished):
     study, out = finished
-    manifest = {
-        k: v for k, v in json.loads((out / "study.json").read_text()).items() if k != "code"
-    }
-    with (
-        study_directory(out, manifest, force=False),
-        pytest.raises(DescriptionError, match="another process"),
-    ):
+    manifest = {k: v for k, v in json.loads((out / "study.json").read_text()).items() if k != "code"}
+    with study_directory(out, manifest, force=False), pytest.raises(DescriptionError, match="another process"):
         run_study(study, out, Where())
 
 

@@ -68,10 +68,7 @@ def trained(entry: dict[str, Any], out: Path) -> None:
     job = load_job(entry["job"], [])
     first, last = entry["steps"]
     wanted = TraceWanted(out / f"{entry['name']}-trace", first, last, overwrite=True)
-    train(
-        Plan(job, read_options(job.train, out), out / f"{entry['name']}-run", wanted, force=True),
-        process,
-    )
+    train(Plan(job, read_options(job.train, out), out / f"{entry['name']}-run", wanted, force=True), process)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,22 @@ def planned(number: int, machine: str, fault: Fault) -> dict[str, Any]:
     grid = Random(f"grid {number}").choice(list(grids(HOSTS * PER_HOST)))
     raw = SCENARIOS[0].job(grid, machine)
     train = {
-        "data": "standard-library", "steps": LAST_STEP + 1, "evaluation": {"every": 0, "sequences": 0},
-        "checkpoints": {"every": 0}, "sample": {"tokens": 0}, "timeout_seconds": 120, "threads": 1,
-    }  # fmt: skip
+        "data": "standard-library",
+        "steps": LAST_STEP + 1,
+        "evaluation": {"every": 0, "sequences": 0},
+        "checkpoints": {"every": 0},
+        "sample": {"tokens": 0},
+        "timeout_seconds": 120,
+        "threads": 1,
+    }
     waits = {str(fault.where): fault.amount} if fault.kind == "data" else {}
-    return {"name": f"run{number:03d}", "job": {**raw, "train": train}, "steps": [FIRST_STEP, LAST_STEP],
-            "limited": list(fault.slow_ranks(PER_HOST)), "waits": waits}  # fmt: skip
+    return {
+        "name": f"run{number:03d}",
+        "job": {**raw, "train": train},
+        "steps": [FIRST_STEP, LAST_STEP],
+        "limited": list(fault.slow_ranks(PER_HOST)),
+        "waits": waits,
+    }
 
 
 def run_all(numbers: list[int], machine: Path, out: Path) -> dict[int, Fault]:
@@ -58,9 +68,7 @@ def run_all(numbers: list[int], machine: Path, out: Path) -> dict[int, Fault]:
             for ending in ("go", "done"):
                 (out / f"{name}.{ending}").unlink(missing_ok=True)
         conductor = threading.Thread(
-            target=conduct,
-            args=(list(zip(names, faults.values(), strict=True)), network, out),
-            daemon=True,
+            target=conduct, args=(list(zip(names, faults.values(), strict=True)), network, out), daemon=True
         )
         conductor.start()
         command = [sys.executable, "-m", "tests.testbed.faulty_worker", str(plan)]
@@ -78,9 +86,7 @@ def conduct(runs: list[tuple[str, Fault]], network: Hosts, out: Path) -> None:
                 group = stack.enter_context(limited(fault.amount, f"{name}-{rank}"))
                 told = out / f"{name}.{rank}.pid"
                 until(told.exists)
-                (group / "cgroup.procs").write_text(
-                    told.read_text(encoding="ascii"), encoding="ascii"
-                )
+                (group / "cgroup.procs").write_text(told.read_text(encoding="ascii"), encoding="ascii")
                 told.unlink()
             until((out / f"{name}.done").exists)
         sys.stderr.write(f"{number + 1} of {len(runs)} runs\n")
@@ -94,8 +100,11 @@ def until(true: Callable[[], bool]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.find_faults", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.testbed.find_faults",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--machine", type=Path, required=True, help="the calibrated machine file")
     parser.add_argument("--out", type=Path, default=Path("testbed-faults"))
     parser.add_argument("--runs", type=int, default=40)
@@ -110,9 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     kinds = chosen.kinds.split(",")
     numbers = [
-        number for number in range(chosen.seed, chosen.seed + chosen.runs)
+        number
+        for number in range(chosen.seed, chosen.seed + chosen.runs)
         if drawn(number, HOSTS, PER_HOST).kind in kinds
-    ]  # fmt: skip
+    ]
     if not chosen.judge_only:
         run_all(numbers, chosen.machine.resolve(), out)
     found = [judged(number, out) for number in numbers]
@@ -125,22 +135,25 @@ def judged(number: int, out: Path) -> dict[str, Any]:
     """Diagnose one trace, and say whether the fault was named, and nothing else."""
     fault = drawn(number, HOSTS, PER_HOST)
     diagnosis, job = diagnose_trace(out / f"run{number:03d}-trace")
-    named = [(each.kind, each.ranks[0] if len(each.ranks) == 1 else each.hosts[0] if each.hosts else -1)
-             for each in diagnosis.findings]  # fmt: skip
+    named = [
+        (each.kind, each.ranks[0] if len(each.ranks) == 1 else each.hosts[0] if each.hosts else -1)
+        for each in diagnosis.findings
+    ]
     words = {"rank": "device", "host": "host", "link": "link", "data": "loading"}
     right = named == ([] if fault.kind == "none" else [(words[fault.kind], fault.where)])
     return {
-        "run": number, "grid": str(job.concrete_grid), "fault": fault.as_json(), "right": right,
-        "step_seconds": diagnosis.step_seconds, "findings": [each.as_json() for each in diagnosis.findings],
-    }  # fmt: skip
+        "run": number,
+        "grid": str(job.concrete_grid),
+        "fault": fault.as_json(),
+        "right": right,
+        "step_seconds": diagnosis.step_seconds,
+        "findings": [each.as_json() for each in diagnosis.findings],
+    }
 
 
 def summary(found: list[dict[str, Any]]) -> str:
     """Count, by kind of fault."""
-    lines = [
-        "| fault | runs | named, and nothing else | named other things | nothing named |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| fault | runs | named, and nothing else | named other things | nothing named |", "|---|---|---|---|---|"]
     for kind in KINDS:
         runs = [each for each in found if each["fault"]["kind"] == kind]
         right = sum(each["right"] for each in runs)

@@ -37,10 +37,14 @@ class RanksFailedError(RuntimeError):
 
 
 def run_ranks(
-    command: Sequence[str], hosts: Hosts | None, ranks_per_node: int, *,
-    time_limit_seconds: float = 600.0, environment: Mapping[str, str] | None = None,
+    command: Sequence[str],
+    hosts: Hosts | None,
+    ranks_per_node: int,
+    *,
+    time_limit_seconds: float = 600.0,
+    environment: Mapping[str, str] | None = None,
     niceness: int = 0,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Run a command as every rank; return what each wrote to standard error.
 
     With hosts there are `ranks_per_node` ranks on each; without, on this machine's loopback. A negative
@@ -50,12 +54,15 @@ def run_ranks(
     nodes = len(hosts.names) if hosts else 1
     ranks = nodes * ranks_per_node
     shared = {
-        **_plain(os.environ), **(environment or {}), "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks_per_node), "OMP_NUM_THREADS": "1",
+        **_plain(os.environ),
+        **(environment or {}),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks_per_node),
+        "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": hosts.addresses[0] if hosts else "127.0.0.1",
         "MASTER_PORT": str(PORT if hosts else _free_port()),
         "GLOO_SOCKET_IFNAME": hosts.device if hosts else "lo",
-    }  # fmt: skip
+    }
     processes: list[subprocess.Popen[bytes]] = []
     with orderly_end(), tempfile.TemporaryDirectory() as folder, _priority(niceness):
         files = [Path(folder, f"rank{rank}") for rank in range(ranks)]
@@ -63,11 +70,14 @@ def run_ranks(
             for rank, file in enumerate(files):
                 node, local = divmod(rank, ranks_per_node)
                 with file.open("wb") as errors_of_rank:
-                    processes.append(subprocess.Popen(
-                        hosts.command(node, command) if hosts else list(command),
-                        stderr=errors_of_rank, preexec_fn=_end_with_parent,  # noqa: PLW1509  no threads here
-                        env={**shared, "RANK": str(rank), "LOCAL_RANK": str(local)},
-                    ))  # fmt: skip
+                    processes.append(
+                        subprocess.Popen(
+                            hosts.command(node, command) if hosts else list(command),
+                            stderr=errors_of_rank,
+                            preexec_fn=_end_with_parent,  # noqa: PLW1509  no threads here
+                            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(local)},
+                        )
+                    )
             problem = _watch(processes, time.monotonic() + time_limit_seconds)
             codes = [process.poll() for process in processes]
         finally:

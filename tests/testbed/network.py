@@ -84,17 +84,17 @@ def relimited(made: Hosts, host: int, share: float) -> None:
 
 @contextmanager
 def hosts(
-    nodes: int = 4, rate_bits_per_second: float = 400e6, *, burst_bytes: int = 16_384,
-    queue_bytes: int = 64 << 20,
-) -> Iterator[Hosts]:  # fmt: skip
+    nodes: int = 4, rate_bits_per_second: float = 400e6, *, burst_bytes: int = 16_384, queue_bytes: int = 64 << 20
+) -> Iterator[Hosts]:
     """Make hosts; they are gone at the end, also after an error, Ctrl-C or SIGTERM."""
     remove_leftovers()
     base = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(3)}"
     made = Hosts(
         tuple(f"{base}-host{i}" for i in range(nodes)),
         tuple(f"10.77.0.{i + 1}" for i in range(nodes)),
-        f"{base}-switch", Link(rate_bits_per_second, burst_bytes, queue_bytes),
-    )  # fmt: skip
+        f"{base}-switch",
+        Link(rate_bits_per_second, burst_bytes, queue_bytes),
+    )
     with orderly_end():
         try:
             _make(made)
@@ -136,9 +136,7 @@ def remove(name: str) -> None:
     """Remove a namespace and the processes that live in it; nothing happens if there is none."""
     deadline = time.monotonic() + LEAVE_SECONDS
     while (NAMESPACES / name).exists() and time.monotonic() < deadline:
-        inside = subprocess.run(
-            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
-        )
+        inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
         if not inside.stdout.split():
             break
         for process in inside.stdout.split():
@@ -158,8 +156,9 @@ def _make(made: Hosts) -> None:
         port = f"port{index}"
         _run("ip", "netns", "add", name)
         _set(name)
-        _run("ip", "link", "add", made.device, "netns", name, "type", "veth",
-             "peer", "name", port, "netns", made.switch)  # fmt: skip
+        _run(
+            "ip", "link", "add", made.device, "netns", name, "type", "veth", "peer", "name", port, "netns", made.switch
+        )
         _run("ip", "-n", name, "link", "set", made.device, "mtu", str(FRAME_BYTES))
         _run("ip", "-n", made.switch, "link", "set", port, "mtu", str(FRAME_BYTES))
         _run("ip", "-n", made.switch, "link", "set", port, "master", "switch", "up")
@@ -175,30 +174,55 @@ def _limit(made: Hosts, index: int, verb: str) -> None:
     burst = ("burst", str(link.burst_bytes), "cburst", str(link.burst_bytes))
     rate = link.rate_bits_per_second
     classes = (
-        ("1:", "1:1", 1.0, ()), ("1:1", "1:10", SMALL_SHARE, ("prio", "0")),
+        ("1:", "1:1", 1.0, ()),
+        ("1:1", "1:10", SMALL_SHARE, ("prio", "0")),
         ("1:1", "1:20", 1 - SMALL_SHARE, ("prio", "1")),
-    )  # fmt: skip
+    )
     for name, device in ((made.names[index], made.device), (made.switch, f"port{index}")):
         if verb == "add":
             _tc(name, "qdisc", verb, device, "root", "handle", "1:", "htb", "default", "20")
         for parent, number, share, priority in classes:
-            _tc(name, "class", verb, device, "parent", parent, "classid", number, "htb", "rate",
-                f"{share * rate:.0f}bit", "ceil", f"{rate:.0f}bit", *priority, *burst)  # fmt: skip
-        if verb == "add":
             _tc(
                 name,
-                "qdisc",
+                "class",
                 verb,
                 device,
                 "parent",
-                "1:20",
-                "bfifo",
-                "limit",
-                str(link.queue_bytes),
+                parent,
+                "classid",
+                number,
+                "htb",
+                "rate",
+                f"{share * rate:.0f}bit",
+                "ceil",
+                f"{rate:.0f}bit",
+                *priority,
+                *burst,
             )
+        if verb == "add":
+            _tc(name, "qdisc", verb, device, "parent", "1:20", "bfifo", "limit", str(link.queue_bytes))
             # packets of less than 128 bytes
-            _tc(name, "filter", verb, device, "parent", "1:", "protocol", "ip", "prio", "1", "u32",
-                "match", "u16", "0x0000", "0xff80", "at", "2", "flowid", "1:10")  # fmt: skip
+            _tc(
+                name,
+                "filter",
+                verb,
+                device,
+                "parent",
+                "1:",
+                "protocol",
+                "ip",
+                "prio",
+                "1",
+                "u32",
+                "match",
+                "u16",
+                "0x0000",
+                "0xff80",
+                "at",
+                "2",
+                "flowid",
+                "1:10",
+            )
 
 
 def _tc(name: str, what: str, verb: str, device: str, *rest: str) -> None:
@@ -207,8 +231,7 @@ def _tc(name: str, what: str, verb: str, device: str, *rest: str) -> None:
 
 def _set(name: str) -> None:
     script = "; ".join(
-        f"test ! -e /proc/sys/net/{key} || echo {value} > /proc/sys/net/{key}"
-        for key, value in SETTINGS.items()
+        f"test ! -e /proc/sys/net/{key} || echo {value} > /proc/sys/net/{key}" for key, value in SETTINGS.items()
     )
     _run("ip", "netns", "exec", name, "sh", "-c", script)
 

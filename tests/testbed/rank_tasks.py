@@ -44,9 +44,7 @@ def probe(folder: Path) -> None:
 
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
-    found = probe_links(
-        dist.group.WORLD, torch.device("cpu"), dist.get_rank(), [rank // 2 for rank in range(ranks)]
-    )
+    found = probe_links(dist.group.WORLD, torch.device("cpu"), dist.get_rank(), [rank // 2 for rank in range(ranks)])
     if dist.get_rank() == 0:
         (folder / "probe.json").write_text(json.dumps(found))
     dist.barrier()

@@ -23,18 +23,11 @@ TICKS = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 def write_report(scenarios: list[Scenario], predictions: dict[str, float], out: Path) -> str:
     """Write `report.json`, `report.md` and `report.html`; returns the text."""
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
-    about = {
-        "date": time.strftime("%Y-%m-%d"),
-        "host": f"{platform.machine()}, {platform.release()}",
-    }
-    (out / "report.json").write_text(
-        json.dumps({**about, "scenarios": found}, indent=1), encoding="utf-8"
-    )
+    about = {"date": time.strftime("%Y-%m-%d"), "host": f"{platform.machine()}, {platform.release()}"}
+    (out / "report.json").write_text(json.dumps({**about, "scenarios": found}, indent=1), encoding="utf-8")
     text = "\n".join(_shown(each) for each in found)
     (out / "report.md").write_text(text, encoding="utf-8")
-    _picture(found).write_html(
-        out / "report.html", include_plotlyjs=True, config={"displayModeBar": False}
-    )
+    _picture(found).write_html(out / "report.html", include_plotlyjs=True, config={"displayModeBar": False})
     return text
 
 
@@ -50,22 +43,27 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         assert gemm is not None
         assert collective is not None
         left = pair.difference_seconds - sum(term.difference_seconds for term in pair.terms)
-        rows.append({
-            "grid": "x".join(str(result["grid"][axis]) for axis in ("data", "z", "y", "x")),
-            "predicted_seconds": predicted, "measured_seconds": measured, "fastest_seconds": min(plain),
-            "error": predicted / measured - 1,
-            "spread": float(np.median(np.abs(np.array(plain) - measured))) / measured,
-            "tracing": median(result["traced_seconds"]) / measured - 1,
-            "gemm_error": gemm.median_error, "collective_error": collective.median_error,
-            "waterfall_leaves_seconds": abs(left),
-        })  # fmt: skip
-    predicted, measured_all = (
-        [row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds")
-    )
+        rows.append(
+            {
+                "grid": "x".join(str(result["grid"][axis]) for axis in ("data", "z", "y", "x")),
+                "predicted_seconds": predicted,
+                "measured_seconds": measured,
+                "fastest_seconds": min(plain),
+                "error": predicted / measured - 1,
+                "spread": float(np.median(np.abs(np.array(plain) - measured))) / measured,
+                "tracing": median(result["traced_seconds"]) / measured - 1,
+                "gemm_error": gemm.median_error,
+                "collective_error": collective.median_error,
+                "waterfall_leaves_seconds": abs(left),
+            }
+        )
+    predicted, measured_all = ([row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds"))
     order = np.argsort(measured_all)
     best = int(np.argmin(predicted))
     return {
-        "name": scenario.name, "title": scenario.title, "rows": rows,
+        "name": scenario.name,
+        "title": scenario.title,
+        "rows": rows,
         "mean_absolute_error": float(np.mean([abs(row["error"]) for row in rows])),
         "largest_error": float(max(abs(row["error"]) for row in rows)),
         "spearman": spearman(predicted, measured_all),
@@ -74,7 +72,7 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         "gemm_error": median(row["gemm_error"] for row in rows),
         "collective_error": median(row["collective_error"] for row in rows),
         "waterfall_leaves_seconds": max(row["waterfall_leaves_seconds"] for row in rows),
-    }  # fmt: skip
+    }
 
 
 def spearman(first: list[float], second: list[float]) -> float:
@@ -89,14 +87,19 @@ def spearman(first: list[float], second: list[float]) -> float:
 
 def _shown(found: dict[str, Any]) -> str:
     lines = [
-        f"## {found['name']}: {found['title']}", "",
-        (f"Mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
-         f"rank correlation {found['spearman']:.3f}; the predicted best grid is number "
-         f"{found['place_of_predicted_best']} of the measured ones. Single ops, median error: products "
-         f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
-         f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."), "",
-        "| grid (data×z×y×x) | predicted ms | measured ms | error | repeats differ by |", "|---|---|---|---|---|",
-    ]  # fmt: skip
+        f"## {found['name']}: {found['title']}",
+        "",
+        (
+            f"Mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
+            f"rank correlation {found['spearman']:.3f}; the predicted best grid is number "
+            f"{found['place_of_predicted_best']} of the measured ones. Single ops, median error: products "
+            f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
+            f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."
+        ),
+        "",
+        "| grid (data×z×y×x) | predicted ms | measured ms | error | repeats differ by |",
+        "|---|---|---|---|---|",
+    ]
     lines += [
         f"| {row['grid']} | {row['predicted_seconds'] * 1e3:.1f} | {row['measured_seconds'] * 1e3:.1f} | "
         f"{row['error']:+.1%} | ±{row['spread']:.1%} |"
@@ -112,21 +115,31 @@ def _picture(found: list[dict[str, Any]]) -> go.Figure:
     figure = go.Figure()
     for width, name in ((0.1, "±10 %"), (0.0, "equal")):
         for sign in (1, -1) if width else (1,):
-            figure.add_scatter(x=ends, y=[(1 + sign * width) * end for end in ends], mode="lines", name=name,
-                               showlegend=sign == 1, line={"color": "#999", "width": 1,
-                               "dash": "dot" if width else "solid"})  # fmt: skip
+            figure.add_scatter(
+                x=ends,
+                y=[(1 + sign * width) * end for end in ends],
+                mode="lines",
+                name=name,
+                showlegend=sign == 1,
+                line={"color": "#999", "width": 1, "dash": "dot" if width else "solid"},
+            )
     for each in found:
         rows = each["rows"]
         figure.add_scatter(
-            x=[row["measured_seconds"] * 1e3 for row in rows], y=[row["predicted_seconds"] * 1e3 for row in rows],
-            text=[row["grid"] for row in rows], mode="markers",
+            x=[row["measured_seconds"] * 1e3 for row in rows],
+            y=[row["predicted_seconds"] * 1e3 for row in rows],
+            text=[row["grid"] for row in rows],
+            mode="markers",
             name=f"{each['name']}: {each['mean_absolute_error']:.1%}",
-        )  # fmt: skip
+        )
     figure.update_layout(
-        template="simple_white", width=760, height=520, margin={"l": 60, "r": 20, "t": 40, "b": 50},
+        template="simple_white",
+        width=760,
+        height=520,
+        margin={"l": 60, "r": 20, "t": 40, "b": 50},
         title="A training step on every grid: predicted from microbenchmarks, then run",
         xaxis={"type": "log", "title": "measured ms", "tickvals": TICKS},
         yaxis={"type": "log", "title": "predicted ms", "tickvals": TICKS},
         legend={"x": 0.02, "y": 0.98, "title": {"text": "mean absolute error"}},
-    )  # fmt: skip
+    )
     return figure

@@ -36,22 +36,37 @@ class Scenario:
         local = raw["batch"]["sequences"] // (grid.data * grid.z)
         sizes = {axis: grid.size(axis) for axis in ("data", "z", "y", "x")}
         return {
-            **raw, "name": f"{self.name}-{'x'.join(map(str, grid.sizes))}", "machine": machine,
-            "ranks": grid.ranks, "grid": sizes,
+            **raw,
+            "name": f"{self.name}-{'x'.join(map(str, grid.sizes))}",
+            "machine": machine,
+            "ranks": grid.ranks,
+            "grid": sizes,
             "batch": {**raw["batch"], "micro_sequences": min(local, MOST_SEQUENCES)},
-        }  # fmt: skip
+        }
 
 
 SCENARIOS = (
     Scenario("base", "as calibrated"),
-    Scenario("model", "another model: SwiGLU, rotary positions, recomputation, gathered by block", {
-        "model": {"layers": 3, "hidden": 192, "heads": 8, "sequence": 96, "vocabulary": 1000,
-                  "activation": "swiglu", "positions": "rotary"},
-        "recompute": True, "gather_unit": "block",
-    }),
+    Scenario(
+        "model",
+        "another model: SwiGLU, rotary positions, recomputation, gathered by block",
+        {
+            "model": {
+                "layers": 3,
+                "hidden": 192,
+                "heads": 8,
+                "sequence": 96,
+                "vocabulary": 1000,
+                "activation": "swiglu",
+                "positions": "rotary",
+            },
+            "recompute": True,
+            "gather_unit": "block",
+        },
+    ),
     Scenario("link", "links of half the rate", rate_bits_per_second=RATE / 2),
     Scenario("batch", "half the batch", {"batch": {"sequences": 8}}),
-)  # fmt: skip
+)
 
 
 def grids(ranks: int) -> Iterator[Grid]:

@@ -34,9 +34,7 @@ def test_faults_are_the_same_for_a_seed_and_all_kinds_come():
 def test_a_limited_process_gets_no_more_than_its_share():
     with limited(0.1, "test") as group:
         join = f"import os, pathlib; pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
-        done = subprocess.run(
-            [sys.executable, "-c", join + SPIN], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", join + SPIN], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.13
     assert not group.exists()
 

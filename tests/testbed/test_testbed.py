@@ -77,9 +77,7 @@ def test_hosts_see_each_other_and_nothing_else():
                 assert listener.stdout.readline() == "listening\n"
                 assert answers(network.addresses[0], network, 1)
                 assert not answers(network.addresses[0], other), "two test beds are apart"
-                assert not answers(network.addresses[0], None), (
-                    "this machine has no way to the hosts"
-                )
+                assert not answers(network.addresses[0], None), "this machine has no way to the hosts"
             finally:
                 listener.kill()
         show = network.command(0, ["ip", "route"])
@@ -106,9 +104,7 @@ def test_nothing_is_left_also_after_a_failure():
     assert own() == []
     assert processes[0].wait(5) == -signal.SIGKILL
     after = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
-    assert [line.split()[1] for line in after.splitlines()] == [
-        line.split()[1] for line in before.splitlines()
-    ]
+    assert [line.split()[1] for line in after.splitlines()] == [line.split()[1] for line in before.splitlines()]
 
 
 @needs_hosts
@@ -119,11 +115,7 @@ def test_a_killed_test_bed_is_cleared_away(how):
         "with hosts(2):\n    print('there', flush=True)\n    time.sleep(600)"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     with process:
         assert process.stdout.readline() == "there\n"
@@ -150,6 +142,4 @@ def test_a_failing_rank_stops_all(tmp_path, nodes):
 
 def test_ranks_that_take_too_long_are_stopped():
     with pytest.raises(RanksFailedError, match="too long"):
-        run_ranks(
-            [sys.executable, "-c", "import time; time.sleep(60)"], None, 2, time_limit_seconds=0.5
-        )
+        run_ranks([sys.executable, "-c", "import time; time.sleep(60)"], None, 2, time_limit_seconds=0.5)

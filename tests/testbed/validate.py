@@ -50,11 +50,23 @@ def testbed(rate: float, *, loopback: bool) -> Iterator[Hosts | None]:
 def calibrate(out: Path, *, loopback: bool) -> Path:
     """Measure the machine; returns its file."""
     name = "loopback" if loopback else "testbed"
-    command = [sys.executable, "-m", "twin", "calibrate", "--name", name, "--minutes", str(MINUTES),
-               "--out", str(out), "--force"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "twin",
+        "calibrate",
+        "--name",
+        name,
+        "--minutes",
+        str(MINUTES),
+        "--out",
+        str(out),
+        "--force",
+    ]
     with testbed(RATE, loopback=loopback) as made:
-        run_ranks(command, made, LOOPBACK_RANKS if loopback else PER_HOST,
-                  time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS)  # fmt: skip
+        run_ranks(
+            command, made, LOOPBACK_RANKS if loopback else PER_HOST, time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS
+        )
     return out / f"{name}.yaml"
 
 
@@ -62,9 +74,7 @@ def machine_of(scenario: Scenario, machine: Path) -> Any:
     """The calibrated machine, with the rate of the scenario's links: a datum, not a fit."""
     if scenario.rate_bits_per_second == RATE:
         return str(machine)
-    known = load_job(
-        {"model": "gpt-5b", "machine": str(machine), "ranks": 1, "batch": {"sequences": 1}}, []
-    )
+    known = load_job({"model": "gpt-5b", "machine": str(machine), "ranks": 1, "batch": {"sequences": 1}}, [])
     rate = known.machine.nic.bandwidth_bytes_per_second * scenario.rate_bits_per_second / RATE
     return {"extends": str(machine), "nic": {"bandwidth": f"{rate:.0f} B/s"}}
 
@@ -79,14 +89,8 @@ def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> 
             simulation = simulate(load_job(raw, []))
             found[raw["name"]] = simulation.step_seconds
             run = out / scenario.name / f"{raw['name']}-predicted"
-            write_run(
-                run, simulation, as_json(simulation, report(simulation), 0.0), None, overwrite=True
-            )
-    text = {
-        "written": time.strftime("%Y-%m-%dT%H:%M:%S"),
-        "machine": machine.name,
-        "seconds": found,
-    }
+            write_run(run, simulation, as_json(simulation, report(simulation), 0.0), None, overwrite=True)
+    text = {"written": time.strftime("%Y-%m-%dT%H:%M:%S"), "machine": machine.name, "seconds": found}
     (out / "predictions.json").write_text(json.dumps(text, indent=1), encoding="utf-8")
     return found
 
@@ -97,30 +101,36 @@ def measure(scenarios: list[Scenario], ranks: int, out: Path, *, loopback: bool)
         results = out / scenario.name
         results.mkdir(parents=True, exist_ok=True)
         jobs = [
-            {"name": raw["name"], "job": {**raw, "machine": "laptop"}, "warmup": WARMUP,
-             "timed": TIMED, "traced": TRACED, "trace": True}
+            {
+                "name": raw["name"],
+                "job": {**raw, "machine": "laptop"},
+                "warmup": WARMUP,
+                "timed": TIMED,
+                "traced": TRACED,
+                "trace": True,
+            }
             for raw in (scenario.job(grid, "laptop") for grid in grids(ranks))
-        ]  # fmt: skip
+        ]
         plan = results / "plan.json"
         plan.write_text(json.dumps({"out": str(results), "jobs": jobs}), encoding="utf-8")
         command = [sys.executable, "-m", "tests.testbed.worker", str(plan)]
         with testbed(scenario.rate_bits_per_second, loopback=loopback) as made:
-            run_ranks(command, made, ranks if loopback else PER_HOST,
-                      time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS)  # fmt: skip
+            run_ranks(
+                command, made, ranks if loopback else PER_HOST, time_limit_seconds=LIMIT_SECONDS, niceness=NICENESS
+            )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.validate", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.testbed.validate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, default=Path("testbed-out"))
     parser.add_argument("--machine", type=Path, help="a machine file instead of calibrating")
-    parser.add_argument(
-        "--scenarios", default="", help="some of " + ", ".join(s.name for s in SCENARIOS)
-    )
-    parser.add_argument(
-        "--loopback", action="store_true", help="4 ranks on this host, no namespaces"
-    )
+    parser.add_argument("--scenarios", default="", help="some of " + ", ".join(s.name for s in SCENARIOS))
+    parser.add_argument("--loopback", action="store_true", help="4 ranks on this host, no namespaces")
     chosen = parser.parse_args(arguments)
     if not chosen.loopback and (reason := reason_missing()):
         sys.stderr.write(f"no test bed here: {reason}\n")

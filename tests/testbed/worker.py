@@ -109,9 +109,7 @@ def run_job(wanted: Wanted, out: Path) -> None:
     mesh = Mesh.create(job.concrete_grid, timeout_seconds=TIMEOUT_SECONDS)
     context = Context.of_job(job, mesh, torch.device("cpu"))
     trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
-    tracer = Tracer(
-        TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), context
-    )
+    tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), context)
     steps = measure(trainee, mesh, wanted, tracer)
     everyone: list[Any] | None = [steps]
     if mesh.everyone is not None:
@@ -139,8 +137,7 @@ def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> lis
     return steps
 
 
-def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None,
-             traced_as: int = 0) -> Interval:  # fmt: skip
+def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0) -> Interval:
     """Run a step from a common start."""
     batch = random_batch(trainee.context, number)
     if tracer is not None:
@@ -163,20 +160,19 @@ def random_batch(context: Context, step: int) -> list[MicroBatch]:
     job = context.job
     model, count = job.model, float(job.batch.sequences * job.model.sequence)
     parts = local_sequences(
-        context.mesh.grid,
-        context.mesh.rank,
-        step,
-        job.batch.sequences,
-        job.concrete_micro_sequences,
+        context.mesh.grid, context.mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
     )
-    return [MicroBatch(first, *_random(first, sequences, model.sequence, model.vocabulary),
-                       torch.full((sequences, model.sequence), 1.0 / count))
-            for first, sequences in parts]  # fmt: skip
+    return [
+        MicroBatch(
+            first,
+            *_random(first, sequences, model.sequence, model.vocabulary),
+            torch.full((sequences, model.sequence), 1.0 / count),
+        )
+        for first, sequences in parts
+    ]
 
 
-def _random(
-    first: int, sequences: int, length: int, vocabulary: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _random(first: int, sequences: int, length: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
     rows = [
         torch.randint(vocabulary, (length + 1,), generator=torch.Generator().manual_seed(number))
         for number in range(first, first + sequences)
@@ -190,15 +186,23 @@ def write_result(path: Path, wanted: Wanted, job: Job, everyone: list[list[Inter
     steps = []
     for ranks in zip(*everyone, strict=True):
         starts, ends = [r.start_ns for r in ranks], [r.end_ns for r in ranks]
-        steps.append({
-            "traced": ranks[0].traced, "seconds": (max(ends) - min(starts)) / 1e9, "loss": ranks[0].loss,
-            "start_ns": starts, "end_ns": ends,
-        })  # fmt: skip
+        steps.append(
+            {
+                "traced": ranks[0].traced,
+                "seconds": (max(ends) - min(starts)) / 1e9,
+                "loss": ranks[0].loss,
+                "start_ns": starts,
+                "end_ns": ends,
+            }
+        )
     result = {
-        "name": wanted.name, "ranks": job.ranks, "grid": job.concrete_grid.model_dump(),
+        "name": wanted.name,
+        "ranks": job.ranks,
+        "grid": job.concrete_grid.model_dump(),
         "plain_seconds": [s["seconds"] for s in steps if not s["traced"]],
-        "traced_seconds": [s["seconds"] for s in steps if s["traced"]], "steps": steps,
-    }  # fmt: skip
+        "traced_seconds": [s["seconds"] for s in steps if s["traced"]],
+        "steps": steps,
+    }
     temporary = path.with_suffix(".partial")
     temporary.write_text(json.dumps(result), encoding="utf-8")
     temporary.replace(path)

@@ -18,19 +18,20 @@ from twin.description.load import load_job
 from twin.trace.store import read_trace
 
 JOB = {
-    "name": "two", "machine": "laptop", "ranks": 2, "grid": {"x": 2}, "precision": "fp32",
+    "name": "two",
+    "machine": "laptop",
+    "ranks": 2,
+    "grid": {"x": 2},
+    "precision": "fp32",
     "model": {"layers": 1, "hidden": 16, "heads": 2, "sequence": 8, "vocabulary": 32},
     "batch": {"sequences": 1, "micro_sequences": 1},
-}  # fmt: skip
+}
 
 
 def rank_table(rank: int, *notes: tuple[str, int, int], offset: int = 0):
     grid = Grid(x=2)
     mesh = Mesh(grid, rank, grid.coordinates(rank), {}, None)
-    made = [
-        Note(Op(name, "fwd", None, 0, communicator="x"), "collective", 0, begin, end)
-        for name, begin, end in notes
-    ]
+    made = [Note(Op(name, "fwd", None, 0, communicator="x"), "collective", 0, begin, end) for name, begin, end in notes]
     return notes_table(made, mesh, ClockOffset(offset, 0, ""))
 
 
@@ -41,10 +42,7 @@ def test_sound_clocks_change_nothing():
 
 def test_ends_before_the_last_arrival_are_counted():
     """Rank 1 came at 70 by its clock, when rank 0 was through at 30 and, in b, at 95 of 100."""
-    tables = [
-        rank_table(0, ("a", 0, 30), ("b", 80, 95)),
-        rank_table(1, ("a", 70, 75), ("b", 100, 120)),
-    ]
+    tables = [rank_table(0, ("a", 0, 30), ("b", 80, 95)), rank_table(1, ("a", 70, 75), ("b", 100, 120))]
     events, changed = put_together(tables)
     assert changed == Corrections(ends_moved=2, largest_ns=40, put_in_a_row=0, largest_overlap_ns=0)
     ends = [r["end_ns"] for r in events.to_pylist() if r["rank"] == 0]
@@ -61,6 +59,9 @@ def test_the_manifest_says_it(tmp_path):
     clocks = [ClockOffset(0, 0, "one"), ClockOffset(0, 0, "one")]
     write_run_trace(tmp_path / "run", load_job(JOB), tables, clocks, {}, overwrite=False)
     assert read_trace(tmp_path / "run").manifest["corrections"] == {
-        "ends_moved": 1, "largest_ns": 40, "put_in_a_row": 0, "largest_overlap_ns": 0,
-    }  # fmt: skip
+        "ends_moved": 1,
+        "largest_ns": 40,
+        "put_in_a_row": 0,
+        "largest_overlap_ns": 0,
+    }
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["kind"] == "measured"

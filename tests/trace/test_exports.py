@@ -114,9 +114,7 @@ def test_timeline_loads_nothing_from_elsewhere(page) -> None:
     rest = page.replace(plotly, "")
     assert len(rest) < len(page) - 500_000
     assert not re.findall(r"""(?:https?:|["'(=]\s*)//[^\s"']*""", re.sub(r"//\s.*", "", rest))
-    assert not re.findall(
-        r"@import|url\(|import\(|fetch\(|XMLHttpRequest|WebSocket|sendBeacon", rest
-    )
+    assert not re.findall(r"@import|url\(|import\(|fetch\(|XMLHttpRequest|WebSocket|sendBeacon", rest)
     remote = [value for _, value in parsed.loads if not value.startswith(("#", "data:"))]
     assert remote == []
     assert "showSendToCloud: false" in rest
@@ -133,12 +131,9 @@ def test_timeline_carries_every_event(page, events, simulation) -> None:
         own = [
             row
             for row in rows
-            if rank_name(simulation, row["rank"]) == lane["rank"]
-            and row["stream"] == lane["stream"]
+            if rank_name(simulation, row["rank"]) == lane["rank"] and row["stream"] == lane["stream"]
         ]
-        names = sorted(
-            (round(r["start_ns"] / 1e6, 6), round(r["end_ns"] / 1e6, 6), r["name"]) for r in own
-        )
+        names = sorted((round(r["start_ns"] / 1e6, 6), round(r["end_ns"] / 1e6, 6), r["name"]) for r in own)
         packed_names = [lane["names"][i] for i in lane["name"]]
         assert sorted(zip(lane["start"], lane["end"], packed_names, strict=True)) == names
         assert lane["start"] == sorted(lane["start"])
@@ -150,9 +145,7 @@ def test_text_of_the_user_is_shown_and_not_run(events) -> None:
     plain = Page(timeline_html(events, {0: "zero", 9: "nine"}, "title", [("fact", "value")]))
     parsed = Page(page)
     assert parsed.tags.count("script") == plain.tags.count("script")
-    assert "alert(" not in "".join(
-        s for s in parsed.scripts if not s.startswith('{"lanes"') and len(s) < 10**5
-    )
+    assert "alert(" not in "".join(s for s in parsed.scripts if not s.startswith('{"lanes"') and len(s) < 10**5)
 
 
 def test_words_with_placeholders_stay_words(events) -> None:
@@ -165,21 +158,20 @@ def test_words_with_placeholders_stay_words(events) -> None:
 def test_lanes_of_one_rank_are_its_streams(events) -> None:
     packed = lanes(events, {})
     assert [lane["stream"] for lane in packed if lane["rank"] == "rank 0"] == [
-        "compute", "x", "y", "z_gather", "z_scatter", "data",
-    ]  # fmt: skip
+        "compute",
+        "x",
+        "y",
+        "z_gather",
+        "z_scatter",
+        "data",
+    ]
 
 
 def test_the_same_job_writes_the_same_bytes(simulation, tmp_path) -> None:
     """Every file of a run: nothing in it depends on when or where it was written."""
     figures = as_json(simulation, report(simulation), 0.0)
     for name in ("first", "second"):
-        write_run(
-            tmp_path / name,
-            simulation,
-            figures | {"wall_seconds": len(name)},
-            None,
-            overwrite=False,
-        )
+        write_run(tmp_path / name, simulation, figures | {"wall_seconds": len(name)}, None, overwrite=False)
     files = sorted(p.name for p in (tmp_path / "first").iterdir())
     assert {"events.parquet", "job.yaml", "manifest.json", "timeline.html"} <= set(files)
     for file in files:

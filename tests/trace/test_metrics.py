@@ -14,8 +14,7 @@ AXES = ("data", "z", "y", "x")
 repeatable = settings(max_examples=200, deadline=None, derandomize=True)
 
 intervals = st.lists(
-    st.tuples(st.integers(0, LAST), st.integers(0, LAST)).map(lambda pair: (min(pair), max(pair))),
-    max_size=7,
+    st.tuples(st.integers(0, LAST), st.integers(0, LAST)).map(lambda pair: (min(pair), max(pair))), max_size=7
 )
 by_axis = st.dictionaries(st.sampled_from(AXES), intervals)
 
@@ -41,9 +40,11 @@ def test_union_length(pairs) -> None:
 def test_breakdown(compute, communication, waits) -> None:
     """Exposed time is the awaited axis's if it can be, else the first active one's."""
     found = breakdown(
-        float(LAST), arrays(compute), {a: arrays(p) for a, p in communication.items()},
+        float(LAST),
+        arrays(compute),
+        {a: arrays(p) for a, p in communication.items()},
         {a: arrays(p) for a, p in waits.items()},
-    )  # fmt: skip
+    )
     computing = units(compute)
     active = {axis: units(pairs) for axis, pairs in communication.items()}
     expected = dict.fromkeys(communication, 0)
@@ -67,21 +68,21 @@ def test_nothing_happened() -> None:
     assert union_length(arrays([])) == 0.0
 
 
-@pytest.mark.parametrize(
-    "grid", [{}, {"x": 2, "z": 2}, {"data": 2, "z": 3, "y": 2, "x": 2}], ids=str
-)
+@pytest.mark.parametrize("grid", [{}, {"x": 2, "z": 2}, {"data": 2, "z": 3, "y": 2, "x": 2}], ids=str)
 def test_a_simulated_step_adds_up(make_job, grid) -> None:
     """compute + wait for the slowest device + exposed + idle = step; exposed = sum over axes."""
     figures = report(simulate(make_job(grid, stragglers=[{"rank": 0, "slowdown": 1.5}])))
-    parts = (figures.compute_seconds, figures.slowest_device_wait_seconds, figures.exposed_seconds,
-             figures.idle_seconds)  # fmt: skip
+    parts = (
+        figures.compute_seconds,
+        figures.slowest_device_wait_seconds,
+        figures.exposed_seconds,
+        figures.idle_seconds,
+    )
     assert all(part >= -1e-15 for part in parts)
     assert sum(parts) == pytest.approx(figures.step_seconds, rel=1e-9)
     assert sum(figures.exposed_by_axis.values()) == pytest.approx(figures.exposed_seconds, rel=1e-9)
     # Phases are sums of durations; compute is a union of them: they agree without overlap.
-    assert sum(figures.compute_by_phase.values()) == pytest.approx(
-        figures.compute_seconds, rel=1e-9
-    )
+    assert sum(figures.compute_by_phase.values()) == pytest.approx(figures.compute_seconds, rel=1e-9)
 
 
 def test_rates_are_counts_over_the_step(make_job) -> None:

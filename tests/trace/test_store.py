@@ -23,9 +23,7 @@ from twin.trace.table import SCHEMA, check_table
 
 @pytest.fixture(scope="module")
 def simulation(make_job) -> Simulation:
-    return simulate(
-        make_job({"data": 2, "z": 3, "y": 2, "x": 2}, stragglers=[{"rank": 7, "slowdown": 1.3}])
-    )
+    return simulate(make_job({"data": 2, "z": 3, "y": 2, "x": 2}, stragglers=[{"rank": 7, "slowdown": 1.3}]))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +57,7 @@ def refused(run: Path) -> str:
 
 def test_a_written_run_comes_back(run, events) -> None:
     trace = read_trace(run)
-    assert {k: v for k, v in trace.manifest.items() if k != "sha256"} == {
-        "schema_version": 1, "kind": "predicted"}  # fmt: skip
+    assert {k: v for k, v in trace.manifest.items() if k != "sha256"} == {"schema_version": 1, "kind": "predicted"}
     assert trace.events.to_pylist() == events.to_pylist()
     assert trace.events.column_names == SCHEMA.names
 
@@ -96,8 +93,7 @@ def test_events_are_the_simulation(simulation, events) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "words"),
-    [("end_ns", -5, "end before they start"), ("start_ns", 0, "overlap")],
+    ("column", "value", "words"), [("end_ns", -5, "end before they start"), ("start_ns", 0, "overlap")]
 )
 def test_impossible_times_are_refused(tmp_path, events, column, value, words) -> None:
     write_trace(tmp_path / "run", {}, changed(events, column, 40, value))
@@ -194,9 +190,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, run, events) -> None:
     assert read_trace(run).manifest["kind"] == "predicted"
 
 
-def test_the_old_run_survives_if_the_new_one_cannot_take_its_place(
-    tmp_path, run, events, monkeypatch
-) -> None:
+def test_the_old_run_survives_if_the_new_one_cannot_take_its_place(tmp_path, run, events, monkeypatch) -> None:
     rename, failed = Path.rename, []
 
     def once(self: Path, target: Path) -> Path:
@@ -223,13 +217,7 @@ def test_a_simulated_run_is_complete(tmp_path, simulation) -> None:
     write_run(tmp_path / "run", simulation, answer, None, overwrite=False)
     trace = read_trace(tmp_path / "run")
     names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names == [
-        "classes.parquet",
-        "events.parquet",
-        "job.yaml",
-        "manifest.json",
-        "timeline.html",
-    ]
+    assert names == ["classes.parquet", "events.parquet", "job.yaml", "manifest.json", "timeline.html"]
     assert trace.manifest["kind"] == "predicted"
     assert trace.manifest["seed"] == 0
     assert trace.manifest["job"]["ranks"] == 24
@@ -260,9 +248,12 @@ def test_same_job_and_seed_give_the_same_bytes() -> None:
     """In two processes whose hashes of text differ."""
     digests = [
         subprocess.run(
-            [sys.executable, "-c", TWICE], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", TWICE],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
-    ]  # fmt: skip
+    ]
     assert digests[0] == digests[1] != ""

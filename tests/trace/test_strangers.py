@@ -19,10 +19,23 @@ from twin.trace.store import read_classes, read_manifest, read_trace, write_trac
 from twin.trace.table import SCHEMA, check_table, codes
 
 ROW = {
-    "rank": 0, "stream": "compute", "op": "step0/a", "kind": "compute", "name": "a", "phase": "fwd", "layer": None,
-    "step": 0, "micro": None, "axis": None, "group": None, "bytes": 1.0, "flops": 1.0, "start_ns": 5, "end_ns": 9,
+    "rank": 0,
+    "stream": "compute",
+    "op": "step0/a",
+    "kind": "compute",
+    "name": "a",
+    "phase": "fwd",
+    "layer": None,
+    "step": 0,
+    "micro": None,
+    "axis": None,
+    "group": None,
+    "bytes": 1.0,
+    "flops": 1.0,
+    "start_ns": 5,
+    "end_ns": 9,
     "arrival_ns": 5,
-}  # fmt: skip
+}
 
 
 def events(**changes: object) -> pa.Table:
@@ -31,9 +44,7 @@ def events(**changes: object) -> pa.Table:
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    classes = pa.table(
-        {"rank": pa.array([0, 1], pa.int32()), "class": pa.array([0, 0], pa.int32())}
-    )
+    classes = pa.table({"rank": pa.array([0, 1], pa.int32()), "class": pa.array([0, 0], pa.int32())})
     write_trace(tmp_path / "run", {"kind": "predicted"}, events(), classes)
     return tmp_path / "run"
 
@@ -119,16 +130,14 @@ def test_classes_are_read_and_checked(run):
         (events(arrival_ns=-1), "before the run"),
         (events(end_ns=2**62), "thousand days"),
     ],
-)  # fmt: skip
+)
 def test_tables_that_make_no_sense_are_refused(run, table, words):
     assert words in refused(foreign(run, table))
 
 
 def test_small_files_of_many_rows_are_not_unpacked(run, monkeypatch):
     """The limit is read off the file's own summary, and off what comes out where that lies."""
-    many = pa.concat_tables([events()] * 1000).set_column(
-        2, "op", pa.array([f"step0/{i}" for i in range(1000)])
-    )
+    many = pa.concat_tables([events()] * 1000).set_column(2, "op", pa.array([f"step0/{i}" for i in range(1000)]))
     monkeypatch.setattr(store, "MOST_EVENTS", 999)
     foreign(run, many)
     assert "has 1,000 rows" in refused(run)

@@ -17,13 +17,23 @@ FOUND = 1
 
 def diagnose(
     trace: Annotated[Path, typer.Argument(help="Directory of a trace, as fourfold train --trace writes it.")],
-    machine: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The machine that it ran on, if not the one "
-                                                "of its job: a name, or what fourfold calibrate wrote.")] = None,
-    reference: Annotated[Path | None, typer.Option(metavar="TRACE", help="An earlier, healthy trace of the grid on "
-                                                   "the same hosts: each rank is compared with itself.")] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The machine that it ran on, if not the one of its job: a name, or what fourfold calibrate wrote.",
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="An earlier, healthy trace of the grid on the same hosts: each rank is compared with itself.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if something was found.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Name what is slow in a trace: a rank, a host, a link, an axis, the loading of data; or nothing."""
     from twin import show
     from twin.study.diagnose.diagnose import diagnose_trace

@@ -35,23 +35,47 @@ def goodput(
     job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
     overrides: Overrides = None,
     days: Annotated[float, typer.Option(min=0.01, max=10_000, help="Length of the run.")] = 30.0,
-    mode: Annotated[ModeName, typer.Option(help="sync: steps wait for the file system; async: for a copy to the host "
-                                           "only; memory: also copies to a neighbour's memory.")] = ModeName.async_,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Work between two checkpoints, such as 30min; in mode "
-                                          "memory between two copies at a neighbour. The best one if absent.")] = "",
-    disk_interval: Annotated[str, typer.Option(metavar="TIME", help="In mode memory, work between two checkpoints on "
-                                               "the file system; an hour if absent.")] = "",
-    state: Annotated[str, typer.Option(metavar="BYTES", help="Size of a checkpoint, such as 4.9TB; 12 bytes a "
-                                       "parameter if absent.")] = "",
-    spares: Annotated[int | None, typer.Option(min=0, help="Nodes that can replace failed ones at once; always "
-                                               "enough if absent.")] = None,
-    no_slow: Annotated[bool, typer.Option("--no-slow", help="Leave out devices and links that become slow without "
-                                          "failing.")] = False,
-    detect: Annotated[str, typer.Option(metavar="TIME", help="Time until a slow device is found, such as 10min, in "
-                                        "place of the machine's; also says what that is worth.")] = "",
+    mode: Annotated[
+        ModeName,
+        typer.Option(
+            help="sync: steps wait for the file system; async: for a copy to the host "
+            "only; memory: also copies to a neighbour's memory."
+        ),
+    ] = ModeName.async_,
+    interval: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Work between two checkpoints, such as 30min; in mode "
+            "memory between two copies at a neighbour. The best one if absent.",
+        ),
+    ] = "",
+    disk_interval: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="In mode memory, work between two checkpoints on the file system; an hour if absent."
+        ),
+    ] = "",
+    state: Annotated[
+        str, typer.Option(metavar="BYTES", help="Size of a checkpoint, such as 4.9TB; 12 bytes a parameter if absent.")
+    ] = "",
+    spares: Annotated[
+        int | None, typer.Option(min=0, help="Nodes that can replace failed ones at once; always enough if absent.")
+    ] = None,
+    no_slow: Annotated[
+        bool, typer.Option("--no-slow", help="Leave out devices and links that become slow without failing.")
+    ] = False,
+    detect: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time until a slow device is found, such as 10min, in "
+            "place of the machine's; also says what that is worth.",
+        ),
+    ] = "",
     seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Runs to simulate.")] = 100,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Predict what failures and checkpoints leave of a long run, and the best checkpoint interval."""
     from twin import show
     from twin.cost.memory import advice, memory_use
@@ -66,9 +90,7 @@ def goodput(
     described = load_job(job, overrides or [])
     every, on_disk = _quantity("--interval", interval), _quantity("--disk-interval", disk_interval)
     if on_disk is not None and mode is not ModeName.memory:
-        raise fail(
-            "--disk-interval", "is for --mode memory; the others have --interval", disk_interval
-        )
+        raise fail("--disk-interval", "is for --mode memory; the others have --interval", disk_interval)
     size, noticed = _quantity("--state", state, "_bytes"), _quantity("--detect", detect)
     if noticed is not None:
         _check_detect(described, detect, no_slow=no_slow)
@@ -79,28 +101,35 @@ def goodput(
             simulation = choose(described, progress=advance).best
     plan = plan_of(simulation.job, simulation.step_seconds, size)
     if every is not None and every < plan.step_seconds:
-        raise fail("--interval", f"is shorter than a step, {plan.step_seconds:.3g} s, and state is saved between "
-                   "steps", interval)  # fmt: skip
-    if on_disk is not None and on_disk < (every or plan.step_seconds):
         raise fail(
-            "--disk-interval", "is shorter than that between copies in memory", disk_interval
+            "--interval",
+            f"is shorter than a step, {plan.step_seconds:.3g} s, and state is saved between steps",
+            interval,
         )
+    if on_disk is not None and on_disk < (every or plan.step_seconds):
+        raise fail("--disk-interval", "is shorter than that between copies in memory", disk_interval)
     slowdowns = () if no_slow else slowdowns_of(simulation)
     earlier = slowdowns if noticed is None else found_after(slowdowns, noticed)
     policy = Policy(mode.value, every or 0.0, on_disk or DISK_INTERVAL_SECONDS, spares)
     with show.progress("trying intervals") as advance:
-        ask = partial(
-            predict, seconds=days * 86400.0, seeds=seeds, seed=described.seed, progress=advance
-        )
+        ask = partial(predict, seconds=days * 86400.0, seeds=seeds, seed=described.seed, progress=advance)
         found = ask(replace(plan, slowdowns=earlier), policy)
         gained = None
         if noticed is not None:
             gained = worth(found, ask(replace(plan, slowdowns=slowdowns), found.policy))
     use = memory_use(simulation.job)
     if as_json:
-        show.print_json({"job": described.name, "machine": described.machine.name, "ranks": described.ranks,
-                         "memory_fits": use.fits, "step_seconds": plan.step_seconds, **found.figures(),
-                         **({} if gained is None else {"detect": gained})})  # fmt: skip
+        show.print_json(
+            {
+                "job": described.name,
+                "machine": described.machine.name,
+                "ranks": described.ranks,
+                "memory_fits": use.fits,
+                "step_seconds": plan.step_seconds,
+                **found.figures(),
+                **({} if gained is None else {"detect": gained}),
+            }
+        )
         return
     show.goodput(simulation.job, found, "" if use.fits else advice(simulation.job, use), gained)
 
@@ -111,8 +140,12 @@ def _check_detect(job: Job, text: str, *, no_slow: bool) -> None:
     if no_slow:
         raise fail("--detect", "is about slow devices; leave out --no-slow", text)
     if known is None or known.slow_device is None:
-        raise fail("--detect", f"{job.machine.name} does not say how often its devices become slow; set "
-                   "machine.reliability.slow_device (docs/reliability.md)", text)  # fmt: skip
+        raise fail(
+            "--detect",
+            f"{job.machine.name} does not say how often its devices become slow; set "
+            "machine.reliability.slow_device (docs/reliability.md)",
+            text,
+        )
 
 
 def _quantity(option: str, text: str, suffix: str = "_seconds") -> float | None:

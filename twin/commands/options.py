@@ -11,10 +11,13 @@ from twin.description.problems import fail
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE",
-                 help="Override a key of the job or its machine, such as grid.z=64 or "
-                      "machine.nic.bandwidth='50 GB/s'. May be repeated."),
-]  # fmt: skip
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the job or its machine, such as grid.z=64 or "
+        "machine.nic.bandwidth='50 GB/s'. May be repeated.",
+    ),
+]
 
 
 def rank_list(text: str, ranks: int) -> list[int] | None:

@@ -21,28 +21,50 @@ class ByName(StrEnum):
 
 def search(
     job: Annotated[Path, typer.Argument(help="Job file (YAML). Its grid and micro-batch are left open.")],
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job "
-                                                        "or its machine. May be repeated.")] = None,
-    over: Annotated[str, typer.Option(metavar="WHAT,…", help="Vary these too: recompute, cache, sharding, overlap, "
-                                      "micro; or all.")] = "",
-    by: Annotated[ByName, typer.Option(help="simulation: every candidate is simulated; axonn: only the published "
-                                       "communication model decides.")] = ByName.simulation,
-    grid: Annotated[list[str] | None, typer.Option(metavar="AXIS=N,…", help="Restrict an axis to these sizes, such as "
-                                                   "y=1,2. May be repeated.")] = None,
-    ranks: Annotated[str, typer.Option(metavar="A-B", help="Search several numbers of ranks: 1024-8192 (doubling), "
-                                       "512-2048:512 (in steps), 1024,1536.")] = "",
-    tokens: Annotated[str, typer.Option(metavar="N", help="Tokens to train, such as 2T: adds days, device hours and "
-                                        "energy.")] = "",
-    within: Annotated[str, typer.Option(metavar="TIME", help="With --tokens, a deadline such as 30d: finds the fewest "
-                                        "ranks that keep it.")] = "",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job or its machine. May be repeated."),
+    ] = None,
+    over: Annotated[
+        str, typer.Option(metavar="WHAT,…", help="Vary these too: recompute, cache, sharding, overlap, micro; or all.")
+    ] = "",
+    by: Annotated[
+        ByName,
+        typer.Option(
+            help="simulation: every candidate is simulated; axonn: only the published communication model decides."
+        ),
+    ] = ByName.simulation,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=N,…", help="Restrict an axis to these sizes, such as y=1,2. May be repeated."),
+    ] = None,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            metavar="A-B",
+            help="Search several numbers of ranks: 1024-8192 (doubling), 512-2048:512 (in steps), 1024,1536.",
+        ),
+    ] = "",
+    tokens: Annotated[
+        str, typer.Option(metavar="N", help="Tokens to train, such as 2T: adds days, device hours and energy.")
+    ] = "",
+    within: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="With --tokens, a deadline such as 30d: finds the fewest ranks that keep it."
+        ),
+    ] = "",
     top: Annotated[int, typer.Option(min=1, max=100_000, help="Candidates to print.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="Write candidates.parquet, ranking.json, search.html and best.yaml "
-                                             "into this new directory.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write candidates.parquet, ranking.json, search.html and best.yaml into this new directory."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out wrote before.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes to use; as many as there are cores if "
-                                                "absent.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes to use; as many as there are cores if absent.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Simulate every grid of a job's ranks and say which is fastest."""
     from twin import show
     from twin.description.problems import fail
@@ -57,19 +79,23 @@ def search(
     counts = parse_ranks(ranks) if ranks else []
     wanted = parse_tokens(tokens) if tokens else None
     if within and wanted is None:
-        raise fail(
-            "--within",
-            "is a deadline for a number of tokens; add --tokens, such as --tokens 2T",
-            within,
-        )
+        raise fail("--within", "is a deadline for a number of tokens; add --tokens, such as --tokens 2T", within)
     deadline = parse_deadline(within) if within else None
     given = Given(job, tuple(overrides or ()))
     described = given.job()
     with search_directory(out, overwrite=force) as place:
         with show.progress("simulating candidates") as advance:
-            fleet = search_fleet(described, counts or [described.ranks], tokens=wanted, within_seconds=deadline,
-                                 over=varied, by=by.value, only=only, workers=workers or cores(),
-                                 progress=advance)  # fmt: skip
+            fleet = search_fleet(
+                described,
+                counts or [described.ranks],
+                tokens=wanted,
+                within_seconds=deadline,
+                over=varied,
+                by=by.value,
+                only=only,
+                workers=workers or cores(),
+                progress=advance,
+            )
         if place is not None:
             write_fleet(place, fleet, given)
     if as_json:

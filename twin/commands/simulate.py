@@ -33,25 +33,44 @@ class EngineName(StrEnum):
 def simulate(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
     overrides: Overrides = None,
-    schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this recorded schedule, on the job "
-                                                  "that JOB or the recording describes.")] = None,
-    machine: Annotated[str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the "
-                                                "job's.")] = None,
-    engine: Annotated[EngineName, typer.Option(help="folded: one rank of each class with the same future; des: every "
-                                               "rank, no matter how alike; ranks: every rank with its own drawn "
-                                               "device speed, jitter and noise.")] = EngineName.folded,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="With --engine ranks: simulate N draws "
-                                       "and give percentiles.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Write the run (trace, manifest, resolved job, timeline) "
-                                             "into this new directory.")] = None,
-    show_ranks: Annotated[str, typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; "
-                                            "by default one of each class.")] = "",
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Simulate this recorded schedule, on the job that JOB or the recording describes."
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the job's.")
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="folded: one rank of each class with the same future; des: every "
+            "rank, no matter how alike; ranks: every rank with its own drawn "
+            "device speed, jitter and noise."
+        ),
+    ] = EngineName.folded,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000, metavar="N", help="With --engine ranks: simulate N draws and give percentiles."
+        ),
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the run (trace, manifest, resolved job, timeline) into this new directory."),
+    ] = None,
+    show_ranks: Annotated[
+        str,
+        typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; by default one of each class."),
+    ] = "",
     chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out or --chrome wrote before.")] = False,
-    with_interval: Annotated[bool, typer.Option("--interval", help="Also simulate optimistic and pessimistic "
-                                                "terms.")] = False,
+    with_interval: Annotated[
+        bool, typer.Option("--interval", help="Also simulate optimistic and pessimistic terms.")
+    ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Simulate one training step of a job, or a recorded one."""
     begin = time.perf_counter()
     if seeds > 1 and engine is not EngineName.ranks:
@@ -59,8 +78,17 @@ def simulate(
     if schedule is not None:
         if with_interval:
             raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
-        _replay(schedule, job, machine, overrides or [], engine, show_ranks, _Keep(out, chrome, force), begin,
-                as_json=as_json)  # fmt: skip
+        _replay(
+            schedule,
+            job,
+            machine,
+            overrides or [],
+            engine,
+            show_ranks,
+            _Keep(out, chrome, force),
+            begin,
+            as_json=as_json,
+        )
         return
     from twin import show
     from twin.description.load import load_job
@@ -77,9 +105,7 @@ def simulate(
     if engine is EngineName.ranks:
         if with_interval:
             raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
-        _every_rank(
-            settled, choice, seeds, chosen, _Keep(out, chrome, force), begin, as_json=as_json
-        )
+        _every_rank(settled, choice, seeds, chosen, _Keep(out, chrome, force), begin, as_json=as_json)
         return
     if choice is not None and engine is EngineName.folded:
         simulation = choice.best
@@ -114,8 +140,9 @@ def _settled(described: Job) -> tuple[Job, Choice | None]:
     return choice.best.job, choice
 
 
-def _every_rank(job: Job, choice: Choice | None, seeds: int, ranks: list[int] | None, keep: _Keep, begin: float, *,
-                as_json: bool) -> None:  # fmt: skip
+def _every_rank(
+    job: Job, choice: Choice | None, seeds: int, ranks: list[int] | None, keep: _Keep, begin: float, *, as_json: bool
+) -> None:
     from twin import show
     from twin.engine.report import as_json as to_object
     from twin.engine.seeds import rank_table
@@ -123,9 +150,7 @@ def _every_rank(job: Job, choice: Choice | None, seeds: int, ranks: list[int] | 
     from twin.study.parallel import cores
 
     with show.progress("simulating seeds") as advance:
-        found = simulate_every_rank(
-            job, seeds=seeds, ranks=ranks, workers=cores(), progress=advance
-        )
+        found = simulate_every_rank(job, seeds=seeds, ranks=ranks, workers=cores(), progress=advance)
     every = found.simulation
     answer = to_object(every, found.figures, time.perf_counter() - begin)
     answer |= {"engine": "ranks", "seed": every.seed, **found.distribution()}
@@ -139,8 +164,18 @@ def _every_rank(job: Job, choice: Choice | None, seeds: int, ranks: list[int] | 
     _say_where(keep.chrome)
 
 
-def _replay(schedule: Path, job: Path | None, machine: str | None, overrides: list[str], engine: EngineName,
-            show_ranks: str, keep: _Keep, begin: float, *, as_json: bool) -> None:  # fmt: skip
+def _replay(
+    schedule: Path,
+    job: Path | None,
+    machine: str | None,
+    overrides: list[str],
+    engine: EngineName,
+    show_ranks: str,
+    keep: _Keep,
+    begin: float,
+    *,
+    as_json: bool,
+) -> None:
     from twin import show
     from twin.study.recorded import replay
 
@@ -175,8 +210,13 @@ class _Keep:
     chrome: Path | None
     force: bool
 
-    def write(self, simulation: Simulation, answer: dict[str, Any], ranks: list[int] | None,
-              tables: dict[str, Any] | None = None) -> None:  # fmt: skip
+    def write(
+        self,
+        simulation: Simulation,
+        answer: dict[str, Any],
+        ranks: list[int] | None,
+        tables: dict[str, Any] | None = None,
+    ) -> None:
         """Write it where that is wanted."""
         if self.out is None and self.chrome is None:
             return

@@ -20,17 +20,34 @@ INTERRUPTED = 130
 
 def study(
     file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of results; a study that is there goes "
-                                             "on where it stopped. By default FILE's name and -study.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of results; a study that is there goes "
+            "on where it stopped. By default FILE's name and -study.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes to use; 0: one for each core.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Compute on the workers of this Dask "
-                                                  "scheduler; only your own: it can run any code.")] = None,
-    slurm: Annotated[int | None, typer.Option(min=1, max=10_000, metavar="N", help="Compute in N SLURM jobs that Dask "
-                                              "starts (~/.config/dask/jobqueue.yaml).")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Compute on the workers of this Dask scheduler; only your own: it can run any code."
+        ),
+    ] = None,
+    slurm: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            metavar="N",
+            help="Compute in N SLURM jobs that Dask starts (~/.config/dask/jobqueue.yaml).",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing what a study wrote to DIR.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Ask one question of many jobs: sweeps, scaling, sensitivity, time and cost to a target."""
     begin = time.perf_counter()
     if scheduler is not None and slurm is not None:
@@ -44,12 +61,12 @@ def study(
     where = Where(workers or cores(), scheduler, slurm)
     try:
         with ended_like_interrupted(), show.progress("computing points") as advance:
-            run = run_study(
-                file, directory, where, overrides=overrides or [], force=force, progress=advance
-            )
+            run = run_study(file, directory, where, overrides=overrides or [], force=force, progress=advance)
     except KeyboardInterrupt:
-        print(f"fourfold: interrupted; what is finished is in {directory}: the same command goes on from there",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"fourfold: interrupted; what is finished is in {directory}: the same command goes on from there",
+            file=sys.stderr,
+        )
         raise typer.Exit(INTERRUPTED) from None
     results = results_of(run)
     write_results(results)

@@ -74,9 +74,7 @@ class CollectiveCost:
 
         NICs are where collectives meet; inside a node it is the busiest link or port.
         """
-        uses = [
-            use for per_node in self.node_loads.values() for use in per_node if use.kind != "cores"
-        ]
+        uses = [use for per_node in self.node_loads.values() for use in per_node if use.kind != "cores"]
         sizes = [u.bytes for u in uses if u.kind == "nic"] or [u.bytes for u in uses]
         return max(sizes, default=0.0) / max(self.transfer_seconds, 1e-30)
 
@@ -127,9 +125,7 @@ def collective_cost(
 def options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return every way in which the library can run this collective."""
     if direct := direct_options(group, library, kind, bytes_):
-        return [
-            on_cores(group, o) for o in direct
-        ]  # the runtime does not leave the library the choice
+        return [on_cores(group, o) for o in direct]  # the runtime does not leave the library the choice
     found = ring_options(group, library, kind, bytes_)
     if kind == "all_reduce":
         found += tree_options(group, library, bytes_)

@@ -18,9 +18,7 @@ from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
-def direct_options(
-    group: Group, library: Library, kind: CollectiveKind, bytes_: float
-) -> list[Option]:
+def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the exchange, if that is how this collective is done."""
     direct = library.direct
     if direct is None or kind == "broadcast":

@@ -82,12 +82,8 @@ def look(machine: Machine, placement: Placement) -> Group:
         local_rate=min(c.bytes_per_second for c in inside.values()) * machine.fabric.efficiency,
         network_rate=nic_rate if nodes > 1 else float("inf"),
         local_latency_seconds=float(machine.fabric.latency_seconds),
-        network_latency_seconds=near
-        + (0.0 if one_switch else leave_switch * switch)
-        + (outside if crossings else 0.0),
-        far_latency_seconds=near
-        + (0.0 if one_switch else switch)
-        + (outside if crossings else 0.0),
+        network_latency_seconds=near + (0.0 if one_switch else leave_switch * switch) + (outside if crossings else 0.0),
+        far_latency_seconds=near + (0.0 if one_switch else switch) + (outside if crossings else 0.0),
         crossings=crossings,
     )
 

@@ -55,9 +55,7 @@ def node_uses(group: Group, option: Option, pattern: Pattern) -> tuple[NodeUse, 
         width = group.machine.devices_per_node
         for (a, b), share in inside.use:
             index = a if inside.switched else a * width + b
-            uses.append(
-                NodeUse("port" if inside.switched else "link", index, option.local_bytes * share)
-            )
+            uses.append(NodeUse("port" if inside.switched else "link", index, option.local_bytes * share))
     if option.core_seconds and group.machine.cores is not None:
         uses.append(NodeUse("cores", 0, option.core_seconds * len(pattern)))
     return tuple(uses)
@@ -70,13 +68,10 @@ def on_cores(group: Group, option: Option) -> Option:
         return option
     members = group.ranks if cores.shared_by == "machine" else group.members
     wire = max(option.wire_seconds, option.core_seconds * members / cores.count)
-    return replace(
-        option, wire_seconds=wire, seconds=max(option.seconds, option.startup_seconds + wire)
-    )
+    return replace(option, wire_seconds=wire, seconds=max(option.seconds, option.startup_seconds + wire))
 
 
-def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float,
-                 messages: int) -> float:  # fmt: skip
+def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float, messages: int) -> float:
     """Return the time of a core that a member needs for what it moves and adds."""
     work = library.host_work
     if work is None:

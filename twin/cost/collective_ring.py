@@ -23,15 +23,11 @@ from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
-def ring_options(
-    group: Group, library: Library, kind: CollectiveKind, bytes_: float
-) -> list[Option]:
+def ring_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return one option per protocol."""
     passes = 2 if kind == "all_reduce" else 1
     steps = passes * (group.ranks - 1)
-    moved = (
-        float(bytes_) if kind == "broadcast" else passes * bytes_ * (group.ranks - 1) / group.ranks
-    )
+    moved = float(bytes_) if kind == "broadcast" else passes * bytes_ * (group.ranks - 1) / group.ranks
     between = passes * (group.nodes - 1)
     network = group.nodes > 1
     local = group.local_rate * library.ring.local_efficiency.of(kind)

@@ -46,11 +46,7 @@ def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
         share = float(protocol.tree_network_share)
         nic = group.network_rate * efficiency * share
         local = group.local_rate * tree.local_efficiency * share
-        wire = max(
-            sent / nic,
-            2.0 * bytes_ / local if group.members > 1 else 0.0,
-            _uplinks(group, crossing),
-        )
+        wire = max(sent / nic, 2.0 * bytes_ / local if group.members > 1 else 0.0, _uplinks(group, crossing))
         local_hop = protocol.tree_local_hop_seconds + group.local_latency_seconds
         network_hop = protocol.tree_network_hop_seconds + group.far_latency_seconds
         waits = depth * (depth / 2 + 1) / 2 if name == "Simple" else depth

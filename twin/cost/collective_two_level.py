@@ -25,9 +25,7 @@ from twin.cost.placement import Placement
 from twin.description.library import CollectiveKind, Library
 
 
-def two_level_options(
-    group: Group, library: Library, kind: CollectiveKind, bytes_: float
-) -> list[Option]:
+def two_level_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the ring and the recursive option for a group on several nodes."""
     if library.two_level is None or group.nodes < 2 or kind == "broadcast":
         return []
@@ -52,13 +50,7 @@ def _inside(group: Group, library: Library, kind: CollectiveKind, bytes_: float)
 
 
 def _across(
-    group: Group,
-    library: Library,
-    kind: CollectiveKind,
-    bytes_: float,
-    inside: Option | None,
-    *,
-    recursive: bool,
+    group: Group, library: Library, kind: CollectiveKind, bytes_: float, inside: Option | None, *, recursive: bool
 ) -> Option:
     level = library.two_level
     assert level is not None
@@ -122,7 +114,5 @@ def _after(first: Option, second: Option) -> Option:
         wire_seconds=first.wire_seconds + second.wire_seconds,
         local_bytes=first.local_bytes + second.local_bytes,
         nic_bytes=first.nic_bytes + second.nic_bytes,
-        uplink_bytes=tuple(
-            a + b for a, b in zip(first.uplink_bytes, second.uplink_bytes, strict=True)
-        ),
+        uplink_bytes=tuple(a + b for a, b in zip(first.uplink_bytes, second.uplink_bytes, strict=True)),
     )

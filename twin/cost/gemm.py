@@ -62,8 +62,7 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
         return seconds
     modes: tuple[Mode, ...] = get_args(Mode) if tuned else (gemm.mode,)
     return min(
-        max(seconds, _slow_layout_seconds(device, gemm, mode)) + _copy_seconds(device, gemm, mode)
-        for mode in modes
+        max(seconds, _slow_layout_seconds(device, gemm, mode)) + _copy_seconds(device, gemm, mode) for mode in modes
     )
 
 
@@ -74,9 +73,7 @@ def products_seconds(device: Device, m: Array, n: Array, k: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _menu(
-    tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]
-) -> tuple[Array, Array, Array]:
+def _menu(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[Array, Array, Array]:
     choices = [(rows, columns, parts) for rows, columns in tiles for parts in splits]
     rows, columns, parts = np.array(choices, dtype=float).T
     return rows, columns, parts

@@ -48,9 +48,7 @@ def kind_of_work(name: str, phase: Phase) -> str:
     return "/".join(part for part in ("bwd" if phase == "bwd" else None, above, last) if part)
 
 
-def kernel_seconds(
-    device: Device, kernel: Kernel, *, tuned: bool = True, kind: str | None = None
-) -> float:
+def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True, kind: str | None = None) -> float:
     """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`, `kind` of `kind_of_work`."""
     match kernel:
         case Gemm():
@@ -84,9 +82,7 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
     occupied = min(blocks / device.gemm.units, 1.0)
     unmasked = min((1 + _MASKED_BLOCKS * model.block_rows / length) / 2, 1.0)
     computed = attention.flops * (_COMPUTED_BACKWARD if attention.backward else 1.0) * unmasked
-    streaming = attention.bytes / (
-        device.memory_bandwidth_bytes_per_second * device.memory_efficiency
-    )
+    streaming = attention.bytes / (device.memory_bandwidth_bytes_per_second * device.memory_efficiency)
     floor = attention.kernels * device.kernel_latency_seconds
     return max(computed / (rate * occupied), streaming) + floor
 

@@ -155,9 +155,7 @@ def advice(job: Job, use: MemoryUse) -> str:
     inside = grid.z * grid.y * grid.x
     for factor in divisors(grid.data)[1:]:
         grown = job.model_copy(
-            update={
-                "grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})
-            }
+            update={"grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})}
         )
         if largest_micro_sequences(grown) is not None:
             return f"{head}; z {grid.z * factor} with data {grid.data // factor} would fit"

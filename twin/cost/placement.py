@@ -23,9 +23,7 @@ class Placement:
     switch_groups: tuple[int, ...]
 
     @classmethod
-    def contiguous(
-        cls, ranks: int, devices_per_node: int, group_nodes: int | None = None
-    ) -> Placement:
+    def contiguous(cls, ranks: int, devices_per_node: int, group_nodes: int | None = None) -> Placement:
         """Ranks 0 … ranks−1, filling node after node.
 
         >>> Placement.contiguous(6, 4).nodes

@@ -64,9 +64,7 @@ def link_widths(machine: Machine) -> dict[Edge, float]:
 
 @lru_cache(maxsize=1024)
 def pack(
-    widths: tuple[tuple[Edge, float], ...],
-    devices: tuple[int, ...],
-    rings: tuple[tuple[int, ...], ...],
+    widths: tuple[tuple[Edge, float], ...], devices: tuple[int, ...], rings: tuple[tuple[int, ...], ...]
 ) -> Channels:
     """Lay channels over a graph of directed links; `rings` fixes them, else they are searched.
 
@@ -85,9 +83,7 @@ def pack(
     shortest = [edges for edges in found if len(edges) == fewest]
     narrowest = [min(width[e] / edges.count(e) for e in edges) for edges in shortest]
     widest = [edges for edges, w in zip(shortest, narrowest, strict=True) if w == max(narrowest)]
-    return max(
-        (_together(width, shortest), _together(width, widest)), key=lambda c: c.bytes_per_second
-    )
+    return max((_together(width, shortest), _together(width, widest)), key=lambda c: c.bytes_per_second)
 
 
 def route(width: dict[Edge, float], source: int, target: int) -> tuple[Edge, ...]:

@@ -45,9 +45,7 @@ class Degraded(Spec):
             return self
         if self.group is None and self.node is not None and len(inside) == 1:
             return self
-        raise ValueError(
-            "name one part: {node, nic}, {node, link: [a, b]}, {node, port} or {group}, with its rate"
-        )
+        raise ValueError("name one part: {node, nic}, {node, link: [a, b]}, {node, port} or {group}, with its rate")
 
     @property
     def part(self) -> tuple[str, int | None, tuple[int, ...]]:
@@ -60,8 +58,9 @@ class Degraded(Spec):
         return kind, self.node, (number or 0,)
 
 
-def check_degraded(machine: Machine, ranks: int, placement: PlacementChoice,
-                   degraded: Sequence[Degraded]) -> list[Problem]:  # fmt: skip
+def check_degraded(
+    machine: Machine, ranks: int, placement: PlacementChoice, degraded: Sequence[Degraded]
+) -> list[Problem]:
     """Return every part that the job's share of the machine does not have."""
     problems: list[Problem] = []
     seen = set()
@@ -77,8 +76,7 @@ def check_degraded(machine: Machine, ranks: int, placement: PlacementChoice,
     return problems
 
 
-def _check_group(machine: Machine, ranks: int, placement: PlacementChoice, group: int,
-                 path: str) -> list[Problem]:  # fmt: skip
+def _check_group(machine: Machine, ranks: int, placement: PlacementChoice, group: int, path: str) -> list[Problem]:
     if machine.network.group_bandwidth_bytes_per_second is None:
         remedy = f"{machine.name} has no global links between groups that could be slow"
         return [Problem(f"{path}.group", remedy, group)]
@@ -105,11 +103,7 @@ def _check_inside(machine: Machine, ranks: int, one: Degraded, path: str) -> lis
             problems.append(Problem(f"{path}.link", f"links of a node are {known}", list(one.link)))
     if one.port is not None:
         if machine.fabric.port_bandwidth_bytes_per_second is None:
-            problems.append(
-                Problem(
-                    f"{path}.port", f"{machine.name} has no switch in its nodes; use link", one.port
-                )
-            )
+            problems.append(Problem(f"{path}.port", f"{machine.name} has no switch in its nodes; use link", one.port))
         elif one.port >= machine.devices_per_node:
             remedy = f"the devices of a node are 0 to {machine.devices_per_node - 1}"
             problems.append(Problem(f"{path}.port", remedy, one.port))

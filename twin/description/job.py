@@ -170,9 +170,7 @@ def check(job: Job) -> list[Problem]:
         )
     problems += _check_heads(model)
     if job.library is not None and job.library not in machine.libraries:
-        problems.append(
-            Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library)
-        )
+        problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
     if job.cache_gathered_layers > model.layers:
         problems.append(
             Problem(
@@ -183,13 +181,9 @@ def check(job: Job) -> list[Problem]:
         )
     for i, straggler in enumerate(job.stragglers):
         if straggler.rank in {s.rank for s in job.stragglers[:i]}:
-            problems.append(
-                Problem(f"stragglers.{i}.rank", "is given twice; keep one", straggler.rank)
-            )
+            problems.append(Problem(f"stragglers.{i}.rank", "is given twice; keep one", straggler.rank))
         if straggler.rank >= job.ranks:
-            problems.append(
-                Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank)
-            )
+            problems.append(Problem(f"stragglers.{i}.rank", f"ranks are 0 to {job.ranks - 1}", straggler.rank))
     misplaced = check_placement(machine, job.ranks, job.placement)
     problems += misplaced
     if not misplaced:
@@ -219,12 +213,13 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
     problems = []
     if grid.ranks != job.ranks:
         inside = grid.z * grid.y * grid.x
-        remedy = (f"set data to {job.ranks // inside}" if job.ranks % inside == 0
-                  else f"z·y·x = {inside} does not divide {job.ranks}: choose axes among its divisors "
-                       f"{_some(divisors(job.ranks))}")  # fmt: skip
-        problems.append(
-            Problem("grid", f"has {grid.ranks} ranks ({grid}), but ranks is {job.ranks}; {remedy}")
+        remedy = (
+            f"set data to {job.ranks // inside}"
+            if job.ranks % inside == 0
+            else f"z·y·x = {inside} does not divide {job.ranks}: choose axes among its divisors "
+            f"{_some(divisors(job.ranks))}"
         )
+        problems.append(Problem("grid", f"has {grid.ranks} ranks ({grid}), but ranks is {job.ranks}; {remedy}"))
     rules = (
         ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
         (
@@ -237,26 +232,16 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
     for axis, size, total, what in rules:
         if total % size:
             problems.append(
-                Problem(
-                    f"grid.{axis}",
-                    f"must divide {what}; nearest is {nearest(size, divisors(total))}",
-                    size,
-                )
+                Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)
             )
     replicas = grid.data * grid.z
     micro = job.batch.micro_sequences
     if job.batch.sequences % replicas:
         below = job.batch.sequences // replicas * replicas
-        near = (
-            below
-            if below and below + replicas > 2 * job.batch.sequences - below
-            else below + replicas
-        )
+        near = below if below and below + replicas > 2 * job.batch.sequences - below else below + replicas
         problems.append(
             Problem(
-                "batch.sequences",
-                f"must be a multiple of data·z = {replicas}; nearest is {near}",
-                job.batch.sequences,
+                "batch.sequences", f"must be a multiple of data·z = {replicas}; nearest is {near}", job.batch.sequences
             )
         )
     elif micro != "auto" and job.batch.sequences % (replicas * micro):
@@ -264,18 +249,19 @@ def check_grid(job: Job, grid: Grid) -> list[Problem]:
         problems.append(
             Problem(
                 "batch.micro_sequences",
-                f"must divide the {local} sequences of each rank; "
-                f"nearest is {nearest(micro, divisors(local))}",
+                f"must divide the {local} sequences of each rank; nearest is {nearest(micro, divisors(local))}",
                 micro,
             )
         )
-    elif (
-        micro != "auto"
-        and (steps := job.batch.sequences // (replicas * micro)) * model.layers > MOST_BLOCKS
-    ):
-        problems.append(Problem("batch.micro_sequences", f"makes {steps:,} micro-steps of {model.layers} layers, "
-                                f"more than the {MOST_BLOCKS:,} blocks that can be simulated; use larger ones",
-                                micro))  # fmt: skip
+    elif micro != "auto" and (steps := job.batch.sequences // (replicas * micro)) * model.layers > MOST_BLOCKS:
+        problems.append(
+            Problem(
+                "batch.micro_sequences",
+                f"makes {steps:,} micro-steps of {model.layers} layers, "
+                f"more than the {MOST_BLOCKS:,} blocks that can be simulated; use larger ones",
+                micro,
+            )
+        )
     return problems
 
 
@@ -284,14 +270,4 @@ def _some(numbers: list[int], most: int = 12) -> str:
     return shown if len(numbers) <= most else shown + ", …"
 
 
-__all__ = [
-    "AXES",
-    "Batch",
-    "DataReduction",
-    "Degraded",
-    "Job",
-    "Overlap",
-    "Straggler",
-    "check",
-    "check_grid",
-]
+__all__ = ["AXES", "Batch", "DataReduction", "Degraded", "Job", "Overlap", "Straggler", "check", "check_grid"]

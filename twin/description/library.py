@@ -189,7 +189,6 @@ class Library(Spec):
         for name in self.network_protocols:
             if name not in self.protocols:
                 raise ValueError(
-                    f"network_protocols: {name} has no numbers under protocols, "
-                    f"which has {', '.join(self.protocols)}"
+                    f"network_protocols: {name} has no numbers under protocols, which has {', '.join(self.protocols)}"
                 )
         return self

@@ -24,14 +24,7 @@ from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.description.model import presets
 from twin.description.parameter import USER
-from twin.description.problems import (
-    DescriptionError,
-    Problem,
-    did_you_mean,
-    fail,
-    from_pydantic,
-    shorten,
-)
+from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
 from twin.description.strict_yaml import MOST_DEPTH, parse_value, read_yaml
 
@@ -120,9 +113,7 @@ def _resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     except DescriptionError as error:
         # name the file the problem is in, if it is not the job's own
         where = f"{error.origin}: " if error.origin else ""
-        problems += [
-            Problem(f"{where}{p.path}".rstrip(": "), p.message, p.value) for p in error.problems
-        ]
+        problems += [Problem(f"{where}{p.path}".rstrip(": "), p.message, p.value) for p in error.problems]
     if problems:
         raise DescriptionError(problems)
     return resolved
@@ -148,9 +139,7 @@ def _read_packaged(path: Path) -> dict[str, Any]:
     return read_yaml(path)
 
 
-def _machine_mapping(
-    name: str, path: str, seen: tuple[str, ...], folder: Path = Path()
-) -> dict[str, Any]:
+def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path = Path()) -> dict[str, Any]:
     if name in seen:
         raise fail(path, f"extends itself: {' → '.join([*seen, name])}")
     if "/" in name or name.endswith((".yaml", ".yml")):
@@ -167,9 +156,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _extend(
-    raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Path
-) -> dict[str, Any]:
+def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Resolve `extends`, and device and library names, inside a machine mapping."""
     data = dict(raw)
     base = data.pop("extends", None)
@@ -184,8 +171,7 @@ def _extend(
     libraries = data.get("libraries")
     if isinstance(libraries, dict):
         data["libraries"] = {
-            key: _named_part(value, "libraries", f"{path}.libraries.{key}")
-            for key, value in libraries.items()
+            key: _named_part(value, "libraries", f"{path}.libraries.{key}") for key, value in libraries.items()
         }
     if data["device"] is None:
         del data["device"]
@@ -208,11 +194,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         old = merged.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             merged[key] = _merge(old, value)
-        elif (
-            isinstance(old, dict)
-            and {"value", "kind", "source"} <= set(old)
-            and not isinstance(value, dict)
-        ):
+        elif isinstance(old, dict) and {"value", "kind", "source"} <= set(old) and not isinstance(value, dict):
             merged[key] = {"value": value, "kind": "assumed", "source": USER}
         elif isinstance(old, str) and isinstance(value, dict):
             merged[key] = {"extends": old, **value}  # a named device or library with changes

@@ -100,9 +100,7 @@ class Variation(Spec):
         for name in ("compute_jitter", "network_noise"):
             value = getattr(self, name)
             if value is not None and value > MOST_DEVIATION:
-                raise ValueError(
-                    f"{name}: {value:g} is a deviation of a logarithm; at most {MOST_DEVIATION:g}"
-                )
+                raise ValueError(f"{name}: {value:g} is a deviation of a logarithm; at most {MOST_DEVIATION:g}")
         return self
 
 
@@ -170,8 +168,7 @@ class Machine(Spec):
         problems: list[str] = []
         for link in self.fabric.links:
             problems += [
-                f"fabric.links: device {d} of {list(link.devices)}; devices are 0 to "
-                f"{self.devices_per_node - 1}"
+                f"fabric.links: device {d} of {list(link.devices)}; devices are 0 to {self.devices_per_node - 1}"
                 for d in link.devices
                 if d >= self.devices_per_node
             ]
@@ -186,9 +183,7 @@ class Machine(Spec):
                 "describe the node by port_bandwidth"
             )
         elif self.fabric.links and not self._connected():
-            problems.append(
-                "fabric.links: the links do not connect all devices of the node; add the missing ones"
-            )
+            problems.append("fabric.links: the links do not connect all devices of the node; add the missing ones")
         for number, devices in enumerate(self.nic.devices):
             if not devices:
                 problems.append(f"nic.devices.{number}: serves no device; leave it out")

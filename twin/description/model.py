@@ -85,10 +85,8 @@ class Model(Spec):
         return self.layers * (self.block_weights + biases + 2 * norm) + norm + tables
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int, sequence: int = 2048,
-         vocabulary: int = 50304) -> Model:  # fmt: skip
-    return Model(name=name, layers=layers, hidden=hidden, heads=heads, sequence=sequence,
-                 vocabulary=vocabulary)  # fmt: skip
+def _gpt(name: str, layers: int, hidden: int, heads: int, sequence: int = 2048, vocabulary: int = 50304) -> Model:
+    return Model(name=name, layers=layers, hidden=hidden, heads=heads, sequence=sequence, vocabulary=vocabulary)
 
 
 def presets() -> dict[str, Model]:

@@ -30,9 +30,7 @@ class _Sourced:
     _json_types: ClassVar[list[str]]
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, _source: Any, _handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.is_instance_schema(
             cls,
             serialization=core_schema.plain_serializer_function_ser_schema(
@@ -41,9 +39,7 @@ class _Sourced:
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, _s: CoreSchema, _h: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, _s: CoreSchema, _h: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {
             "type": "object",
             "properties": {
@@ -124,9 +120,7 @@ class Counted(_Sourced, int):
         return cls(value, kind, source)
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, s: CoreSchema, h: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, s: CoreSchema, h: GetJsonSchemaHandler) -> JsonSchemaValue:
         described = super().__get_pydantic_json_schema__(s, h)
         return {"anyOf": [described, {"type": "integer", "minimum": 1}]}
 
@@ -134,9 +128,7 @@ class Counted(_Sourced, int):
 def _parts(raw: dict[Any, Any]) -> tuple[Any, Kind, str]:
     """Take a described number apart: value, kind and source."""
     if unknown := set(raw) - {"value", "kind", "source"}:
-        raise ValueError(
-            f"unknown key {sorted(map(str, unknown))[0]!r}; use value, kind and source"
-        )
+        raise ValueError(f"unknown key {sorted(map(str, unknown))[0]!r}; use value, kind and source")
     if "value" not in raw:
         raise ValueError("value is missing")
     if raw.get("kind") not in get_args(Kind):

@@ -73,9 +73,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(names)}"
 
 
-def from_pydantic(
-    error: ValidationError, model: type[BaseModel], prefix: str = ""
-) -> list[Problem]:
+def from_pydantic(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
     """Translate pydantic's errors into problems with dotted paths and hints."""
     problems: list[Problem] = []
     literals: dict[str, tuple[str, Any]] = {}
@@ -135,10 +133,7 @@ def _with_literals(problems: list[Problem], literals: dict[str, tuple[str, Any]]
 
 def problems_hashable(problems: Iterable[Problem]) -> Iterable[Problem]:
     """Freeze values so that equal problems can be told apart from different ones."""
-    return (
-        Problem(p.path, p.message, p.value if p.value is None else _Shown(p.value))
-        for p in problems
-    )
+    return (Problem(p.path, p.message, p.value if p.value is None else _Shown(p.value)) for p in problems)
 
 
 class _Shown:
@@ -159,9 +154,7 @@ class _Shown:
 
 def _is_union_tag(part: int | str) -> bool:
     # pydantic names the branch of a union in the path ("literal['auto']", "constrained-int", "Grid")
-    return isinstance(part, str) and (
-        "[" in part or "-" in part or part[:1].isupper() or part in {"int", "float"}
-    )
+    return isinstance(part, str) and ("[" in part or "-" in part or part[:1].isupper() or part in {"int", "float"})
 
 
 def _keys_at(model: Any, loc: Sequence[int | str]) -> list[str]:

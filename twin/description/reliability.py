@@ -21,9 +21,7 @@ class Failures(Spec):
     @model_validator(mode="after")
     def _fails_at_times(self) -> Self:
         if self.between_seconds <= 0.0:
-            raise ValueError(
-                "between: must be more than 0; leave `reliability` out if nothing fails"
-            )
+            raise ValueError("between: must be more than 0; leave `reliability` out if nothing fails")
         return self
 
 

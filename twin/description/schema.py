@@ -26,10 +26,7 @@ def job_schema() -> Schema:
     properties["machine"] = _named(properties["machine"], names(), "A name, a path, or a machine.")
     properties["model"] = _named(properties["model"], list(presets()), "A preset, or a model.")
     model = schema["$defs"]["Model"]
-    model["properties"]["preset"] = {
-        "enum": list(presets()),
-        "description": "Start from this model.",
-    }
+    model["properties"]["preset"] = {"enum": list(presets()), "description": "Start from this model."}
     model.pop("required", None)
     _loosen_machine(schema["$defs"])
     return schema
@@ -55,13 +52,8 @@ def _loosen_machine(definitions: Schema) -> None:
     for name in _parts(Machine):
         _loosen(definitions[name])
     for name in ("Device", "Library"):
-        definitions[name]["properties"]["extends"] = {
-            "type": "string",
-            "description": "Start from this one.",
-        }
-    machine["properties"]["device"] = _named(
-        machine["properties"]["device"], names("devices"), "A name, or a device."
-    )
+        definitions[name]["properties"]["extends"] = {"type": "string", "description": "Start from this one."}
+    machine["properties"]["device"] = _named(machine["properties"]["device"], names("devices"), "A name, or a device.")
     libraries = machine["properties"]["libraries"]
     libraries["additionalProperties"] = _named(
         libraries["additionalProperties"], names("libraries"), "A name, or a library."
@@ -87,14 +79,8 @@ def _models_in(annotation: Any) -> list[type[Spec]]:
 
 
 def _quantities(model: type[Spec]) -> set[str]:
-    found = {
-        split_name(n)[0]
-        for n, f in model.model_fields.items()
-        if f.annotation is float and split_name(n)[1]
-    }
-    return found.union(
-        *(_quantities(p) for f in model.model_fields.values() for p in _models_in(f.annotation))
-    )
+    found = {split_name(n)[0] for n, f in model.model_fields.items() if f.annotation is float and split_name(n)[1]}
+    return found.union(*(_quantities(p) for f in model.model_fields.values() for p in _models_in(f.annotation)))
 
 
 def _loosen(part: Schema) -> None:

@@ -24,9 +24,13 @@ class Spec(BaseModel):
     """A frozen description read from YAML."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=yaml_key, populate_by_name=True,
-        protected_namespaces=(), use_attribute_docstrings=True,
-    )  # fmt: skip
+        frozen=True,
+        extra="forbid",
+        alias_generator=yaml_key,
+        populate_by_name=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -16,6 +16,4 @@ def refuse_paths(label: str, raw: dict[str, Any]) -> None:
     machine = raw.get("machine")
     named = machine.get("extends", names()[0]) if isinstance(machine, dict) else machine
     if named not in names():
-        raise fail(
-            f"{label}: machine", "is not one that comes with Fourfold; only those are opened here"
-        )
+        raise fail(f"{label}: machine", "is not one that comes with Fourfold; only those are opened here")

@@ -27,10 +27,7 @@ class _StrictLoader(yaml.SafeLoader):
         if self.check_event(yaml.events.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                "anchors and aliases are not used here; write the value out",
-                event.start_mark,
+                None, None, "anchors and aliases are not used here; write the value out", event.start_mark
             )
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if tag := getattr(event, "tag", None):
@@ -71,9 +68,7 @@ _SCALARS = {
 }
 _StrictLoader.yaml_implicit_resolvers = {}
 for _tag, (_pattern, _first) in _SCALARS.items():
-    _StrictLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
-    )
+    _StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
 def parse_yaml(text: str, origin: str) -> dict[str, Any]:
@@ -92,9 +87,7 @@ def parse_yaml(text: str, origin: str) -> dict[str, Any]:
     if data is None:
         raise DescriptionError([Problem("", "the file is empty")], origin)
     if not isinstance(data, dict):
-        raise DescriptionError(
-            [Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin
-        )
+        raise DescriptionError([Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin)
     if _depth(data) > MOST_DEPTH:
         raise DescriptionError([Problem("", "nested too deeply")], origin)
     if odd := [k for k in data if not isinstance(k, str)]:

@@ -32,9 +32,7 @@ def _bytes_units() -> dict[str, float]:
 
 _BYTES = _bytes_units()
 _FLOPS = {prefix + name: f for prefix, f in DECIMAL.items() for name in ("FLOP", "flop")}
-_SECONDS = {
-    "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0,
-}  # fmt: skip
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
@@ -47,16 +45,22 @@ class Dimension:
 
 
 DIMENSIONS = (
-    Dimension("bandwidth", "B/s", {u + "/s": f for u, f in _BYTES.items()}
-              | {u[:-3] + "bps": f for u, f in _BYTES.items() if u.endswith("bit")}),
-    Dimension("compute rate", "FLOP/s", {u + "/s": f for u, f in _FLOPS.items()}
-              | {u + "S": f for u, f in _FLOPS.items() if u.endswith("FLOP")}),
+    Dimension(
+        "bandwidth",
+        "B/s",
+        {u + "/s": f for u, f in _BYTES.items()} | {u[:-3] + "bps": f for u, f in _BYTES.items() if u.endswith("bit")},
+    ),
+    Dimension(
+        "compute rate",
+        "FLOP/s",
+        {u + "/s": f for u, f in _FLOPS.items()} | {u + "S": f for u, f in _FLOPS.items() if u.endswith("FLOP")},
+    ),
     Dimension("size", "B", _BYTES),
     Dimension("time", "s", _SECONDS),
     Dimension("power", "W", {"W": 1.0, "kW": 1e3, "MW": 1e6, "mW": 1e-3}),
     Dimension("frequency", "Hz", {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}),
     Dimension("tokens", "token", {p + "token" + s: f for p, f in DECIMAL.items() for s in ("", "s")}),
-)  # fmt: skip
+)
 
 # The longest suffix that fits a field's name decides its dimension.
 SUFFIXES = {
@@ -121,17 +125,21 @@ def _factor(text: str, unit: str, dimension: Dimension | None) -> float:
     try:
         return dimension.factors[unit]
     except KeyError:
-        raise ValueError(f"{text!r}: {unit!r} is not a unit of {dimension.name}"
-                         f"{_examples(dimension)}") from None  # fmt: skip
+        raise ValueError(f"{text!r}: {unit!r} is not a unit of {dimension.name}{_examples(dimension)}") from None
 
 
 def _examples(dimension: Dimension | None) -> str:
     if dimension is None:
         return ""
     shown = {
-        "B/s": "'25 GB/s', '200 Gbit/s'", "FLOP/s": "'312 TFLOP/s'", "B": "'64 MiB', '40 GB'",
-        "s": "'3.7 us', '2 h'", "W": "'400 W'", "Hz": "'1.4 GHz'", "token": "'2 Ttokens'",
-    }  # fmt: skip
+        "B/s": "'25 GB/s', '200 Gbit/s'",
+        "FLOP/s": "'312 TFLOP/s'",
+        "B": "'64 MiB', '40 GB'",
+        "s": "'3.7 us', '2 h'",
+        "W": "'400 W'",
+        "Hz": "'1.4 GHz'",
+        "token": "'2 Ttokens'",
+    }
     return f"; write for example {shown[dimension.si]}"
 
 
@@ -145,8 +153,18 @@ def format_si(value: float, unit: str = "", *, digits: int = 4) -> str:
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
-    prefixes = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"),
-                (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")]  # fmt: skip
+    prefixes = [
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1.0, ""),
+        (1e-3, "m"),
+        (1e-6, "u"),
+        (1e-9, "n"),
+    ]
     if unit in {"", "s"}:  # nobody says "kiloseconds"
         prefixes = prefixes[6:]
     for factor, prefix in prefixes:

@@ -54,18 +54,22 @@ class AllRanks:
         row = np.full(self.job.ranks, -1, dtype=np.int64)
         row[list(self.recorded)] = np.arange(len(self.recorded))
         partition = replace(
-            self.nominal.partition,
-            rank_class=row,
-            representatives=np.array(self.recorded, dtype=np.int64),
+            self.nominal.partition, rank_class=row, representatives=np.array(self.recorded, dtype=np.int64)
         )
         kept = self.outcome.recorded
         timeline = Timeline(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
         return replace(self.nominal, partition=partition, timeline=timeline)
 
 
-def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | None = None,
-                   record: Sequence[int] = (), random: bool = True,
-                   devices_seed: int | None = None) -> AllRanks:  # fmt: skip
+def simulate_ranks(
+    job: Job,
+    *,
+    seed: int | None = None,
+    nominal: Simulation | None = None,
+    record: Sequence[int] = (),
+    random: bool = True,
+    devices_seed: int | None = None,
+) -> AllRanks:
     """Simulate one step with every rank on its own; grid and micro-batch must be concrete.
 
     Args:
@@ -80,8 +84,11 @@ def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | N
         DescriptionError: if ranks share cores, which needs an engine that follows them in time.
     """
     if job.machine.cores is not None:
-        raise fail("engine", "the all-ranks engine does not know ranks that share cores "
-                   f"(machine {job.machine.name}); use --engine folded or des")  # fmt: skip
+        raise fail(
+            "engine",
+            "the all-ranks engine does not know ranks that share cores "
+            f"(machine {job.machine.name}); use --engine folded or des",
+        )
     seed = job.seed if seed is None else seed
     nominal = nominal or simulate(job, most_classes=MANY_CLASSES)
     cube = Cube.of(job.concrete_grid)
@@ -90,9 +97,7 @@ def simulate_ranks(job: Job, *, seed: int | None = None, nominal: Simulation | N
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
     # with nothing random the shares of the folded simulation are exact as they are
     bundles = sharing(nominal) if random and varies(job) else {}
-    outcome = run(
-        nominal.program, cube, prices(nominal, cube), variation, interference, bundles, record
-    )
+    outcome = run(nominal.program, cube, prices(nominal, cube), variation, interference, bundles, record)
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record))
 
 
@@ -121,9 +126,7 @@ def drawn(job: Job, cube: Cube, seed: int, devices_seed: int | None = None) -> V
 
 def slowness_of_devices(job: Job, seed: int) -> Floats:
     """Draw how many times longer each rank computes than the mean device, stragglers included, (ranks,)."""
-    drawn = (
-        drawn_slowness(job.machine, job.ranks, seed) if job.slowest_device else np.ones(job.ranks)
-    )
+    drawn = drawn_slowness(job.machine, job.ranks, seed) if job.slowest_device else np.ones(job.ranks)
     for straggler in job.stragglers:
         drawn[straggler.rank] *= straggler.slowdown
     return drawn
@@ -143,9 +146,7 @@ def differences(variation: Variation, cube: Cube) -> Differences:
         return cube.from_memory(collective.of(op, groups), axis).reshape(-1)
 
     return Differences(
-        cube.in_rank_order(variation.slowness),
-        of_compute if compute else None,
-        of_collective if collective else None,
+        cube.in_rank_order(variation.slowness), of_compute if compute else None, of_collective if collective else None
     )
 
 
@@ -180,9 +181,7 @@ def prices(nominal: Simulation, cube: Cube) -> Callable[[int], Price]:
             member[axis] = [group.rank_classes[0] for group in groups]
             first = axis_members(nominal.job.concrete_grid, axis)[:, 0]
             of_class = np.array(partition.group_class_of_rank_class[axis], dtype=np.int64)
-            place[axis] = cube.laid_out(of_class[partition.rank_class[first]], axis).astype(
-                np.int64
-            )
+            place[axis] = cube.laid_out(of_class[partition.rank_class[first]], axis).astype(np.int64)
 
     def price(op: int) -> Price:
         assert program.code[op] == START

@@ -52,9 +52,7 @@ class Bundles:
         in_bundles = np.argsort(label, kind="stable").reshape(-1, size[0])
         return cls(axis, np.ascontiguousarray(in_bundles.T))
 
-    def longer(
-        self, cube: Cube, begin: Floats, work: Floats | float, share: Floats | float
-    ) -> Floats | float:
+    def longer(self, cube: Cube, begin: Floats, work: Floats | float, share: Floats | float) -> Floats | float:
         """Return how long transfers take that begin then and would take `work` if all ran in step.
 
         Arrays over groups; `share` is what links let each have then.
@@ -106,8 +104,6 @@ def _ends_of_two(begin: Floats, work: Floats, alone: Floats) -> Floats:
     before = np.minimum(ahead, (second - first) * alone)
     rest = ahead - before
     both = np.minimum(rest, behind)
-    end_of_first = np.where(
-        rest > 0.0, second + both + (rest - both) / alone, first + before / alone
-    )
+    end_of_first = np.where(rest > 0.0, second + both + (rest - both) / alone, first + before / alone)
     end_of_second = second + both + (behind - both) / alone
     return np.where(in_order, (end_of_first, end_of_second), (end_of_second, end_of_first))

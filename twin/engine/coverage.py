@@ -9,9 +9,7 @@ import numpy as np
 from twin.engine.cube import Floats
 
 
-def stretched(
-    now: Floats, work: Floats, stretch: float, running: Sequence[tuple[Floats, Floats]]
-) -> Floats:
+def stretched(now: Floats, work: Floats, stretch: float, running: Sequence[tuple[Floats, Floats]]) -> Floats:
     """Return when work that begins now is done; beside what runs it takes `stretch` times as long.
 
     `now` and `work` are arrays over ranks, `running` (begin, end) of collectives, arrays that
@@ -48,10 +46,6 @@ def _in_order(running: Sequence[tuple[Floats, Floats]]) -> list[tuple[Floats, Fl
             in_order = begin <= other_begin
             if in_order.all():
                 continue
-            intervals[i] = (
-                np.minimum(begin, other_begin), np.where(in_order, end, other_end)
-            )  # fmt: skip
-            intervals[i + 1] = (
-                np.maximum(begin, other_begin), np.where(in_order, other_end, end)
-            )  # fmt: skip
+            intervals[i] = (np.minimum(begin, other_begin), np.where(in_order, end, other_end))
+            intervals[i + 1] = (np.maximum(begin, other_begin), np.where(in_order, other_end, end))
     return intervals

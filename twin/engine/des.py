@@ -80,33 +80,28 @@ class Timeline:
 
 def run(program: Program, setting: Setting) -> Timeline:
     """Simulate one step and return when everything happened."""
-    recorder = _Recorder(
-        *([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(4))
-    )
+    recorder = _Recorder(*([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(4)))
     environment = simpy.Environment()
     links = Links(environment, setting.capacity, setting.cores)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
     core_use = setting.core_use or [()] * len(setting.slowness)
     stretch = 1.0 + setting.compute_slowdown
-    ranks = [_Rank(environment, links, c, slow, stretch, use)
-             for c, (slow, use) in enumerate(zip(setting.slowness, core_use, strict=True))]  # fmt: skip
+    ranks = [
+        _Rank(environment, links, c, slow, stretch, use)
+        for c, (slow, use) in enumerate(zip(setting.slowness, core_use, strict=True))
+    ]
     streams = {
-        communicator: [
-            _Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members
-        ]
+        communicator: [_Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members]
         for communicator, members in setting.members.items()
     }
     for rank in ranks:
         own = {c: streams[c][classes[rank.number]] for c, classes in setting.group_class.items()}
         indices = {c: classes[rank.number] for c, classes in setting.group_class.items()}
         transfers = [
-            setting.transfers[i][indices[communicator]]
-            for i, (communicator, _, _) in enumerate(program.calls)
+            setting.transfers[i][indices[communicator]] for i, (communicator, _, _) in enumerate(program.calls)
         ]
         factors, noise = _factors_of(rank.number, program, setting, indices)
-        environment.process(
-            _walk(environment, rank, program, own, transfers, recorder, factors, noise)
-        )
+        environment.process(_walk(environment, rank, program, own, transfers, recorder, factors, noise))
     environment.run()
     recorded = (recorder.start, recorder.end, recorder.arrival, recorder.share)
     return Timeline(*(np.array(rows) for rows in recorded))
@@ -120,8 +115,9 @@ class _Recorder:
     share: list[array[float]]
 
 
-def _factors_of(rank: int, program: Program, setting: Setting, group: Mapping[Communicator, int]
-                ) -> tuple[list[float] | None, list[float] | None]:  # fmt: skip
+def _factors_of(
+    rank: int, program: Program, setting: Setting, group: Mapping[Communicator, int]
+) -> tuple[list[float] | None, list[float] | None]:
     """Return one rank's factors on its compute and on its collectives, by op."""
     compute, collective = setting.compute_factor, setting.collective_factor
     return (
@@ -135,19 +131,22 @@ def _factors_of(rank: int, program: Program, setting: Setting, group: Mapping[Co
     )
 
 
-def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams: dict[Communicator, _Stream],
-          transfers: Sequence[Transfer], recorder: _Recorder, factors: Sequence[float] | None,
-          noise: Sequence[float] | None) -> Process:  # fmt: skip
+def _walk(
+    environment: simpy.Environment,
+    rank: _Rank,
+    program: Program,
+    streams: dict[Communicator, _Stream],
+    transfers: Sequence[Transfer],
+    recorder: _Recorder,
+    factors: Sequence[float] | None,
+    noise: Sequence[float] | None,
+) -> Process:
     """One rank's program, op by op."""
-    start, end, arrival = (
-        rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival)
-    )
+    start, end, arrival = (rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival))
     host = 0.0
     done: dict[int, simpy.Event] = {}
     call_stream = [streams[communicator] for communicator, _, _ in program.calls]
-    slowness = (
-        [rank.slowness] * len(program) if factors is None else [rank.slowness * f for f in factors]
-    )
+    slowness = [rank.slowness] * len(program) if factors is None else [rank.slowness * f for f in factors]
     for i, (code, amount, target, issue) in enumerate(
         zip(program.code, program.amount, program.target, program.host_seconds, strict=True)
     ):
@@ -184,8 +183,15 @@ def _walk(environment: simpy.Environment, rank: _Rank, program: Program, streams
 class _Rank:
     """The device of a rank class: one compute op at a time, slower beside collectives."""
 
-    def __init__(self, environment: simpy.Environment, links: Links, number: int, slowness: float, stretch: float,
-                 core_use: tuple[tuple[int, float], ...]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        links: Links,
+        number: int,
+        slowness: float,
+        stretch: float,
+        core_use: tuple[tuple[int, float], ...],
+    ) -> None:
         self.number = number
         self.slowness = slowness
         self._environment = environment
@@ -298,8 +304,9 @@ class _Pending:
 class _Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
-    def __init__(self, environment: simpy.Environment, links: Links, members: list[_Rank],
-                 recorder: _Recorder, beside: float) -> None:  # fmt: skip
+    def __init__(
+        self, environment: simpy.Environment, links: Links, members: list[_Rank], recorder: _Recorder, beside: float
+    ) -> None:
         self._environment = environment
         self._links = links
         self._members = members
@@ -334,9 +341,7 @@ class _Stream:
             member.collective_begins(self)
 
         def start_flow(_event: simpy.Event) -> None:
-            self._flow = self._links.begin(
-                pending.transfer, self._limit(), lambda: self._finish(pending)
-            )
+            self._flow = self._links.begin(pending.transfer, self._limit(), lambda: self._finish(pending))
 
         listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 

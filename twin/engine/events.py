@@ -26,9 +26,7 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
     program = simulation.program
     if len(ranks) * len(program) > MOST_EVENTS:
         most = MOST_EVENTS // max(len(program), 1)
-        raise ValueError(
-            f"{len(ranks)} ranks have {len(ranks) * len(program):,} events; choose at most {most}"
-        )
+        raise ValueError(f"{len(ranks)} ranks have {len(ranks) * len(program):,} events; choose at most {most}")
     columns = _op_columns(simulation, step)
     classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
     if (classes < 0).any():
@@ -44,9 +42,7 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
     count = len(program)
     arrays = {name: _repeat(array, len(ranks)) for name, array in columns.items()}
     arrays["rank"] = pa.array(np.repeat(np.array(ranks, dtype=np.int32), count))
-    arrays["group"] = pa.array(
-        _groups(simulation, ranks), mask=np.tile(_no_group(simulation), len(ranks))
-    )
+    arrays["group"] = pa.array(_groups(simulation, ranks), mask=np.tile(_no_group(simulation), len(ranks)))
     arrays |= {name: pa.array(values) for name, values in times.items()}
     return pa.table({field.name: arrays[field.name] for field in SCHEMA}, schema=SCHEMA)
 
@@ -66,9 +62,7 @@ def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
     for index, (op, values) in enumerate(program.ops):
         full = op.name.format_map(values)
         code = program.code[index]
-        started = (
-            op if code == START else program.ops[program.target[index]][0] if code == WAIT else None
-        )
+        started = op if code == START else program.ops[program.target[index]][0] if code == WAIT else None
         op_names.append(f"step{step}/{full}" + ("/wait" if code == WAIT else ""))
         kinds.append(kind_of[code])
         streams.append(op.communicator if isinstance(op, Start) else "compute")
@@ -110,10 +104,12 @@ def _groups(simulation: Simulation, ranks: Sequence[int]) -> NDArray[np.int32]:
     program = simulation.program
     grid = simulation.job.concrete_grid
     axes = [COMMUNICATOR_AXIS[communicator] for communicator, _, _ in program.calls]
-    call = np.array([
-        -1 if c == COMPUTE else program.target[i] if c == START else program.target[program.target[i]]
-        for i, c in enumerate(program.code)
-    ])  # fmt: skip
+    call = np.array(
+        [
+            -1 if c == COMPUTE else program.target[i] if c == START else program.target[program.target[i]]
+            for i, c in enumerate(program.code)
+        ]
+    )
     rows = []
     for rank in ranks:
         number = [group_number(grid, rank, axis) for axis in axes]

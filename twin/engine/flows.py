@@ -60,9 +60,7 @@ class Stream:
         """Place of the axis in an array over ranks."""
         return AXES.index(self.axis)
 
-    def start(
-        self, op: int, gate: Floats, startup: Floats | float, transfer: Floats | float
-    ) -> Flow:
+    def start(self, op: int, gate: Floats, startup: Floats | float, transfer: Floats | float) -> Flow:
         """Put a collective into the queue; `transfer` is its time with nothing beside it."""
         previous = self.open[-1].end if self.open else self.last_end
         flow = Flow(op, gate, startup, transfer / self.beside, gate, gate)

@@ -41,9 +41,7 @@ class Layout:
         rank = np.arange(ranks, dtype=np.int64)
         node = rank // machine.devices_per_node
         per_group = machine.network.group_nodes or machine.nodes
-        return cls(
-            node, rank % machine.devices_per_node, node // per_group, machine.devices_per_node
-        )
+        return cls(node, rank % machine.devices_per_node, node // per_group, machine.devices_per_node)
 
     @classmethod
     def of(cls, job: Job) -> Layout:
@@ -53,8 +51,9 @@ class Layout:
         if placement == "contiguous":
             return filled
         nodes = int(filled.node[-1]) + 1
-        group = (filled.node % placement.groups if placement.order == "cyclic"
-                 else filled.node * placement.groups // nodes)  # fmt: skip
+        group = (
+            filled.node % placement.groups if placement.order == "cyclic" else filled.node * placement.groups // nodes
+        )
         return replace(filled, switch_group=group)
 
 
@@ -163,8 +162,7 @@ def _placement(node: Ints, device: Ints, group: Ints) -> Placement:
     starts = np.flatnonzero(np.diff(node, prepend=-1))
     devices, bounds = device.tolist(), [*starts.tolist(), len(device)]
     return Placement(
-        nodes=_interned(tuple(devices[a:b]) for a, b in pairwise(bounds)),
-        switch_groups=tuple(group[starts].tolist()),
+        nodes=_interned(tuple(devices[a:b]) for a, b in pairwise(bounds)), switch_groups=tuple(group[starts].tolist())
     )
 
 

@@ -30,9 +30,7 @@ class Transfer:
     def longer(self, factor: float) -> Transfer:
         """Return the same transfer taking so many times as long, on shared links too."""
         return replace(
-            self,
-            startup_seconds=self.startup_seconds * factor,
-            transfer_seconds=self.transfer_seconds * factor,
+            self, startup_seconds=self.startup_seconds * factor, transfer_seconds=self.transfer_seconds * factor
         )
 
 
@@ -41,9 +39,7 @@ class ActiveFlow(Flow):
 
     __slots__ = ("allowed", "alone", "finish", "limited_since", "plan", "remaining", "since")
 
-    def __init__(
-        self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float
-    ) -> None:
+    def __init__(self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float) -> None:
         super().__init__(transfer.demands, transfer.peak_rate, limit, core_rate=transfer.core_rate)
         self.remaining = transfer.transfer_seconds
         self.finish = finish
@@ -68,8 +64,9 @@ class ActiveFlow(Flow):
 class Links:
     """All shared resources, and the flows on them."""
 
-    def __init__(self, environment: simpy.Environment, capacity: list[float],
-                 cores: frozenset[int] = frozenset()) -> None:  # fmt: skip
+    def __init__(
+        self, environment: simpy.Environment, capacity: list[float], cores: frozenset[int] = frozenset()
+    ) -> None:
         self._environment = environment
         self._capacity = capacity
         self._cores = cores

@@ -25,8 +25,12 @@ from twin.schedule.ops import Communicator
 
 def applies(setting: des.Setting) -> bool:
     """Whether there is one class of ranks, with cores of its own and nothing random."""
-    return (len(setting.slowness) == 1 and not setting.cores and setting.compute_factor is None
-            and setting.collective_factor is None)  # fmt: skip
+    return (
+        len(setting.slowness) == 1
+        and not setting.cores
+        and setting.compute_factor is None
+        and setting.collective_factor is None
+    )
 
 
 def run(program: Program, setting: des.Setting) -> des.Timeline:
@@ -64,8 +68,7 @@ class _Device:
         self._stretch = 1.0 + setting.compute_slowdown
         self._capacity = setting.capacity
         self._transfers: list[Transfer] = [
-            row[setting.group_class[program.calls[call][0]][0]]
-            for call, row in enumerate(setting.transfers)
+            row[setting.group_class[program.calls[call][0]][0]] for call, row in enumerate(setting.transfers)
         ]
         self._shares_links = any(t.demands for t in self._transfers)
         self._speeds: dict[tuple[bool, tuple[int, ...]], list[float]] = {}
@@ -75,13 +78,9 @@ class _Device:
         self._settled = 0.0
         self._busy = False
         self._running: list[_Running] = []
-        self._waiting: dict[Communicator, deque[tuple[int, int]]] = {
-            c: deque() for c in setting.group_class
-        }
+        self._waiting: dict[Communicator, deque[tuple[int, int]]] = {c: deque() for c in setting.group_class}
         self._free = dict.fromkeys(setting.group_class, True)
-        self.start, self.end, self.arrival, self.share = (
-            array("d", bytes(8 * len(program))) for _ in range(4)
-        )
+        self.start, self.end, self.arrival, self.share = (array("d", bytes(8 * len(program))) for _ in range(4))
 
     def run(self) -> None:
         """Go through the program; what repeats itself in time too is copied."""
@@ -235,9 +234,7 @@ class _Device:
         self._settle()
         self.end[one.op] = self._now
         alone = self._transfers[one.call]
-        self.share[one.op] = (
-            alone.transfer_seconds / one.allowed if alone.demands and one.allowed > 0.0 else 1.0
-        )
+        self.share[one.op] = alone.transfer_seconds / one.allowed if alone.demands and one.allowed > 0.0 else 1.0
         self._running.remove(one)
         self._share_links()
         self._free[one.stream] = True
@@ -279,9 +276,7 @@ class _Device:
         found = self._speeds.get((self._busy, calls))
         if found is None:
             limit = self._beside if self._busy else 1.0
-            flows = [
-                Flow(t.demands, t.peak_rate, limit) for t in (self._transfers[c] for c in calls)
-            ]
+            flows = [Flow(t.demands, t.peak_rate, limit) for t in (self._transfers[c] for c in calls)]
             assign_speeds(flows, self._capacity)
             found = self._speeds[self._busy, calls] = [flow.speed for flow in flows]
         return found

@@ -53,8 +53,7 @@ class Prices:
     def without_global_links(self) -> Prices:
         """Return the same prices with no load on links between dragonfly groups."""
         edges = {
-            a: _only(e, np.arange(len(self.capacity)) < self.resources.first_uplink)
-            for a, e in self.edges.items()
+            a: _only(e, np.arange(len(self.capacity)) < self.resources.first_uplink) for a, e in self.edges.items()
         }
         return replace(self, edges=edges)
 
@@ -105,15 +104,18 @@ class _Resources:
 
     def local(self, kind: str, index: int) -> int:
         """Number of a resource within its node."""
-        offset = {
-            "nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices,
-            "cores": self.cores,
-        }  # fmt: skip
+        offset = {"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices, "cores": self.cores}
         return offset[kind] + index
 
 
-def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mapping[Relation, AxisGroups],
-          layout: Layout, degraded: Sequence[Degraded] = ()) -> Prices:  # fmt: skip
+def price(
+    machine: Machine,
+    library: Library,
+    calls: Sequence[Call],
+    axes: Mapping[Relation, AxisGroups],
+    layout: Layout,
+    degraded: Sequence[Degraded] = (),
+) -> Prices:
     """Price every call on every placement pattern of its axis.
 
     `degraded` parts of the machine have less capacity; a collective alone costs what it costs on
@@ -121,14 +123,21 @@ def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mappi
     rank's compute loads the cores that it shares.
     """
     one_host = machine.cores is not None and machine.cores.shared_by == "machine"
-    resources = _Resources(len(machine.nic.devices), machine.devices_per_node, int(layout.node.max()) + 1,
-                           int(layout.switch_group.max()) + 1, one_host)  # fmt: skip
+    resources = _Resources(
+        len(machine.nic.devices),
+        machine.devices_per_node,
+        int(layout.node.max()) + 1,
+        int(layout.switch_group.max()) + 1,
+        one_host,
+    )
     looked = {axis: [look(machine, p) for p in groups.placements] for axis, groups in axes.items()}
     costs = [
-        [collective_cost(machine, library, kind, size, group.placement, group)
-         for group in looked[COMMUNICATOR_AXIS[communicator]]]
+        [
+            collective_cost(machine, library, kind, size, group.placement, group)
+            for group in looked[COMMUNICATOR_AXIS[communicator]]
+        ]
         for communicator, kind, size in calls
-    ]  # fmt: skip
+    ]
     capacity = _capacity(machine, resources, degraded)
     found: dict[Relation, _Loads] = {}
     alike: dict[Relation, Ints] = {}
@@ -146,9 +155,7 @@ def price(machine: Machine, library: Library, calls: Sequence[Call], axes: Mappi
         np.add.at(demand, loads.edges.resource, loads.rate)
     binding = demand > capacity
     edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
-    return Prices(
-        costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity, resources
-    )
+    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity, resources)
 
 
 @dataclass(frozen=True)
@@ -176,17 +183,18 @@ def _only(edges: Edges, binding: NDArray[np.bool_]) -> Edges:
 def _alike(patterns: int, costs: Mapping[int, list[CollectiveCost]]) -> Ints:
     known: dict[tuple[tuple[float, float, float], ...], int] = {}
     keys = [
-        tuple(
-            (c[p].startup_seconds, c[p].transfer_seconds, c[p].peak_bytes_per_second)
-            for c in costs.values()
-        )
+        tuple((c[p].startup_seconds, c[p].transfer_seconds, c[p].peak_bytes_per_second) for c in costs.values())
         for p in range(patterns)
     ]
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
 
-def _most(loads: Sequence[tuple[int, float]], number: int, costs: Mapping[int, list[CollectiveCost]],
-          streams: Mapping[int, Communicator]) -> float:  # fmt: skip
+def _most(
+    loads: Sequence[tuple[int, float]],
+    number: int,
+    costs: Mapping[int, list[CollectiveCost]],
+    streams: Mapping[int, Communicator],
+) -> float:
     """Most bytes per second of these loads: one call of each communicator at a time."""
     fastest: dict[Communicator, float] = {}
     for call, size in loads:
@@ -195,16 +203,22 @@ def _most(loads: Sequence[tuple[int, float]], number: int, costs: Mapping[int, l
     return sum(fastest.values())
 
 
-def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Mapping[int, list[CollectiveCost]],
-           streams: Mapping[int, Communicator]) -> _Loads:  # fmt: skip
+def _loads(
+    groups: AxisGroups,
+    layout: Layout,
+    resources: _Resources,
+    costs: Mapping[int, list[CollectiveCost]],
+    streams: Mapping[int, Communicator],
+) -> _Loads:
     labels: dict[tuple[tuple[int, float], ...], int] = {}
     columns: list[tuple[Ints, Ints, Ints]] = []
     rates: list[NDArray[np.float64]] = []
 
     def add(which: Ints, targets: Ints, loads: list[tuple[int, float]], number: int) -> None:
         label = labels.setdefault(tuple(loads), len(labels))
-        columns.append((np.repeat(which, targets.shape[1]), targets.ravel(),
-                        np.full(targets.size, label, dtype=np.int64)))  # fmt: skip
+        columns.append(
+            (np.repeat(which, targets.shape[1]), targets.ravel(), np.full(targets.size, label, dtype=np.int64))
+        )
         rates.append(np.full(targets.size, _most(loads, number, costs, streams)))
 
     for number, placement in enumerate(groups.placements):
@@ -216,9 +230,7 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
             for pattern, uses in cost.node_loads.items():
                 into = per_pattern.setdefault(pattern, {})
                 for use in uses:
-                    into.setdefault(resources.local(use.kind, use.index), []).append(
-                        (call, use.bytes)
-                    )
+                    into.setdefault(resources.local(use.kind, use.index), []).append((call, use.bytes))
             for g, size in enumerate(cost.uplink_loads):
                 if size:
                     uplinks.setdefault(g, []).append((call, size))
@@ -231,9 +243,7 @@ def _loads(groups: AxisGroups, layout: Layout, resources: _Resources, costs: Map
         for pattern, at in kinds.items():
             for local, loads in per_pattern.get(pattern, {}).items():
                 add(which, resources.at(nodes[:, at], local), loads, number)
-        starts = np.array(
-            [placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64
-        )
+        starts = np.array([placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64)
         for g, start in zip(sorted(uplinks), starts, strict=True):
             outside = layout.switch_group[members[:, first[start]]]
             add(which, outside[:, None] + resources.first_uplink, uplinks[g], number)
@@ -249,9 +259,7 @@ def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
     return Edges(group, resource, label)
 
 
-def _capacity(
-    machine: Machine, resources: _Resources, degraded: Sequence[Degraded]
-) -> NDArray[np.float64]:
+def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degraded]) -> NDArray[np.float64]:
     node = np.full(resources.per_node, np.inf)
     for nic in range(resources.nics):
         node[resources.local("nic", nic)] = resource_capacity(machine, "nic", nic)
@@ -264,9 +272,7 @@ def _capacity(
             node[resources.local("port", device)] = resource_capacity(machine, "port", device)
     node[resources.cores] = resource_capacity(machine, "cores", 0)
     uplink = resource_capacity(machine, "uplink", 0)
-    capacity = np.concatenate(
-        [np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)]
-    )
+    capacity = np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])
     for one in degraded:
         for number in _numbers(one, resources):
             capacity[number] *= one.rate

@@ -56,15 +56,11 @@ class Program:
     @property
     def compute_seconds(self) -> float:
         """All compute ops, one after the other, at nominal speed."""
-        return float(
-            np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE])
-        )
+        return float(np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE]))
 
     def flops(self) -> NDArray[np.float64]:
         """Flops of every op."""
-        return np.array(
-            [kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops]
-        )
+        return np.array([kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops])
 
 
 def compile_program(schedule: Schedule, job: Job) -> Program:

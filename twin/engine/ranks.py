@@ -97,9 +97,15 @@ class Outcome:
         return self.end - waiting
 
 
-def run(program: Program, cube: Cube, price: Callable[[int], Price], variation: Variation,
-        interference: Interference, bundles: Mapping[Axis, Bundles],
-        record: Sequence[int] = ()) -> Outcome:  # fmt: skip
+def run(
+    program: Program,
+    cube: Cube,
+    price: Callable[[int], Price],
+    variation: Variation,
+    interference: Interference,
+    bundles: Mapping[Axis, Bundles],
+    record: Sequence[int] = (),
+) -> Outcome:
     """Simulate one step.
 
     `price(op)` is the price of the collective that an op starts; `bundles` are groups that share links,
@@ -111,9 +117,16 @@ def run(program: Program, cube: Cube, price: Callable[[int], Price], variation: 
 class _Run:
     """The state of a run; `now` is when each rank's compute stream is free."""
 
-    def __init__(self, program: Program, cube: Cube, price: Callable[[int], Price], variation: Variation,
-                 interference: Interference, bundles: Mapping[Axis, Bundles],
-                 record: Sequence[int]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        program: Program,
+        cube: Cube,
+        price: Callable[[int], Price],
+        variation: Variation,
+        interference: Interference,
+        bundles: Mapping[Axis, Bundles],
+        record: Sequence[int],
+    ) -> None:
         self._cube, self._price, self._variation = cube, price, variation
         self._bundles = bundles
         self._stretch = 1.0 + interference.compute
@@ -187,9 +200,7 @@ class _Run:
         work = amount * self._variation.slowness
         if (jitter := self._variation.compute) is not None:
             work *= self._cube.from_memory(jitter.of(op, self._cube.ranks))
-        running = [
-            flow for stream in self._streams.values() for flow in stream.open if not flow.over
-        ]
+        running = [flow for stream in self._streams.values() for flow in stream.open if not flow.over]
         if self._stretch == 1.0 or not running:
             self.now = self.now + work
         else:
@@ -238,9 +249,7 @@ class _Run:
                 continue
             axis = stream.number
             if axis not in found:
-                found[axis] = (
-                    since.max(axis=axis, keepdims=True), self.now.min(axis=axis, keepdims=True)
-                )  # fmt: skip
+                found[axis] = (since.max(axis=axis, keepdims=True), self.now.min(axis=axis, keepdims=True))
             begin, end = found[axis]
             stream.at_rest(begin, end)
             stream.passed(end)
@@ -277,8 +286,7 @@ class _Run:
             host=self._host,
             compute_by_phase=self._phases,
             communication_by_axis={
-                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0
-                for axis in AXES
+                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0 for axis in AXES
             },
             transfer=self._transfer,
             recorded=Recorded(recorded.start.T, recorded.end.T, recorded.arrival.T),

@@ -103,21 +103,27 @@ def report_all_ranks(every: AllRanks) -> Report:
         idle_seconds=every.step_seconds - compute - sum(exposed.values()),
         peers_by_axis={a: float(outcome.peers[a].mean()) for a in AXES},
         compute_by_phase=outcome.compute_by_phase,
-        communication_by_axis={
-            a: s for a, s in outcome.communication_by_axis.items() if s > 0.0
-        },
-    )  # fmt: skip
+        communication_by_axis={a: s for a, s in outcome.communication_by_axis.items() if s > 0.0},
+    )
 
 
 def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> Report:
     """Add what follows from the job and the length of its step."""
     model = job.model
     flops = {
-        again: model_flops(sequences=job.batch.sequences, sequence=model.sequence, layers=model.layers,
-                           hidden=model.hidden, mlp_ratio=model.mlp_ratio, vocabulary=model.vocabulary,
-                           recompute=again, mlp_width=model.mlp_width, activation=model.activation)
+        again: model_flops(
+            sequences=job.batch.sequences,
+            sequence=model.sequence,
+            layers=model.layers,
+            hidden=model.hidden,
+            mlp_ratio=model.mlp_ratio,
+            vocabulary=model.vocabulary,
+            recompute=again,
+            mlp_width=model.mlp_width,
+            activation=model.activation,
+        )
         for again in (False, True)
-    }  # fmt: skip
+    }
     hardware = flops[job.recompute] / step
     device = job.machine.device
     share = device.gemm.fp32_share if job.precision == "fp32" else 1.0
@@ -150,9 +156,7 @@ class Marks:
 def marks(program: Program) -> Marks:
     """Sort a program's op indices into compute, collectives and waits by axis."""
     code, target = np.array(program.code), np.array(program.target)
-    axis_of_call = np.array(
-        [AXES.index(COMMUNICATOR_AXIS[c]) for c, _, _ in program.calls], dtype=np.int64
-    )
+    axis_of_call = np.array([AXES.index(COMMUNICATOR_AXIS[c]) for c, _, _ in program.calls], dtype=np.int64)
     starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
     return Marks(
         np.flatnonzero(code == COMPUTE),
@@ -187,22 +191,16 @@ def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> di
     program = simulation.program
     computes = np.flatnonzero(np.array(program.code) == COMPUTE)
     phase = [number.setdefault(program.ops[i][0].phase, len(number)) for i in computes.tolist()]
-    totals = np.bincount(
-        np.array(phase, dtype=np.int64), weights=duration[computes] / simulation.typical_slowness
-    )
+    totals = np.bincount(np.array(phase, dtype=np.int64), weights=duration[computes] / simulation.typical_slowness)
     return dict(zip(number, totals.tolist(), strict=True))
 
 
-def _communication_by_axis(
-    simulation: Simulation, found: Marks, weight: NDArray[np.float64]
-) -> dict[str, float]:
+def _communication_by_axis(simulation: Simulation, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:
     duration = weight @ (simulation.timeline.end - simulation.timeline.start)
     return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
 
 
-def _waiting_for_peers(
-    simulation: Simulation, found: Marks, weight: NDArray[np.float64]
-) -> dict[Axis, float]:
+def _waiting_for_peers(simulation: Simulation, found: Marks, weight: NDArray[np.float64]) -> dict[Axis, float]:
     """Mean time from coming to a wait until the last member has come to the collective."""
     timeline, partition, program = simulation.timeline, simulation.partition, simulation.program
     target = np.array(program.target)
@@ -217,9 +215,7 @@ def _waiting_for_peers(
     return seconds
 
 
-def as_json(
-    simulation: Simulation | AllRanks, figures: Report, wall_seconds: float
-) -> dict[str, object]:
+def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: float) -> dict[str, object]:
     """Return the object that `fourfold simulate --json` prints."""
     job = simulation.job
     nominal = simulation if isinstance(simulation, Simulation) else simulation.nominal

@@ -22,10 +22,7 @@ def spread_of(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
     for one in reports:
         for name, value in scalars(one).items():
             figures.setdefault(name, []).append(value)
-    return {
-        name: {f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}
-        for name, values in figures.items()
-    }
+    return {name: {f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES} for name, values in figures.items()}
 
 
 def scalars(figures: Report) -> dict[str, float]:

@@ -37,8 +37,7 @@ class Flow:
     """Cores that one thread of it keeps busy at speed 1."""
 
 
-def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float],
-                  cores: Collection[int] = frozenset()) -> None:  # fmt: skip
+def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float], cores: Collection[int] = frozenset()) -> None:
     """Set the speed of every flow; `cores` are the resources that threads share.
 
     One core for two ranks at work and a collective that needs a tenth of it:
@@ -53,13 +52,8 @@ def assign_speeds(flows: Sequence[Flow], capacity: Sequence[float],
         _fill(flows, capacity)
         return
     wanted = [flow.limit for flow in flows]
-    on_links = [
-        Flow([d for d in flow.demands if d[0] not in cores], flow.peak_rate) for flow in flows
-    ]
-    threads = [
-        Flow([d for d in flow.demands if d[0] in cores], flow.core_rate, flow.limit)
-        for flow in flows
-    ]
+    on_links = [Flow([d for d in flow.demands if d[0] not in cores], flow.peak_rate) for flow in flows]
+    threads = [Flow([d for d in flow.demands if d[0] in cores], flow.core_rate, flow.limit) for flow in flows]
     _fill(threads, capacity)
     for link, thread in zip(on_links, threads, strict=True):
         link.limit = thread.speed
@@ -110,9 +104,7 @@ def _fill(flows: Sequence[Flow], capacity: Sequence[float]) -> None:
         full = {r for r, s in slope.items() if s > 0 and free[r] / s <= level * (1 + FULL)}
         still = []
         for flow in rising:
-            if flow.peak_rate * flow.limit <= level * (1 + FULL) or any(
-                r in full for r, _ in flow.demands
-            ):
+            if flow.peak_rate * flow.limit <= level * (1 + FULL) or any(r in full for r, _ in flow.demands):
                 flow.speed = min(flow.limit, level / flow.peak_rate)
                 for resource, rate in flow.demands:
                     free[resource] = max(0.0, free[resource] - rate * flow.speed)

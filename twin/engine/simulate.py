@@ -77,8 +77,15 @@ class Simulation:
         return self.timeline.step_seconds
 
 
-def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None = None, scales: Scales = EXACT,
-             most_classes: int | None = None, differences: Differences | None = None) -> Simulation:  # fmt: skip
+def simulate(
+    job: Job,
+    *,
+    engine: Engine = "folded",
+    schedule: Schedule | None = None,
+    scales: Scales = EXACT,
+    most_classes: int | None = None,
+    differences: Differences | None = None,
+) -> Simulation:
     """Simulate one training step; grid and micro-batch must be concrete.
 
     With `differences` (and engine `des`) no two ranks are alike.
@@ -90,9 +97,7 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
     program = compile_program(schedule or generate(job), job)
     layout = Layout.of(job)
     used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
-    axes: dict[Relation, AxisGroups] = {
-        axis: groups_of(job.concrete_grid, axis, layout) for axis in used
-    }
+    axes: dict[Relation, AxisGroups] = {axis: groups_of(job.concrete_grid, axis, layout) for axis in used}
     if machine.cores is not None:
         axes["core"] = each_alone(job.ranks)
     library = machine.libraries[job.library or machine.library]
@@ -111,13 +116,14 @@ def simulate(job: Job, *, engine: Engine = "folded", schedule: Schedule | None =
         partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
     if (events := partition.rank_classes * len(program)) > MOST_EVENTS:
         remedy = "use --engine folded, " if engine == "des" else "use "
-        raise fail("engine", f"{partition.rank_classes:,} classes of ranks with {len(program):,} ops each are "
-                   f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; {remedy}"
-                   "fewer ranks or fewer micro-steps")  # fmt: skip
+        raise fail(
+            "engine",
+            f"{partition.rank_classes:,} classes of ranks with {len(program):,} ops each are "
+            f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; {remedy}"
+            "fewer ranks or fewer micro-steps",
+        )
     slowness = speed[partition.representatives]
-    setting = _setting(
-        job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective
-    )
+    setting = _setting(job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective)
     if differences is not None:
         setting = _differing(setting, program, differences)
     alike = engine == "folded" and lockstep.applies(setting)
@@ -134,9 +140,7 @@ def _differing(setting: des.Setting, program: Program, differences: Differences)
     ]
     return replace(
         setting,
-        compute_factor=None
-        if compute is None
-        else [compute(op).tolist() for op in range(len(program))],
+        compute_factor=None if compute is None else [compute(op).tolist() for op in range(len(program))],
         collective_factor=None
         if collective is None
         else [collective(op, axis).tolist() if axis else [] for op, axis in enumerate(axes)],
@@ -151,22 +155,20 @@ def _slowness(job: Job) -> tuple[Floats, float]:
     return slowness, typical
 
 
-def _setting(job: Job, program: Program, partition: Partition, prices: Prices, slowness: list[float],
-             scale: float) -> des.Setting:  # fmt: skip
+def _setting(
+    job: Job, program: Program, partition: Partition, prices: Prices, slowness: list[float], scale: float
+) -> des.Setting:
     communicators: dict[Communicator, None] = {c: None for c, _, _ in program.calls}
     transfers = [
-        [transfer_of(prices, partition, number, COMMUNICATOR_AXIS[communicator], group, scale)
-         for group in partition.groups[COMMUNICATOR_AXIS[communicator]]]
+        [
+            transfer_of(prices, partition, number, COMMUNICATOR_AXIS[communicator], group, scale)
+            for group in partition.groups[COMMUNICATOR_AXIS[communicator]]
+        ]
         for number, (communicator, _, _) in enumerate(program.calls)
-    ]  # fmt: skip
+    ]
     return des.Setting(
-        group_class={
-            c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators
-        },
-        members={
-            c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]]
-            for c in communicators
-        },
+        group_class={c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators},
+        members={c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]] for c in communicators},
         transfers=transfers,
         capacity=partition.capacity,
         slowness=slowness,
@@ -191,8 +193,9 @@ def _core_use(machine: Machine, partition: Partition) -> list[tuple[tuple[int, f
     ]
 
 
-def transfer_of(prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass,
-                scale: float = 1.0) -> Transfer:  # fmt: skip
+def transfer_of(
+    prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass, scale: float = 1.0
+) -> Transfer:
     """Price one call on one class of groups, with its demands on classes of resources."""
     cost = prices.costs[call][group.pattern]
     seconds = cost.transfer_seconds

@@ -87,8 +87,13 @@ class Partition:
         return len(self.representatives)
 
 
-def fold(axes: Mapping[Relation, AxisGroups], alike: Mapping[Relation, Ints], edges: Mapping[Relation, Edges],
-         speed: NDArray[np.float64], capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
+def fold(
+    axes: Mapping[Relation, AxisGroups],
+    alike: Mapping[Relation, Ints],
+    edges: Mapping[Relation, Edges],
+    speed: NDArray[np.float64],
+    capacity: NDArray[np.float64],
+) -> Partition:
     """Find the coarsest equitable partition.
 
     `alike[axis]` numbers the placement patterns by what collectives cost on them; `speed` is
@@ -125,9 +130,7 @@ def fold(axes: Mapping[Relation, AxisGroups], alike: Mapping[Relation, Ints], ed
     return found
 
 
-def _only_loaded(
-    edges: Mapping[Relation, Edges], resources: int
-) -> tuple[Ints, dict[Relation, Edges]]:
+def _only_loaded(edges: Mapping[Relation, Edges], resources: int) -> tuple[Ints, dict[Relation, Edges]]:
     """Resources that some group loads, and the edges with these numbered from 0."""
     is_loaded = np.zeros(resources, dtype=bool)
     for e in edges.values():
@@ -137,17 +140,24 @@ def _only_loaded(
     return np.flatnonzero(is_loaded), renumbered
 
 
-def unfolded(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], ranks: int,
-             capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
+def unfolded(
+    axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], ranks: int, capacity: NDArray[np.float64]
+) -> Partition:
     """Make the partition in which everything is a class of its own."""
     group = {axis: np.arange(len(a.members), dtype=np.uint64) for axis, a in axes.items()}
-    return _quotient(axes, edges, np.arange(ranks, dtype=np.uint64), group,
-                     np.arange(len(capacity), dtype=np.uint64), capacity)  # fmt: skip
+    return _quotient(
+        axes, edges, np.arange(ranks, dtype=np.uint64), group, np.arange(len(capacity), dtype=np.uint64), capacity
+    )
 
 
-def _quotient(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], rank: Hashes,
-              group: Mapping[Relation, Hashes], resource: Hashes,
-              capacity: NDArray[np.float64]) -> Partition:  # fmt: skip
+def _quotient(
+    axes: Mapping[Relation, AxisGroups],
+    edges: Mapping[Relation, Edges],
+    rank: Hashes,
+    group: Mapping[Relation, Hashes],
+    resource: Hashes,
+    capacity: NDArray[np.float64],
+) -> Partition:
     rank_class, representatives = by_appearance(rank)
     resource_class, resource_representatives = by_appearance(resource)
     groups: dict[Relation, list[GroupClass]] = {}
@@ -168,12 +178,19 @@ def _quotient(axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edge
             for number, g in enumerate(chosen)
         ]
         of_rank[axis] = group_class[a.group_of_rank[representatives]].tolist()
-    return Partition(rank_class, representatives, groups, of_rank,
-                     capacity[resource_representatives].tolist(), resource_representatives.tolist())  # fmt: skip
+    return Partition(
+        rank_class,
+        representatives,
+        groups,
+        of_rank,
+        capacity[resource_representatives].tolist(),
+        resource_representatives.tolist(),
+    )
 
 
-def _uses(number: int, edges: Edges, own: Ints, by_resource: list[Ints], resource_class: Ints,
-          group_class: Ints) -> tuple[Use, ...]:  # fmt: skip
+def _uses(
+    number: int, edges: Edges, own: Ints, by_resource: list[Ints], resource_class: Ints, group_class: Ints
+) -> tuple[Use, ...]:
     """Uses of one class of groups; `own` are the edge indices of its representative."""
     pairs = {(int(resource_class[edges.resource[i]]), int(edges.label[i])) for i in own}
     uses = []

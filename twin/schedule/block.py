@@ -36,11 +36,15 @@ def norm_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
 
 def _attention(job: Job, shapes: Shapes, *, backward: bool) -> Attention:
     return Attention(
-        sequences=shapes.sequences, sequence_length=job.model.sequence, heads=shapes.heads_y,
-        head_size=job.model.head_size, form=job.attention,
-        dropout=job.dropout > 0 and job.attention != "flash", backward=backward,
+        sequences=shapes.sequences,
+        sequence_length=job.model.sequence,
+        heads=shapes.heads_y,
+        head_size=job.model.head_size,
+        form=job.attention,
+        dropout=job.dropout > 0 and job.attention != "flash",
+        backward=backward,
         element_bytes=job.element_bytes,
-    )  # fmt: skip
+    )
 
 
 def _residual(job: Job, residual: float) -> Memory:
@@ -78,8 +82,9 @@ def _activation(emit: Emitter, job: Job, shapes: Shapes, *, backward: bool) -> N
     emit.compute(job.model.activation, Memory(float(elements * job.element_bytes)))
 
 
-def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
-                  use_weight: Callable[[Linear], None]) -> None:  # fmt: skip
+def block_forward(
+    emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
+) -> None:
     """Forward of one block; `use_weight` makes a linear's gathered weight available."""
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
 
@@ -102,8 +107,14 @@ def block_forward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear
     emit.compute("residual2", residual_add)
 
 
-def block_backward(emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...],
-                   use_weight: Callable[[Linear], None], scatters: GradientScatters) -> None:  # fmt: skip
+def block_backward(
+    emit: Emitter,
+    job: Job,
+    shapes: Shapes,
+    linears: tuple[Linear, ...],
+    use_weight: Callable[[Linear], None],
+    scatters: GradientScatters,
+) -> None:
     """Backward of one block; `scatters` takes its weight gradients.
 
     Where the residual stream branches the two gradients that meet are added.
@@ -143,9 +154,7 @@ def embedding_backward(emit: Emitter, job: Job, shapes: Shapes, *, first: bool) 
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
     zeros = float(shapes.table_elements * FP32_BYTES) if first else 0.0
-    emit.compute(
-        "gradient", Memory((5 if learned else 3) * activation + zeros, kernels=2 + learned)
-    )
+    emit.compute("gradient", Memory((5 if learned else 3) * activation + zeros, kernels=2 + learned))
 
 
 def loss(emit: Emitter, job: Job, shapes: Shapes) -> None:

@@ -25,12 +25,10 @@ def difference(recorded: Schedule, generated: Schedule) -> str:
     theirs = [_line(name, op) for name, op in generated.named()]
     if ours == theirs:
         return ""
-    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                 min(len(ours), len(theirs)))  # fmt: skip
+    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     begin = max(0, first - CONTEXT)
     window = slice(begin, begin + MOST_COMPARED)
-    lines = list(unified_diff(theirs[window], ours[window], "generated", "recorded", "", "", CONTEXT,
-                              lineterm=""))  # fmt: skip
+    lines = list(unified_diff(theirs[window], ours[window], "generated", "recorded", "", "", CONTEXT, lineterm=""))
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"… {len(lines) - MOST_LINES} more lines"]
     return "\n".join([_counts(ours, theirs, first), *lines])
@@ -38,9 +36,11 @@ def difference(recorded: Schedule, generated: Schedule) -> str:
 
 def _counts(ours: list[str], theirs: list[str], first: int) -> str:
     more, less = Counter(ours) - Counter(theirs), Counter(theirs) - Counter(ours)
-    what = (f"{more.total()} of {len(ours):,} ops are recorded only, {less.total()} of {len(theirs):,} "
-            "generated only" if more or less
-            else f"the same {len(ours):,} ops in another order")  # fmt: skip
+    what = (
+        f"{more.total()} of {len(ours):,} ops are recorded only, {less.total()} of {len(theirs):,} generated only"
+        if more or less
+        else f"the same {len(ours):,} ops in another order"
+    )
     return f"{what}; the first difference is at op {first} (counted from 0)"
 
 
@@ -58,8 +58,7 @@ def _kernel(kernel: Kernel) -> str:
     match kernel:
         case Gemm():
             batch = "" if kernel.batch == 1 else f"{kernel.batch} times "
-            return (f"gemm {kernel.mode} {batch}{kernel.m}×{kernel.n}×{kernel.k} of "
-                    f"{kernel.element_bytes} bytes")  # fmt: skip
+            return f"gemm {kernel.mode} {batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes"
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"

@@ -20,15 +20,13 @@ class Emitter:
 
     def under(self, part: str, *, phase: Phase | None = None, layer: int | None = None) -> Emitter:
         """Return an emitter into the same list with a longer prefix."""
-        return Emitter(f"{self.prefix}{part}/", phase or self.phase, self.layer if layer is None else layer,
-                       self.ops)  # fmt: skip
+        return Emitter(f"{self.prefix}{part}/", phase or self.phase, self.layer if layer is None else layer, self.ops)
 
     def compute(self, name: str, kernel: Kernel) -> None:
         """Append device work."""
         self.ops.append(Compute(self.prefix + name, self.phase, kernel, self.layer))
 
-    def start(self, kind: CollectiveKind, communicator: Communicator, bytes_: float,
-              name: str = "") -> str:  # fmt: skip
+    def start(self, kind: CollectiveKind, communicator: Communicator, bytes_: float, name: str = "") -> str:
         """Append the start of a collective and return its full name."""
         full = self.prefix + (name or f"{kind}_{COMMUNICATOR_AXIS[communicator]}")
         self.ops.append(Start(full, self.phase, kind, communicator, float(bytes_), self.layer))
@@ -38,7 +36,6 @@ class Emitter:
         """Append the wait for a collective that was started under this full name."""
         self.ops.append(Wait(full_name, self.phase, self.layer))
 
-    def collective(self, kind: CollectiveKind, communicator: Communicator, bytes_: float,
-                   name: str = "") -> None:  # fmt: skip
+    def collective(self, kind: CollectiveKind, communicator: Communicator, bytes_: float, name: str = "") -> None:
         """Append a collective that nothing overlaps: its start and its wait."""
         self.wait(self.start(kind, communicator, bytes_, name))

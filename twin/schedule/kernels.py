@@ -40,9 +40,7 @@ class Gemm:
     @property
     def bytes(self) -> float:
         """Least traffic to memory: each operand once."""
-        return float(
-            self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
-        )
+        return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
 
 
 AttentionForm = Literal["flash", "fused_softmax", "plain"]

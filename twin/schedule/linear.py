@@ -89,9 +89,7 @@ class GradientScatters:
         for unit in units:
             if linear == unit.linears[0]:
                 size = unit.gathered_elements * self.job.element_bytes
-                name = emit.start(
-                    "reduce_scatter", "z_scatter", size, f"{unit.name}/reduce_scatter_z"
-                )
+                name = emit.start("reduce_scatter", "z_scatter", size, f"{unit.name}/reduce_scatter_z")
                 self._flight.append((emit, unit, name))
                 self.started += 1
                 self.finish(self.started - self.job.scatters_in_flight)
@@ -125,8 +123,9 @@ def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
             emit.compute("bias", Memory(2.0 * output_bytes))
 
 
-def backward(under: Emitter, job: Job, linear: Linear, tokens: int, units: Sequence[Unit],
-             scatters: GradientScatters) -> None:  # fmt: skip
+def backward(
+    under: Emitter, job: Job, linear: Linear, tokens: int, units: Sequence[Unit], scatters: GradientScatters
+) -> None:
     """Input and weight gradients in the order of section 2; `under` and `units` are the block's."""
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
@@ -138,9 +137,7 @@ def backward(under: Emitter, job: Job, linear: Linear, tokens: int, units: Seque
         _bias_gradient(emit, job, linear, tokens)
         return
     emit.compute("input_gradient", input_gradient)
-    reduced = emit.start(
-        "all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e
-    )
+    reduced = emit.start("all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e)
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)

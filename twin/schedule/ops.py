@@ -24,9 +24,7 @@ Phase = Literal["fwd", "loss", "recompute", "bwd", "reduce", "optimizer"]
 Communicator = Literal["x", "y", "z_gather", "z_scatter", "data"]
 """Each has its own stream; gathers and scatters over z are apart, so both can be in flight."""
 
-COMMUNICATOR_AXIS: dict[Communicator, Axis] = {
-    "x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data",
-}  # fmt: skip
+COMMUNICATOR_AXIS: dict[Communicator, Axis] = {"x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,7 @@ class Schedule:
             yield op.name.format_map(values), op
 
 
-def _flatten(
-    ops: tuple[Op, ...], values: dict[str, int]
-) -> Iterator[tuple[Simple, dict[str, int]]]:
+def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simple, dict[str, int]]]:
     for op in ops:
         if isinstance(op, Repeat):
             for value in op.values:

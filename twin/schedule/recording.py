@@ -62,9 +62,12 @@ def write_recording(path: Path, recording: Recording, *, overwrite: bool = False
 
 def _text(recording: Recording) -> str:
     head = {
-        "format": FORMAT, "schema_version": SCHEMA_VERSION, "rank": recording.rank,
-        "grid": {axis: recording.grid.size(axis) for axis in AXES}, "job": recording.job,
-    }  # fmt: skip
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "rank": recording.rank,
+        "grid": {axis: recording.grid.size(axis) for axis in AXES},
+        "job": recording.job,
+    }
     begin = json.dumps(head, allow_nan=False)[:-1]
     ops = ",\n".join(json.dumps(wire_of(op), allow_nan=False) for op in fold(recording.schedule))
     return f'{begin}, "ops": [\n{ops}\n]}}\n'
@@ -88,10 +91,7 @@ def read_recording(path: Path) -> Recording:
         file = RecordingFile.model_validate_json(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        problems = [
-            Problem(".".join(map(str, e["loc"])), e["msg"], shorten(e["input"]))
-            for e in found[:MOST_SHOWN]
-        ]
+        problems = [Problem(".".join(map(str, e["loc"])), e["msg"], shorten(e["input"])) for e in found[:MOST_SHOWN]]
         raise DescriptionError(problems, str(path)) from None
     grid = Grid(data=file.grid.data, z=file.grid.z, y=file.grid.y, x=file.grid.x)
     if file.rank >= grid.ranks:
@@ -138,9 +138,7 @@ def check(schedule: Schedule, grid: Grid) -> None:
             if isinstance(op, Start):
                 flight.add(name)
                 if grid.size(op.axis) == 1:
-                    problems.append(
-                        Problem(path, f"is a collective over {op.axis}, which is one rank")
-                    )
+                    problems.append(Problem(path, f"is a collective over {op.axis}, which is one rank"))
         elif name in flight:
             flight.remove(name)
         else:

@@ -43,17 +43,14 @@ def generate(job: Job) -> Schedule:
         if micro == last and last > 1:
             body, _ = _micro_step("micro{micro}/", job, shapes, first=False, last=False)
             ops.append(Repeat("micro", tuple(range(1, last)), tuple(body)))
-        own, reduction = _micro_step(
-            f"micro{micro}/", job, shapes, first=micro == 0, last=micro == last
-        )
+        own, reduction = _micro_step(f"micro{micro}/", job, shapes, first=micro == 0, last=micro == last)
         ops += own
     end = Emitter("", "reduce")
     finish(end, job, shapes, reduction.buckets)
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool,
-                last: bool) -> tuple[list[Op], Reduction]:  # fmt: skip
+def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool, last: bool) -> tuple[list[Op], Reduction]:
     layers = range(job.model.layers)
     blocks = [shapes.block_linears(layer) for layer in layers]
     scatters = GradientScatters(job, first)
@@ -84,8 +81,9 @@ def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool,
 
 def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
-    units = [(under, unit) for under, linears in zip(emitters, blocks, strict=True)
-             for unit in shapes.gather_units(linears)]  # fmt: skip
+    units = [
+        (under, unit) for under, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
+    ]
     gathers = WeightGathers(job, [*units, (emit, shapes.head_unit)])
     gathers.enter()
     embedding_forward(emit.under("embedding"), job, shapes)
@@ -100,9 +98,7 @@ def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
     backward = root.under("bwd", phase="bwd")
-    linear_backward(
-        backward, job, shapes.head, shapes.tokens, [shapes.head_unit], reduction.scatters
-    )
+    linear_backward(backward, job, shapes.head, shapes.tokens, [shapes.head_unit], reduction.scatters)
     norm_backward(backward.under("final_norm"), job, shapes)
     reduction.after_backward(backward, None)
 

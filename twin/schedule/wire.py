@@ -23,8 +23,7 @@ Count = Annotated[int, Field(ge=1, le=2**48)]
 Width = Literal[1, 2, 4, 8]
 Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
 NameOfRepeat = Annotated[
-    str,
-    Field(min_length=1, max_length=400, pattern=r"^[^{}\x00-\x1f]*(\{micro\}[^{}\x00-\x1f]*)?$"),
+    str, Field(min_length=1, max_length=400, pattern=r"^[^{}\x00-\x1f]*(\{micro\}[^{}\x00-\x1f]*)?$")
 ]
 Layer = Annotated[int, Field(ge=0, le=10**6)] | None
 

@@ -11,7 +11,23 @@ from twin.show.study import study, study_object
 from twin.show.validation import measurements, published
 
 __all__ = [
-    "answer", "choice", "comparison", "diagnosis", "every_rank", "goodput", "machine", "machine_list",
-    "measurements", "models", "own_step", "print_json", "progress", "published", "search",
-    "search_object", "step", "study", "study_object",
-]  # fmt: skip
+    "answer",
+    "choice",
+    "comparison",
+    "diagnosis",
+    "every_rank",
+    "goodput",
+    "machine",
+    "machine_list",
+    "measurements",
+    "models",
+    "own_step",
+    "print_json",
+    "progress",
+    "published",
+    "search",
+    "search_object",
+    "step",
+    "study",
+    "study_object",
+]

@@ -44,9 +44,12 @@ def comparison(found: Comparison, *, as_json: bool, page: Path | None = None) ->
 def _object(found: Comparison) -> dict[str, Any]:
     clock = found.clock
     return asdict(found) | {
-        "clock": {"method": clock.method, "uncertainty_seconds": clock.uncertainty_ns / 1e9,
-                  "said_uncertainty_seconds": clock.said_ns / 1e9}
-    }  # fmt: skip
+        "clock": {
+            "method": clock.method,
+            "uncertainty_seconds": clock.uncertainty_ns / 1e9,
+            "said_uncertainty_seconds": clock.said_ns / 1e9,
+        }
+    }
 
 
 def _plain(text: str) -> str:
@@ -57,9 +60,7 @@ def _plain(text: str) -> str:
 def _waterfall(console: Console, found: Comparison) -> None:
     from twin.study.compare.page import seconds
 
-    console.print(
-        "\nFrom the predicted to the measured step, mean over ranks; the terms add up exactly:"
-    )
+    console.print("\nFrom the predicted to the measured step, mean over ranks; the terms add up exactly:")
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for head in ("predicted", "measured", "difference"):
@@ -67,47 +68,67 @@ def _waterfall(console: Console, found: Comparison) -> None:
     table.add_column("")
     most = max((abs(t.difference_seconds) for t in found.terms), default=0.0)
     for term in found.terms:
-        table.add_row(f"  {_plain(term.label)}", seconds(term.predicted_seconds), seconds(term.measured_seconds),
-                      seconds(term.difference_seconds), _bar(term, most))  # fmt: skip
-    table.add_row("  [bold]step[/]", seconds(found.predicted_seconds), seconds(found.measured_seconds),
-                  seconds(found.difference_seconds), "")  # fmt: skip
+        table.add_row(
+            f"  {_plain(term.label)}",
+            seconds(term.predicted_seconds),
+            seconds(term.measured_seconds),
+            seconds(term.difference_seconds),
+            _bar(term, most),
+        )
+    table.add_row(
+        "  [bold]step[/]",
+        seconds(found.predicted_seconds),
+        seconds(found.measured_seconds),
+        seconds(found.difference_seconds),
+        "",
+    )
     console.print(table)
 
 
 def _bar(term: Term, most: float) -> str:
     length = round(BAR_WIDTH * abs(term.difference_seconds) / most) if most else 0
     colour = "white" if term.unexplained else "red" if term.difference_seconds > 0 else "blue"
-    notes = [
-        word
-        for word, holds in (("unexplained", term.unexplained), ("below clocks", term.below_clocks))
-        if holds
-    ]
+    notes = [word for word, holds in (("unexplained", term.unexplained), ("below clocks", term.below_clocks)) if holds]
     return f"[{colour}]{'█' * length}[/]" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _errors(console: Console, found: Comparison) -> None:
     from twin.study.compare.page import percent, seconds
 
-    steps = (
-        f"the median of {len(found.steps)} measured steps"
-        if len(found.steps) > 1
-        else "the measured step"
+    steps = f"the median of {len(found.steps)} measured steps" if len(found.steps) > 1 else "the measured step"
+    console.print(f"\nSingle ops against {steps}; collectives from when their last member came, skew apart:")
+    table = Table(
+        "ops",
+        "count",
+        "predicted",
+        "measured",
+        "median error",
+        "90 % below",
+        "bias",
+        "skew: predicted, measured",
+        box=None,
+        pad_edge=False,
     )
-    console.print(
-        f"\nSingle ops against {steps}; collectives from when their last member came, skew apart:"
-    )
-    table = Table("ops", "count", "predicted", "measured", "median error", "90 % below", "bias",
-                  "skew: predicted, measured", box=None, pad_edge=False)  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
     for group in found.errors:
         if group.by in {"kind", "axis"}:
-            skew = (f"{seconds(group.predicted_skew_seconds)}, {seconds(group.measured_skew_seconds)}"
-                    if group.part == "collective" else "")  # fmt: skip
+            skew = (
+                f"{seconds(group.predicted_skew_seconds)}, {seconds(group.measured_skew_seconds)}"
+                if group.part == "collective"
+                else ""
+            )
             name = f"axis {group.name}" if group.by == "axis" else group.name
-            table.add_row(f"  {_plain(name)}", f"{group.ops:,}", seconds(group.predicted_seconds),
-                          seconds(group.measured_seconds), percent(group.median_error), percent(group.p90_error),
-                          percent(group.bias, signed=True), skew)  # fmt: skip
+            table.add_row(
+                f"  {_plain(name)}",
+                f"{group.ops:,}",
+                seconds(group.predicted_seconds),
+                seconds(group.measured_seconds),
+                percent(group.median_error),
+                percent(group.p90_error),
+                percent(group.bias, signed=True),
+                skew,
+            )
     console.print(table)
 
 
@@ -117,6 +138,9 @@ def _worst(console: Console, found: Comparison) -> None:
     console.print("\nFurthest off (more by phase and name: --json, --html):")
     table = Table(box=None, show_header=False, pad_edge=False)
     for op in found.worst[:WORST_SHOWN]:
-        table.add_row(f"  {_plain(op.op)}", f"{seconds(op.predicted_seconds)} predicted",
-                      f"{seconds(op.measured_seconds)} measured")  # fmt: skip
+        table.add_row(
+            f"  {_plain(op.op)}",
+            f"{seconds(op.predicted_seconds)} predicted",
+            f"{seconds(op.measured_seconds)} measured",
+        )
     console.print(table)

@@ -49,19 +49,12 @@ def answer(values: Mapping[str, Any], *, as_json: bool) -> None:
         if isinstance(value, float):
             unit = dimension.si if dimension else ""
             shown = format_si(value, {"seconds": "s", "bytes": "B", "flops": "FLOP"}.get(key, unit))
-            if not dimension and key not in {
-                "seconds",
-                "bytes",
-                "flops",
-                "seconds_with_all_groups",
-            }:
+            if not dimension and key not in {"seconds", "bytes", "flops", "seconds_with_all_groups"}:
                 shown = f"{value:.4g}"
             if key == "seconds_with_all_groups":
                 shown = format_si(value, "s")
         elif isinstance(value, dict):
-            shown = ", ".join(
-                f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items()
-            )
+            shown = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
         table.add_row(f"[dim]{name.replace('_', ' ')}[/]", escape(str(shown)))
     make_console().print(table)
 

@@ -26,16 +26,15 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
         console.print("[bold green]nothing found[/]: no rank, host, link or axis stands out")
     else:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name, justify in (
-            ("", "left"),
-            ("confidence", "right"),
-            ("mended, a step is shorter by", "right"),
-        ):
+        for name, justify in (("", "left"), ("confidence", "right"), ("mended, a step is shorter by", "right")):
             table.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich's literals
         for each in found.findings:
             saved = "" if each.saved_share is None else f"{100 * each.saved_share:.1f} %"
-            table.add_row(f"[bold red]{escape(each.text)}[/]\n  [dim]{escape(each.evidence)}[/]",
-                          f"{100 * each.confidence:.1f} %", saved)  # fmt: skip
+            table.add_row(
+                f"[bold red]{escape(each.text)}[/]\n  [dim]{escape(each.evidence)}[/]",
+                f"{100 * each.confidence:.1f} %",
+                saved,
+            )
         console.print(table)
     for note in found.notes:
         console.print(f"[dim]note: {escape(note)}[/]")

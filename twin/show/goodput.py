@@ -17,16 +17,22 @@ if TYPE_CHECKING:
     from twin.study.goodput.predict import Prediction
 
 BAR_WIDTH = 30
-PARTS = {"useful": "useful work", "slow": "steps slowed by a device or a link",
-         "lost": "done again after stops", "saving": "steps waiting for checkpoints",
-         "restarting": "restarting and reading", "waiting": "waiting for a node"}  # fmt: skip
-SAVED = {"sync": "steps wait until they are written", "async": "written while steps go on",
-         "memory": "on the file system every so often, while steps go on"}  # fmt: skip
+PARTS = {
+    "useful": "useful work",
+    "slow": "steps slowed by a device or a link",
+    "lost": "done again after stops",
+    "saving": "steps waiting for checkpoints",
+    "restarting": "restarting and reading",
+    "waiting": "waiting for a node",
+}
+SAVED = {
+    "sync": "steps wait until they are written",
+    "async": "written while steps go on",
+    "memory": "on the file system every so often, while steps go on",
+}
 
 
-def goodput(
-    job: Job, found: Prediction, too_large: str, gained: dict[str, float] | None = None
-) -> None:
+def goodput(job: Job, found: Prediction, too_large: str, gained: dict[str, float] | None = None) -> None:
     """Print a prediction.
 
     `too_large` says how a job does not fit into memory, `gained` what finding slow devices sooner is worth.
@@ -52,10 +58,15 @@ def goodput(
     _slow(console, job, found, gained)
     chosen = "the best found" if found.chosen else "as given"
     every, stall, writing, young, daly = (
-        _time(figures[key]) for key in (
-            "checkpoint_interval_seconds", "checkpoint_stall_seconds", "checkpoint_write_seconds",
-            "young_interval_seconds", "daly_interval_seconds")
-    )  # fmt: skip
+        _time(figures[key])
+        for key in (
+            "checkpoint_interval_seconds",
+            "checkpoint_stall_seconds",
+            "checkpoint_write_seconds",
+            "young_interval_seconds",
+            "daly_interval_seconds",
+        )
+    )
     what = "A copy of {} at a neighbour" if found.policy.mode == "memory" else "A checkpoint of {}"
     console.print(
         f"\n{what.format(format_si(figures['checkpoint_bytes'], 'B', digits=3))} every {every} ({chosen}), "

@@ -21,17 +21,32 @@ if TYPE_CHECKING:
 def machine_list(machines: Sequence[Machine], *, as_json: bool) -> None:
     """Print the machines that are known."""
     if as_json:
-        print_json([{"name": m.name, "title": m.title, "nodes": m.nodes, "devices_per_node": m.devices_per_node,
-                     "device": m.device.name, "libraries": list(m.libraries)} for m in machines])  # fmt: skip
+        print_json(
+            [
+                {
+                    "name": m.name,
+                    "title": m.title,
+                    "nodes": m.nodes,
+                    "devices_per_node": m.devices_per_node,
+                    "device": m.device.name,
+                    "libraries": list(m.libraries),
+                }
+                for m in machines
+            ]
+        )
         return
-    table = Table(
-        "machine", "nodes", "devices", "device", "peak", "memory", "NICs per node", "libraries"
-    )
+    table = Table("machine", "nodes", "devices", "device", "peak", "memory", "NICs per node", "libraries")
     for m in machines:
-        table.add_row(m.name, f"{m.nodes:,}", f"{m.nodes * m.devices_per_node:,}", m.device.title,
-                      format_si(m.device.peak_flops_per_second, "FLOP/s"), format_si(m.device.memory_bytes, "B"),
-                      f"{len(m.nic.devices)} × {format_si(m.nic.bandwidth_bytes_per_second, 'B/s')}",
-                      ", ".join(m.libraries))  # fmt: skip
+        table.add_row(
+            m.name,
+            f"{m.nodes:,}",
+            f"{m.nodes * m.devices_per_node:,}",
+            m.device.title,
+            format_si(m.device.peak_flops_per_second, "FLOP/s"),
+            format_si(m.device.memory_bytes, "B"),
+            f"{len(m.nic.devices)} × {format_si(m.nic.bandwidth_bytes_per_second, 'B/s')}",
+            ", ".join(m.libraries),
+        )
     make_console().print(table)
 
 
@@ -93,13 +108,19 @@ def _value_rows(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 def models(known: Sequence[Model], *, as_json: bool) -> None:
     """Print models."""
     if as_json:
-        print_json(
-            [m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known]
-        )
+        print_json([m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known])
         return
-    table = Table("model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence",
-                  "vocabulary")  # fmt: skip
+    table = Table("model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence", "vocabulary")
     for m in known:
-        table.add_row(m.name, f"{m.parameters / 1e9:.2f} B", str(m.layers), str(m.hidden), str(m.heads),
-                      f"{m.mlp_hidden} {m.activation}", m.positions, str(m.sequence), str(m.vocabulary))  # fmt: skip
+        table.add_row(
+            m.name,
+            f"{m.parameters / 1e9:.2f} B",
+            str(m.layers),
+            str(m.hidden),
+            str(m.heads),
+            f"{m.mlp_hidden} {m.activation}",
+            m.positions,
+            str(m.sequence),
+            str(m.vocabulary),
+        )
     make_console().print(table)

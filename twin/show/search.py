@@ -24,29 +24,35 @@ def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> No
     console, found = make_console(), fleet.chosen.found
     assert found is not None
     job = found.job
-    console.print(f"[bold]{escape(job.model.name)}[/] on [bold]{escape(job.machine.name)}[/], "
-                  f"{job.batch.sequences:,} sequences per step")  # fmt: skip
+    console.print(
+        f"[bold]{escape(job.model.name)}[/] on [bold]{escape(job.machine.name)}[/], "
+        f"{job.batch.sequences:,} sequences per step"
+    )
     if fixed:
         console.print(f"The job fixes {escape(' and '.join(fixed))}; the search leaves that open.")
     if len(fleet.plans) > 1 or fleet.tokens is not None:
         _by_ranks(console, fleet)
-    console.print(f"\n[bold]{job.ranks:,} ranks[/]: {len(found.entries):,} candidates, {found.feasible:,} feasible, "
-                  f"{found.simulated:,} simulated, {found.wall_seconds:.1f} s")  # fmt: skip
+    console.print(
+        f"\n[bold]{job.ranks:,} ranks[/]: {len(found.entries):,} candidates, {found.feasible:,} feasible, "
+        f"{found.simulated:,} simulated, {found.wall_seconds:.1f} s"
+    )
     if words := hindered(found):
-        console.print(
-            f"The others cannot run: {', '.join(words)} (each with its reason: --json, --out)."
-        )
+        console.print(f"The others cannot run: {', '.join(words)} (each with its reason: --json, --out).")
     _candidates(console, found, top)
     if said := model_words(found):
         console.print(f"\n{said}")
     if any(e.figures and not e.figures.global_link_contention for e in found.entries[:top]):
-        console.print("* without contention on the links between dragonfly groups: with it the ranks fall into too "
-                      "many classes, and the step may take longer.")  # fmt: skip
+        console.print(
+            "* without contention on the links between dragonfly groups: with it the ranks fall into too "
+            "many classes, and the step may take longer."
+        )
     if job.machine.caveat:
         console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
     if out is not None:
-        console.print(f"Search written to {escape(str(out))}; look at {escape(str(out / 'search.html'))}, "
-                      f"run {escape(str(out / 'best.yaml'))}")  # fmt: skip
+        console.print(
+            f"Search written to {escape(str(out))}; look at {escape(str(out / 'search.html'))}, "
+            f"run {escape(str(out / 'best.yaml'))}"
+        )
 
 
 def search_object(fleet: Fleet, fixed: Sequence[str]) -> dict[str, object]:
@@ -62,8 +68,19 @@ def _candidates(console: Console, found: Search, top: int) -> None:
 
     varied, simulated = options_varied(found), found.by == "simulation"
     console.print(f"\n{'Fastest' if simulated else 'First by the published communication model'}:")
-    table = Table("", "data × z × y × x", "options", "step", "exposed", "of peak", "tokens/s", "memory",
-                  "model's place", box=None, pad_edge=False)  # fmt: skip
+    table = Table(
+        "",
+        "data × z × y × x",
+        "options",
+        "step",
+        "exposed",
+        "of peak",
+        "tokens/s",
+        "memory",
+        "model's place",
+        box=None,
+        pad_edge=False,
+    )
     for column in (table.columns[0], *table.columns[3:]):
         column.justify = "right"
     for number, entry in enumerate(found.entries[:top], 1):
@@ -73,11 +90,20 @@ def _candidates(console: Console, found: Search, top: int) -> None:
         cells = ["", "", "", ""]
         if figures is not None:
             star = "" if figures.global_link_contention else "*"
-            cells = [f"{figures.step_seconds:.3f} s{star}", f"{100 * figures.exposed_share:.1f} %",
-                     f"{figures.hardware_percent_of_peak:.1f} %", f"{figures.tokens_per_second:,.0f}"]  # fmt: skip
-        table.add_row(str(number), " × ".join(map(str, candidate.grid.sizes)),
-                      ", ".join(options_words(candidate, varied)), *cells,
-                      f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB", f"{entry.model_rank:,}")  # fmt: skip
+            cells = [
+                f"{figures.step_seconds:.3f} s{star}",
+                f"{100 * figures.exposed_share:.1f} %",
+                f"{figures.hardware_percent_of_peak:.1f} %",
+                f"{figures.tokens_per_second:,.0f}",
+            ]
+        table.add_row(
+            str(number),
+            " × ".join(map(str, candidate.grid.sizes)),
+            ", ".join(options_words(candidate, varied)),
+            *cells,
+            f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+            f"{entry.model_rank:,}",
+        )
     console.print(table)
 
 
@@ -105,20 +131,29 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
             continue
         best, bill = plan.found.entries[0], fleet.bill(plan)
         assert best.figures is not None
-        row = [f"{plan.ranks:,}", " × ".join(map(str, best.candidate.grid.sizes)),
-               str(best.candidate.micro_sequences), f"{best.figures.step_seconds:.3f} s",
-               f"{best.figures.tokens_per_second:,.0f}"]  # fmt: skip
+        row = [
+            f"{plan.ranks:,}",
+            " × ".join(map(str, best.candidate.grid.sizes)),
+            str(best.candidate.micro_sequences),
+            f"{best.figures.step_seconds:.3f} s",
+            f"{best.figures.tokens_per_second:,.0f}",
+        ]
         if bill is not None:
-            verdict = {None: "", True: "[green]in time[/]", False: "[red]too late[/]"}[
-                fleet.in_time(plan)
+            verdict = {None: "", True: "[green]in time[/]", False: "[red]too late[/]"}[fleet.in_time(plan)]
+            row += [
+                f"{bill.seconds / DAY_SECONDS:,.1f}",
+                f"{bill.device_hours:,.0f}",
+                f"{bill.energy_joules / 3.6e9:,.1f} MWh",
+                verdict,
             ]
-            row += [f"{bill.seconds / DAY_SECONDS:,.1f}", f"{bill.device_hours:,.0f}",
-                    f"{bill.energy_joules / 3.6e9:,.1f} MWh", verdict]  # fmt: skip
         table.add_row(*row)
     console.print(table)
     for reason in reasons:
         console.print(escape(reason), soft_wrap=True)
     if fleet.within_seconds is not None:
         fewest = fleet.fewest
-        console.print("[red]None of these is enough.[/]" if fewest is None
-                      else f"The fewest of these that keep the deadline: [bold]{fewest.ranks:,}[/]")  # fmt: skip
+        console.print(
+            "[red]None of these is enough.[/]"
+            if fewest is None
+            else f"The fewest of these that keep the deadline: [bold]{fewest.ranks:,}[/]"
+        )

@@ -34,9 +34,7 @@ def _bar(part: float, whole: float, colour: str) -> str:
     return f"[{colour}]{'█' * round(BAR_WIDTH * part / whole)}[/]" if whole > 0 else ""
 
 
-def step(
-    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
-) -> None:
+def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:
     """Print a simulated step."""
     console = make_console()
     headline(console, simulation.job, figures)
@@ -44,17 +42,9 @@ def step(
     _memory(console, figures)
     if "step_seconds_interval" in answer:
         low, high = answer["step_seconds_interval"]
-        console.print(
-            f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad."
-        )
+        console.print(f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad.")
     classes = simulation.partition.rank_classes
-    ending(
-        console,
-        simulation,
-        f"{classes} {'class' if classes == 1 else 'classes'} of ranks",
-        answer,
-        out,
-    )
+    ending(console, simulation, f"{classes} {'class' if classes == 1 else 'classes'} of ranks", answer, out)
 
 
 def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) -> None:
@@ -72,9 +62,12 @@ def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) ->
     if (seeds := answer.get("seeds")) is not None:
         console.print(f"\nOver {seeds['count']} seeds (p10, p50, p90):")
         table = Table(box=None, show_header=False, pad_edge=False)
-        for name, key in (("step", "step_seconds"), ("compute", "compute_seconds"),
-                          ("exposed communication", "exposed_communication_seconds"),
-                          ("idle (host, skew)", "idle_seconds")):  # fmt: skip
+        for name, key in (
+            ("step", "step_seconds"),
+            ("compute", "compute_seconds"),
+            ("exposed communication", "exposed_communication_seconds"),
+            ("idle (host, skew)", "idle_seconds"),
+        ):
             table.add_row(f"  {name}", *(f"{seeds[key][p]:9.3f} s" for p in ("p10", "p50", "p90")))
         console.print(table)
     _memory(console, found.figures)
@@ -94,9 +87,7 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         f"{job.micro_steps} micro-step{'s' if job.micro_steps > 1 else ''}"
     )
     if not figures.memory.fits:
-        console.print(
-            "\n[bold red]This job cannot run: it does not fit into memory (see below).[/]"
-        )
+        console.print("\n[bold red]This job cannot run: it does not fit into memory (see below).[/]")
     energy = figures.energy_joules
     console.print(
         f"\n[bold]{total:.3f} s[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
@@ -111,14 +102,10 @@ def headline(console: Console, job: Job, figures: Report) -> None:
     )
 
 
-def own_step(
-    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None
-) -> None:
+def own_step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:
     """Print a simulated step of a module of the user's own, of which only the schedule is known."""
     console, job = make_console(), simulation.job
-    console.print(
-        f"[bold]recorded schedule[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]"
-    )
+    console.print(f"[bold]recorded schedule[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]")
     console.print(f"grid {job.concrete_grid}")
     console.print(
         f"\n[bold]{figures.step_seconds:.3f} s[/] per step, "
@@ -126,13 +113,7 @@ def own_step(
     )
     classes = simulation.partition.rank_classes
     parts(console, job, figures, several=classes > 1)
-    ending(
-        console,
-        simulation,
-        f"{classes} {'class' if classes == 1 else 'classes'} of ranks",
-        answer,
-        out,
-    )
+    ending(console, simulation, f"{classes} {'class' if classes == 1 else 'classes'} of ranks", answer, out)
 
 
 def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None:
@@ -151,9 +132,7 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
             rows.append((f"exposed communication, {axis}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:
-        table.add_row(
-            f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour)
-        )
+        table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
     console.print(table)
     waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > LEAST_SHOWN * total}
     if waiting:
@@ -161,35 +140,38 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
         console.print(f"  of it waiting for a group's last member to come: {by_axis}")
 
 
-def ending(console: Console, simulation: Simulation, simulated: str, answer: Mapping[str, Any],
-           out: Path | None) -> None:  # fmt: skip
+def ending(
+    console: Console, simulation: Simulation, simulated: str, answer: Mapping[str, Any], out: Path | None
+) -> None:
     """Print how it was simulated, and what to be aware of."""
     job = simulation.job
-    console.print(
-        f"\n{len(simulation.program):,} ops per rank, {simulated} simulated, "
-        f"{answer['wall_seconds']:.2f} s"
-    )
+    console.print(f"\n{len(simulation.program):,} ops per rank, {simulated} simulated, {answer['wall_seconds']:.2f} s")
     if simulation.global_links_left_out:
-        console.print("[yellow]Contention on the links between dragonfly groups was left out: with it the ranks "
-                      "fall into too many classes. The step may take longer.[/]")  # fmt: skip
+        console.print(
+            "[yellow]Contention on the links between dragonfly groups was left out: with it the ranks "
+            "fall into too many classes. The step may take longer.[/]"
+        )
     if job.machine.caveat:
         console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
     if out is not None:
-        console.print(
-            f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}"
-        )
+        console.print(f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}")
 
 
 def choice(made: Choice) -> None:
     """Print the candidates that `auto` was chosen from."""
     console = make_console()
-    console.print(f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
-                  "published communication model were simulated:")  # fmt: skip
+    console.print(
+        f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
+        "published communication model were simulated:"
+    )
     table = Table("data × z × y × x", "sequences at a time", "step", box=None, pad_edge=False)
     for simulation in made.simulations:
         grid = simulation.job.concrete_grid
-        table.add_row(" × ".join(map(str, grid.sizes)), str(simulation.job.concrete_micro_sequences),
-                      f"{simulation.step_seconds:.3f} s")  # fmt: skip
+        table.add_row(
+            " × ".join(map(str, grid.sizes)),
+            str(simulation.job.concrete_micro_sequences),
+            f"{simulation.step_seconds:.3f} s",
+        )
     console.print(table)
     console.print()
 
@@ -203,6 +185,9 @@ def _memory(console: Console, figures: Report) -> None:
     console.print(f"\nMemory {need} of {have} per rank: {verdict}")
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, size in memory.by_category.items():
-        table.add_row(f"  {name}", f"{format_si(size, 'B', digits=3):>9}",
-                      _bar(size, max(memory.per_rank_bytes, memory.capacity_bytes), "magenta"))  # fmt: skip
+        table.add_row(
+            f"  {name}",
+            f"{format_si(size, 'B', digits=3):>9}",
+            _bar(size, max(memory.per_rank_bytes, memory.capacity_bytes), "magenta"),
+        )
     console.print(table)

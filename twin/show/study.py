@@ -37,8 +37,11 @@ def study(results: Results, wall_seconds: float) -> None:
             console.print(f"[dim]{escape(machine)}: {escape(caveat)}[/]")
     before = len(run.points) - run.computed
     earlier = f", {before:,} were there" if before else ""
-    console.print(f"\n{run.computed:,} points computed{earlier}, {wall_seconds:.1f} s. "
-                  f"{escape(str(run.directory))}: {', '.join(TABLES)}, jobs/", soft_wrap=True)  # fmt: skip
+    console.print(
+        f"\n{run.computed:,} points computed{earlier}, {wall_seconds:.1f} s. "
+        f"{escape(str(run.directory))}: {', '.join(TABLES)}, jobs/",
+        soft_wrap=True,
+    )
 
 
 def _points(results: Results) -> None:
@@ -57,9 +60,7 @@ def _points(results: Results) -> None:
             table.add_row(*(escape(cell(column, row)) for column in columns), style=style)
         console.print(table)
     if len(results.rows) > MOST_ROWS:
-        console.print(
-            f"The first {MOST_ROWS} of {len(results.rows):,} points; all are in table.csv."
-        )
+        console.print(f"The first {MOST_ROWS} of {len(results.rows):,} points; all are in table.csv.")
 
 
 def _effects(results: Results) -> None:
@@ -96,10 +97,16 @@ def study_object(results: Results, wall_seconds: float) -> dict[str, Any]:
         "computed": run.computed,
         "resumed": len(run.points) - run.computed,
         "effects": [
-            {"parameter": e.parameter, "low_value": e.low_value, "high_value": e.high_value,
-             "low_seconds": e.low_seconds, "high_seconds": e.high_seconds,
-             "base_seconds": e.base_seconds, "swing_seconds": e.swing_seconds}
+            {
+                "parameter": e.parameter,
+                "low_value": e.low_value,
+                "high_value": e.high_value,
+                "low_seconds": e.low_seconds,
+                "high_seconds": e.high_seconds,
+                "base_seconds": e.base_seconds,
+                "swing_seconds": e.swing_seconds,
+            }
             for e in results.effects
         ],
         "wall_seconds": wall_seconds,
-    }  # fmt: skip
+    }

@@ -15,38 +15,33 @@ if TYPE_CHECKING:
     from twin.study.validate import PublishedValidation
 
 
-COLLECTIVES_TITLE = (
-    "Collectives, package data (Frontier all-gather from 256 MiB: the source reports spikes below)"
-)
+COLLECTIVES_TITLE = "Collectives, package data (Frontier all-gather from 256 MiB: the source reports spikes below)"
 WORST_SHOWN = 5
 DERIVED = {
-    "group", "predicted", "measured", "error", "source", "microseconds", "iteration_milliseconds",
-    "predicted_microseconds", "measured_microseconds", "predicted_milliseconds", "measured_milliseconds",
-}  # fmt: skip
+    "group",
+    "predicted",
+    "measured",
+    "error",
+    "source",
+    "microseconds",
+    "iteration_milliseconds",
+    "predicted_microseconds",
+    "measured_microseconds",
+    "predicted_milliseconds",
+    "measured_milliseconds",
+}
 """Columns of a compared row that the shown row does not repeat."""
 
 
 def _groups(title: str, groups: Sequence[Group]) -> Table:
     table = Table(
-        "group",
-        "rows",
-        "median error",
-        "mean error",
-        "90 % below",
-        "bias",
-        title=title,
-        title_justify="left",
+        "group", "rows", "median error", "mean error", "90 % below", "bias", title=title, title_justify="left"
     )
     for column in table.columns[1:]:
         column.justify = "right"
     for g in groups:
         table.add_row(
-            escape(g.name),
-            str(g.count),
-            f"{g.median:.1%}",
-            f"{g.mean:.1%}",
-            f"{g.p90:.1%}",
-            f"{g.bias:+.1%}",
+            escape(g.name), str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}"
         )
     return table
 
@@ -54,8 +49,14 @@ def _groups(title: str, groups: Sequence[Group]) -> Table:
 def measurements(result: Validation, *, as_json: bool) -> None:
     """Print a comparison with a user's measurements."""
     if as_json:
-        print_json({"kind": result.kind, "groups": [vars_of(g) for g in result.groups], "rows": result.rows,
-                    "skipped": result.skipped})  # fmt: skip
+        print_json(
+            {
+                "kind": result.kind,
+                "groups": [vars_of(g) for g in result.groups],
+                "rows": result.rows,
+                "skipped": result.skipped,
+            }
+        )
         return
     console = make_console()
     console.print(_groups(f"Predicted against measured: {result.kind}", result.groups))
@@ -66,12 +67,7 @@ def measurements(result: Validation, *, as_json: bool) -> None:
     for row in worst:
         own = {k: v for k, v in row.items() if k not in DERIVED}
         shown = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in own.items())
-        table.add_row(
-            escape(shown),
-            f"{row['predicted']:.4g}",
-            f"{row['measured']:.4g}",
-            f"{row['error']:+.1%}",
-        )
+        table.add_row(escape(shown), f"{row['predicted']:.4g}", f"{row['measured']:.4g}", f"{row['error']:+.1%}")
     console.print(table)
     for reason, count in result.skipped.items():
         console.print(f"[yellow]{count} rows left out:[/] {escape(reason)}")
@@ -82,12 +78,16 @@ def measurements(result: Validation, *, as_json: bool) -> None:
 def published(result: PublishedValidation, *, as_json: bool) -> None:
     """Print the comparison with published runs."""
     if as_json:
-        print_json({
-            **{part: [vars_of(c) | {"error": c.error} for c in getattr(result, part)]
-               for part in ("weak_scaling", "other_grids", "ablation", "kernel_tuning")},
-            "weak_scaling_summary": vars_of(result.summary),
-            "collectives": [vars_of(g) for g in result.collectives],
-        })  # fmt: skip
+        print_json(
+            {
+                **{
+                    part: [vars_of(c) | {"error": c.error} for c in getattr(result, part)]
+                    for part in ("weak_scaling", "other_grids", "ablation", "kernel_tuning")
+                },
+                "weak_scaling_summary": vars_of(result.summary),
+                "collectives": [vars_of(g) for g in result.collectives],
+            }
+        )
         return
     console = make_console()
     parts = (
@@ -97,23 +97,35 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
         ("Kernel tuning, GPT-320B on Frontier, computation per batch", result.kernel_tuning),
     )
     for title, part in parts:
-        table = Table("case", "predicted", "measured", "error", "compute", "wait", "exposed", "data × z × y × x",
-                      title=title, title_justify="left")  # fmt: skip
+        table = Table(
+            "case",
+            "predicted",
+            "measured",
+            "error",
+            "compute",
+            "wait",
+            "exposed",
+            "data × z × y × x",
+            title=title,
+            title_justify="left",
+        )
         for c in part:
             d = c.details
             low, high = d.get("interval", (c.predicted, c.predicted))
-            table.add_row(escape(c.name), f"{c.predicted:.2f} s" + (f" [{low:.2f}–{high:.2f}]" if low < high else ""),
-                          f"{c.measured:.2f} s", f"{c.error:+.1%}", f"{d['compute_seconds']:.2f}",
-                          f"{d['slowest_device_wait_seconds']:.2f}", f"{d['exposed_seconds']:.2f}",
-                          " × ".join(str(size) for size in d["grid"].values()))  # fmt: skip
+            table.add_row(
+                escape(c.name),
+                f"{c.predicted:.2f} s" + (f" [{low:.2f}–{high:.2f}]" if low < high else ""),
+                f"{c.measured:.2f} s",
+                f"{c.error:+.1%}",
+                f"{d['compute_seconds']:.2f}",
+                f"{d['slowest_device_wait_seconds']:.2f}",
+                f"{d['exposed_seconds']:.2f}",
+                " × ".join(str(size) for size in d["grid"].values()),
+            )
         console.print(table)
     s = result.summary
     worst = max(abs(c.error) for c in result.weak_scaling)
-    console.print(f"Weak scaling: median error {s.median:.1%}, largest {worst:.1%}. "
-                  "Nothing was fitted to these times.\n")  # fmt: skip
     console.print(
-        _groups(
-            COLLECTIVES_TITLE,
-            result.collectives,
-        )
+        f"Weak scaling: median error {s.median:.1%}, largest {worst:.1%}. Nothing was fitted to these times.\n"
     )
+    console.print(_groups(COLLECTIVES_TITLE, result.collectives))

@@ -54,8 +54,9 @@ def candidates(job: Job) -> list[Job]:
     return [candidate.job(job) for candidate in all_candidates(job) if candidate.feasible]
 
 
-def choose(job: Job, *, most: int = CANDIDATES,
-           progress: Callable[[int, int], None] = lambda _done, _all: None) -> Choice:  # fmt: skip
+def choose(
+    job: Job, *, most: int = CANDIDATES, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> Choice:
     """Resolve `auto` by simulating the best candidates.
 
     Raises DescriptionError if nothing fits.
@@ -64,8 +65,11 @@ def choose(job: Job, *, most: int = CANDIDATES,
         return Choice((simulate(_with_micro(job)),), 1)
     ranked = candidates(job)
     if not ranked:
-        raise fail("grid", f"auto: no grid of {job.ranks} ranks keeps the rules and fits into the memory of "
-                   f"{job.machine.device.name}; {_why(job)}")  # fmt: skip
+        raise fail(
+            "grid",
+            f"auto: no grid of {job.ranks} ranks keeps the rules and fits into the memory of "
+            f"{job.machine.device.name}; {_why(job)}",
+        )
     simulations = []
     entered = _worth_simulating(ranked[:most])
     for number, candidate in enumerate(entered):
@@ -97,9 +101,7 @@ def rehearsed_seconds(job: Job) -> float:
 
     Micro-steps are alike: what a second one adds to one, every further one adds.
     """
-    one, two = (
-        simulate(_shortened(job, steps), most_classes=MANY_CLASSES).step_seconds for steps in (1, 2)
-    )
+    one, two = (simulate(_shortened(job, steps), most_classes=MANY_CLASSES).step_seconds for steps in (1, 2))
     return one + (job.micro_steps - 1) * (two - one)
 
 
@@ -116,8 +118,7 @@ def _with_micro(job: Job) -> Job:
     if micro is None:
         smallest = with_micro_sequences(job, 1)
         raise fail(
-            "batch.micro_sequences",
-            f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}",
+            "batch.micro_sequences", f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}"
         )
     resolved = with_micro_sequences(job, micro)
     if problems := check_grid(resolved, resolved.concrete_grid):
@@ -136,6 +137,4 @@ def _why(job: Job) -> str:
         over = use.per_rank_bytes - use.capacity_bytes
         if best is None or over < best[0]:
             best = over, f"the nearest, {grid}, {advice(placed, use)}"
-    return (
-        best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"
-    )
+    return best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"

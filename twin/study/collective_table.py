@@ -35,10 +35,7 @@ TABLE_MACHINES = {
 # NCCL all-reduce on Perlmutter, milliseconds at 32 ... 2048 GPUs, read off the figures of
 # arXiv 2504.18658 (v2), which the CSV does not hold.
 FIGURE_RANKS = (32, 64, 128, 256, 512, 1024, 2048)
-FIGURE = {
-    64: (2.44, 3.21, 3.58, 3.95, 4.83, 5.38, 5.37),
-    128: (4.53, 5.04, 5.74, 6.48, 6.82, 7.40, 8.52),
-}
+FIGURE = {64: (2.44, 3.21, 3.58, 3.95, 4.83, 5.38, 5.37), 128: (4.53, 5.04, 5.74, 6.48, 6.82, 7.40, 8.52)}
 
 
 @dataclass(frozen=True)
@@ -71,27 +68,15 @@ def read_rows(path: Path) -> list[Row]:
     machines: dict[str, Machine] = {}
     groups: dict[tuple[str, int], Group] = {}
 
-    def row(
-        table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str
-    ) -> Row:
+    def row(table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str) -> Row:
         name = TABLE_MACHINES[table]
         if name not in machines:
             machines[name] = load_machine(name)
         machine = machines[name]
         if (name, ranks) not in groups:
-            placement = Placement.contiguous(
-                ranks, machine.devices_per_node, machine.network.group_nodes
-            )
+            placement = Placement.contiguous(ranks, machine.devices_per_node, machine.network.group_nodes)
             groups[name, ranks] = look(machine, placement)
-        return Row(
-            table,
-            KIND[kind],
-            library,
-            ranks,
-            *numbers,
-            groups[name, ranks],
-            wrapper_seconds(source),
-        )
+        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks], wrapper_seconds(source))
 
     with path.open(newline="", encoding="utf-8") as file:
         rows = [

@@ -34,8 +34,14 @@ class EveryRank:
         return {"seeds": {"count": len(self.reports), **spread_of(self.reports)}}
 
 
-def simulate_every_rank(job: Job, *, seeds: int = 1, ranks: Sequence[int] | None = None, workers: int = 1,
-                        progress: Callable[[int, int], None] = lambda _d, _a: None) -> EveryRank:  # fmt: skip
+def simulate_every_rank(
+    job: Job,
+    *,
+    seeds: int = 1,
+    ranks: Sequence[int] | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda _d, _a: None,
+) -> EveryRank:
     """Simulate a concrete job with seeds job.seed, job.seed + 1, …; keep the events of some ranks."""
     own = simulate_ranks(job, record=default_ranks(job) if ranks is None else ranks)
     tasks = [(job, job.seed + number) for number in range(1, seeds)]

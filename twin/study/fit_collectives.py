@@ -80,19 +80,15 @@ def _frontier(row: Row) -> bool:
     if row.table != "frontier" or row.library != "rccl":
         return False
     # Smaller all-gathers show protocol spikes of 20 to 870 ms; smaller reduce-scatters, harness.
-    least = {
-        "all_gather": 256 * MIB,
-        "reduce_scatter": 4 * MIB,
-        "all_reduce": 0.0,
-        "broadcast": 0.0,
-    }
+    least = {"all_gather": 256 * MIB, "reduce_scatter": 4 * MIB, "all_reduce": 0.0, "broadcast": 0.0}
     return row.bytes >= least[row.kind]
 
 
 FITS = (
     Fit("dgx-a100", "nccl", NODE, lambda r: r.table == "dgx-a100-node"),
     Fit(
-        "dgx-h100", "nccl",
+        "dgx-h100",
+        "nccl",
         (
             *NODE,
             Constant("in-switch base", ("in_switch.base",)),
@@ -101,19 +97,26 @@ FITS = (
         lambda r: r.table == "dgx-h100-node",
     ),
     Fit(
-        "perlmutter", "nccl",
+        "perlmutter",
+        "nccl",
         (
-            _all("local_efficiency", 1.0), _all("network_efficiency", 1.0), _all("network_step"),
+            _all("local_efficiency", 1.0),
+            _all("network_efficiency", 1.0),
+            _all("network_step"),
             Constant("LL network hop", ("protocols.LL.ring_network_hop",)),
             Constant("LL network share", ("protocols.LL.network_share",), 1.0),
             Constant("tree many nodes", ("tree.many_nodes_efficiency",), 1.0),
             Constant("tree piece", ("tree.piece",)),
         ),
-        lambda r: r.table in {"perlmutter", "perlmutter-node"} and r.library == "nccl"
-        and (r.table == "perlmutter" or r.bytes >= 4 * MIB),
+        lambda r: (
+            r.table in {"perlmutter", "perlmutter-node"}
+            and r.library == "nccl"
+            and (r.table == "perlmutter" or r.bytes >= 4 * MIB)
+        ),
     ),
     Fit(
-        "frontier", "rccl",
+        "frontier",
+        "rccl",
         (
             *_each("local_efficiency", KINDS, 1.0),
             Constant(  # a reduce-scatter is bound by the copy kernels before the NICs
@@ -123,10 +126,7 @@ FITS = (
             ),
             Constant("network_efficiency all_reduce", ("ring.network_efficiency.all_reduce",), 1.0),
             Constant("network_step all_gather", ("ring.network_step.all_gather",)),
-            Constant(
-                "network_step others",
-                ("ring.network_step.reduce_scatter", "ring.network_step.all_reduce"),
-            ),
+            Constant("network_step others", ("ring.network_step.reduce_scatter", "ring.network_step.all_reduce")),
             Constant("LL ring network hop", ("protocols.LL.ring_network_hop",)),
             Constant("LL tree network hop", ("protocols.LL.tree_network_hop",)),
             Constant("LL local share", ("protocols.LL.local_share",), 1.0),
@@ -138,7 +138,7 @@ FITS = (
         ),
         _frontier,
     ),
-)  # fmt: skip
+)
 
 
 def get(raw: dict[str, Any], path: str) -> float:
@@ -175,16 +175,19 @@ def run(fit: Fit, rows: Iterable[Row]) -> tuple[Library, dict[str, tuple[float, 
         return np.log([row.predict(candidate) / row.seconds for row in chosen])
 
     found = least_squares(
-        residuals, np.minimum(start, upper - 0.01), loss="soft_l1", f_scale=ROBUST, diff_step=1e-3,
-        bounds=(np.full(len(start), -np.inf), upper), max_nfev=60,
-    )  # fmt: skip
+        residuals,
+        np.minimum(start, upper - 0.01),
+        loss="soft_l1",
+        f_scale=ROBUST,
+        diff_step=1e-3,
+        bounds=(np.full(len(start), -np.inf), upper),
+        max_nfev=60,
+    )
     curvature = found.jac.T @ found.jac
     variance = np.median(np.abs(residuals(found.x))) ** 2 * 2.2
     # A constant that no row depends on has no curvature: its error is infinite, not zero.
     blind = np.diag(curvature) < 1e-6
-    errors = np.where(blind, np.inf, 1.0) * np.sqrt(
-        np.maximum(np.diag(np.linalg.pinv(curvature)), 0) * variance
-    )
+    errors = np.where(blind, np.inf, 1.0) * np.sqrt(np.maximum(np.diag(np.linalg.pinv(curvature)), 0) * variance)
     values = np.exp(found.x)
     return library(found.x), {
         c.name: (float(v), float(e)) for c, v, e in zip(fit.constants, values, errors, strict=True)
@@ -204,18 +207,13 @@ def error_table(rows: Iterable[Row], libraries: dict[tuple[str, str], Library]) 
     for (table, name, kind), pairs in sorted(groups.items()):
         least = least_bytes(table, kind)
         small = ("< 1 MiB", 0.0, MIB - 1)
-        for label, low, high in (
-            small,
-            ("1 MiB ...", MIB, least - 1),
-            (f">={least / MIB:.0f} MiB", least, np.inf),
-        ):
+        for label, low, high in (small, ("1 MiB ...", MIB, least - 1), (f">={least / MIB:.0f} MiB", least, np.inf)):
             found = np.array([error for size, error in pairs if low <= size <= high])
             if len(found):
                 sizes = np.abs(found)
                 numbers = (np.median(sizes), np.percentile(sizes, 90), np.median(found))
                 lines.append(
-                    f"{table:16}{name:9}{kind:15}{label:>10}{len(found):10}"
-                    + "".join(f"{x:10.1%}" for x in numbers)
+                    f"{table:16}{name:9}{kind:15}{label:>10}{len(found):10}" + "".join(f"{x:10.1%}" for x in numbers)
                 )
     return lines
 
@@ -227,9 +225,7 @@ def least_bytes(table: str, kind: str) -> float:
 
 def packaged() -> dict[tuple[str, str], Library]:
     """The libraries as they are in `topologies`, by (machine, name in the CSV)."""
-    return {
-        (fit.machine, fit.library): load_machine(fit.machine).libraries[fit.library] for fit in FITS
-    }
+    return {(fit.machine, fit.library): load_machine(fit.machine).libraries[fit.library] for fit in FITS}
 
 
 def main() -> None:
@@ -237,9 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path)
     parser.add_argument("--only", help="fit this machine only")
-    parser.add_argument(
-        "--check", action="store_true", help="no fit: errors of the packaged constants"
-    )
+    parser.add_argument("--check", action="store_true", help="no fit: errors of the packaged constants")
     parser.add_argument("--out", type=Path, help="write the fitted libraries as JSON")
     arguments = parser.parse_args()
     write = sys.stdout.write

@@ -94,8 +94,7 @@ def summary(found: Array, rows: Rows) -> str:
             e = 100 * found[mask]
             median, high = np.quantile(np.abs(e), (0.5, 0.9))
             parts.append(
-                f"{label}: {mask.sum()} rows, median {median:.1f} %, p90 {high:.1f} %, "
-                f"bias {np.median(e):+.1f} %"
+                f"{label}: {mask.sum()} rows, median {median:.1f} %, p90 {high:.1f} %, bias {np.median(e):+.1f} %"
             )
     return "; ".join(parts)
 
@@ -116,23 +115,22 @@ def fit(device: Device, rows: Rows) -> tuple[Device, dict[str, tuple[float, floa
     peak = float(device.peak_flops_per_second)
     starts = {**START, "sustained_flops_per_second": 0.8 * peak}
     constants = tuple(starts) if len(rows.m) >= FEW_ROWS else FEW_CONSTANTS
-    start = np.array([
-        np.log(starts[c] / (1 - starts[c])) if c in SHARES else np.log(starts[c]) for c in constants
-    ])  # fmt: skip
+    start = np.array([np.log(starts[c] / (1 - starts[c])) if c in SHARES else np.log(starts[c]) for c in constants])
     reach = np.array([SHARE_REACH if c in SHARES else REACH for c in constants])
-    upper = np.array([
-        np.log(peak) if c == "sustained_flops_per_second" else s + r
-        for c, s, r in zip(constants, start, reach, strict=True)
-    ])  # fmt: skip
+    upper = np.array(
+        [
+            np.log(peak) if c == "sustained_flops_per_second" else s + r
+            for c, s, r in zip(constants, start, reach, strict=True)
+        ]
+    )
     weight = np.where(rows.flops >= LARGE_FLOPS, 1.0, SMALL_WEIGHT)
 
     def residuals(x: Array) -> Array:
         return np.asarray(weight * np.log1p(errors(with_constants(device, constants, x), rows)))
 
     found = least_squares(
-        residuals, start, bounds=(start - reach, upper), loss="soft_l1", f_scale=0.1,
-        diff_step=1e-3, max_nfev=100,
-    )  # fmt: skip
+        residuals, start, bounds=(start - reach, upper), loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=100
+    )
     told = np.abs(found.jac).sum(axis=0) > 0
     spread = float(np.var(residuals(found.x)))
     covariance = np.linalg.pinv(found.jac[:, told].T @ found.jac[:, told], hermitian=True) * spread
@@ -178,9 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m twin.study.fit_gemm", description=__doc__)
     parser.add_argument("table", type=Path, help="CSV with device,m,n,k,microseconds")
-    parser.add_argument(
-        "--device", choices=names("devices"), help="one device; default all in the table"
-    )
+    parser.add_argument("--device", choices=names("devices"), help="one device; default all in the table")
     options = parser.parse_args(arguments)
     for name in [options.device] if options.device else names("devices"):
         rows = read_rows(options.table, name)

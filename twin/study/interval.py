@@ -40,25 +40,21 @@ def interval(job: Job) -> Interval:
     low = simulate(
         _varied(job, compute_slowdown=0.0, collective_slowdown=0.0, device_speed_spread=0.0),
         scales=Scales(1 - COMPUTE_ERROR, 1 - COLLECTIVE_ERROR),
-    )  # fmt: skip
+    )
     variation = job.machine.variation
     high = simulate(
         _varied(
             job,
             compute_slowdown=MOST_COMPUTE_SLOWDOWN,
-            collective_slowdown=max(
-                LEAST_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown
-            ),
+            collective_slowdown=max(LEAST_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown),
             device_speed_spread=min(0.5, SPREAD_FACTOR * variation.device_speed_spread),
         ),
         scales=Scales(1 + COMPUTE_ERROR, 1 + COLLECTIVE_ERROR),
-    )  # fmt: skip
+    )
     return Interval(low.step_seconds, high.step_seconds)
 
 
 def _varied(job: Job, **values: float) -> Job:
     changed: dict[str, Any] = {k: Parameter(v, "assumed", "interval") for k, v in values.items()}
     variation = job.machine.variation.model_copy(update=changed)
-    return job.model_copy(
-        update={"machine": job.machine.model_copy(update={"variation": variation})}
-    )
+    return job.model_copy(update={"machine": job.machine.model_copy(update={"variation": variation})})

@@ -38,8 +38,19 @@ from twin.study.parallel import in_parallel
 
 COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
 GEMMS = ("device", "m", "n", "k", "microseconds")
-ITERATIONS = ("nodes", "gpus", "global_batch_sequences", "micro_batch_sequences", "layers", "hidden", "heads",
-              "sequence_length", "data_parallel", "tensor_parallel", "iteration_milliseconds")  # fmt: skip
+ITERATIONS = (
+    "nodes",
+    "gpus",
+    "global_batch_sequences",
+    "micro_batch_sequences",
+    "layers",
+    "hidden",
+    "heads",
+    "sequence_length",
+    "data_parallel",
+    "tensor_parallel",
+    "iteration_milliseconds",
+)
 WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
 ITERATION_MACHINE = "dgx-a100"
 VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
@@ -74,20 +85,18 @@ class Validation:
     """Reason → number of rows."""
 
 
-def validate_file(
-    path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None
-) -> Validation:
+def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
     """Compare the rows of a CSV file with predictions."""
     header, rows = _read(path)
     kinds: dict[tuple[str, ...], tuple[str, Callable[..., Any]]] = {
-        COLLECTIVES: ("collectives", _collective), GEMMS: ("gemm", _gemm), ITERATIONS: ("iterations", _iteration),
-    }  # fmt: skip
+        COLLECTIVES: ("collectives", _collective),
+        GEMMS: ("gemm", _gemm),
+        ITERATIONS: ("iterations", _iteration),
+    }
     for columns, (kind, predict) in kinds.items():
         if set(columns) <= set(header):
             measured = _numbers(path, rows, columns)
-            answers = in_parallel(
-                predict, measured, workers if kind == "iterations" else 1, progress
-            )
+            answers = in_parallel(predict, measured, workers if kind == "iterations" else 1, progress)
             return _compare(kind, measured, answers, columns[-1])
     wanted = "; or ".join(",".join(columns) for columns in kinds)
     raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
@@ -112,9 +121,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return header, rows
 
 
-def _numbers(
-    path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[str]
-) -> list[dict[str, Any]]:
+def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[str]) -> list[dict[str, Any]]:
     """Convert what must be a positive number, and report every cell that is not."""
     converted, problems = [], []
     for line, row in enumerate(rows, start=2):
@@ -154,19 +161,32 @@ def _compare(
         predicted = seconds * scale
         error = predicted / row[measured] - 1.0
         unit = measured.rsplit("_", maxsplit=1)[-1]
-        done.append({**row, "group": group, f"predicted_{unit}": predicted, f"measured_{unit}": row[measured],
-                     "predicted": predicted, "measured": row[measured], "error": error})  # fmt: skip
+        done.append(
+            {
+                **row,
+                "group": group,
+                f"predicted_{unit}": predicted,
+                f"measured_{unit}": row[measured],
+                "predicted": predicted,
+                "measured": row[measured],
+                "error": error,
+            }
+        )
         by_group.setdefault(group, []).append(error)
-    return Validation(
-        kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped
-    )
+    return Validation(kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped)
 
 
 def summary(name: str, errors: Sequence[float]) -> Group:
     """Summarise signed relative errors."""
     size = np.abs(np.array(errors))
-    return Group(name, len(size), float(np.median(size)), float(size.mean()), float(np.percentile(size, 90)),
-                 float(np.mean(errors)))  # fmt: skip
+    return Group(
+        name,
+        len(size),
+        float(np.median(size)),
+        float(size.mean()),
+        float(np.percentile(size, 90)),
+        float(np.mean(errors)),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -197,9 +217,7 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     ranks = int(row["ranks"])
     if ranks > machine.nodes * machine.devices_per_node:
         return f"more ranks than {machine.name} has devices"
-    cost = collective_cost(
-        machine, library, row["collective"], row["bytes"], _placement(row["machine"], ranks)
-    )
+    cost = collective_cost(machine, library, row["collective"], row["bytes"], _placement(row["machine"], ranks))
     wrapper = wrapper_seconds(str(row.get("source", "")))
     span = "one node" if ranks <= machine.devices_per_node else "multi-node"
     return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}"
@@ -233,8 +251,13 @@ def iteration_job(row: Mapping[str, Any]) -> dict[str, Any]:
     vocabulary = -(-VOCABULARY // multiple) * multiple
     return {
         "name": "measured iteration",
-        "model": {"layers": whole("layers"), "hidden": whole("hidden"), "heads": whole("heads"),
-                  "sequence": whole("sequence_length"), "vocabulary": vocabulary},
+        "model": {
+            "layers": whole("layers"),
+            "hidden": whole("hidden"),
+            "heads": whole("heads"),
+            "sequence": whole("sequence_length"),
+            "vocabulary": vocabulary,
+        },
         "machine": row.get("machine") or ITERATION_MACHINE,
         "ranks": whole("gpus"),
         "grid": {"data": whole("data_parallel"), "y": whole("tensor_parallel")},
@@ -244,7 +267,7 @@ def iteration_job(row: Mapping[str, Any]) -> dict[str, Any]:
         "dropout": 0.1,
         "fused_elementwise": True,
         "overlap": {"all_reduce": False},
-    }  # fmt: skip
+    }
 
 
 def _iteration(row: Mapping[str, Any]) -> tuple[float, str] | str:

@@ -24,9 +24,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_parallel(work: Callable[[Item], Answer], items: Sequence[Item], workers: int,
-                progress: Callable[[int, int], None] = lambda _done, _all: None, *,
-                chunk: int | None = None) -> list[Answer]:  # fmt: skip
+def in_parallel(
+    work: Callable[[Item], Answer],
+    items: Sequence[Item],
+    workers: int,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    *,
+    chunk: int | None = None,
+) -> list[Answer]:
     """Apply `work` to every item, in order; `work` must be a module-level function.
 
     A process takes `chunk` items at a time. Interrupted, what has not begun is dropped and the

@@ -46,20 +46,28 @@ def runs() -> dict[str, Any]:
 
 def published_job(run: dict[str, Any]) -> Job:
     """Make the job of a published run; unless published, grid and micro-batch are left to the twin."""
-    return load_job({
-        "name": f"{run['model']} on {run['ranks']} of {run['machine']}", "model": run["model"],
-        "machine": run["machine"], "ranks": run["ranks"], "batch": {"sequences": SEQUENCES},
-        "grid": run.get("grid", "auto"),
-    })  # fmt: skip
+    return load_job(
+        {
+            "name": f"{run['model']} on {run['ranks']} of {run['machine']}",
+            "model": run["model"],
+            "machine": run["machine"],
+            "ranks": run["ranks"],
+            "batch": {"sequences": SEQUENCES},
+            "grid": run.get("grid", "auto"),
+        }
+    )
 
 
 def weak_scaling(run: dict[str, Any]) -> Comparison:
     """Predict one point of the weak scaling."""
     choice = choose(published_job(run))
     bounds = interval(choice.best.job)
-    return Comparison(choice.best.job.name, choice.best.step_seconds, run["seconds"],
-                      _details(choice.best) | {"interval": [bounds.low, bounds.high],
-                                               "note": run.get("note", "")})  # fmt: skip
+    return Comparison(
+        choice.best.job.name,
+        choice.best.step_seconds,
+        run["seconds"],
+        _details(choice.best) | {"interval": [bounds.low, bounds.high], "note": run.get("note", "")},
+    )
 
 
 def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
@@ -71,9 +79,7 @@ def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
     for number, step in enumerate(run["steps"]):
         overlap = Overlap(all_reduce=number > 0, reduce_scatter=number > 1, all_gather=number > 2)
         simulation = simulate(best.model_copy(update={"overlap": overlap}))
-        yield Comparison(
-            step["name"], simulation.step_seconds, step["seconds"], _details(simulation)
-        )
+        yield Comparison(step["name"], simulation.step_seconds, step["seconds"], _details(simulation))
 
 
 def kernel_tuning(run: dict[str, Any]) -> Iterator[Comparison]:
@@ -85,8 +91,10 @@ def kernel_tuning(run: dict[str, Any]) -> Iterator[Comparison]:
             name = "tuned" if tuned else "untuned"
             yield Comparison(
                 f"{name}, grid {'chosen' if grid == 'auto' else 'of the reproducer'}",
-                report(simulation).compute_seconds, run[f"{name}_compute_seconds"], _details(simulation),
-            )  # fmt: skip
+                report(simulation).compute_seconds,
+                run[f"{name}_compute_seconds"],
+                _details(simulation),
+            )
 
 
 def _details(simulation: Simulation) -> dict[str, Any]:

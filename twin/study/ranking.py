@@ -37,11 +37,7 @@ def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:
     if ranking is not None:
         outside = float(ranking.between_bytes_per_second)
     else:
-        outside = (
-            len(machine.nic.devices)
-            * machine.nic.bandwidth_bytes_per_second
-            * machine.nic.efficiency
-        )
+        outside = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
     return outside / min(node, inner)
 
 
@@ -63,9 +59,11 @@ def communication_seconds(job: Job, grid: Grid) -> float:
     beta = {axis: axis_bandwidth(machine, grid, axis) for axis in grid_axes()}
     rows = job.batch.sequences / (grid.data * grid.z) * model.sequence
     inside = grid.x * grid.y
-    micro_steps = 1.0 if job.batch.micro_sequences == "auto" else (
-        job.batch.sequences / (grid.data * grid.z * job.batch.micro_sequences)
-    )  # fmt: skip
+    micro_steps = (
+        1.0
+        if job.batch.micro_sequences == "auto"
+        else (job.batch.sequences / (grid.data * grid.z * job.batch.micro_sequences))
+    )
     total = 0.0
     for index, (n, k) in enumerate(model.block_linears.values()):
         transposed = index % 2 == 1

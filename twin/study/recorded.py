@@ -15,10 +15,16 @@ from twin.engine.simulate import Engine, Simulation, simulate
 from twin.schedule.recording import Recording, read_recording
 
 OF_A_MODEL = (
-    "micro_sequences", "micro_steps", "model_flops_per_second", "percent_of_peak",
-    "hardware_percent_of_peak", "model_percent_of_peak", "peak_flops_per_second",
-    "tokens_per_second", "memory",
-)  # fmt: skip
+    "micro_sequences",
+    "micro_steps",
+    "model_flops_per_second",
+    "percent_of_peak",
+    "hardware_percent_of_peak",
+    "model_percent_of_peak",
+    "peak_flops_per_second",
+    "tokens_per_second",
+    "memory",
+)
 """Figures that only a described model has."""
 
 
@@ -42,8 +48,7 @@ class Replay:
         return found | {"hardware_flops_per_second": flops / self.simulation.step_seconds}
 
 
-def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequence[str],
-           engine: Engine) -> Replay:  # fmt: skip
+def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequence[str], engine: Engine) -> Replay:
     """Simulate the recording at `path` on a machine.
 
     The job is the file `job`, or the recording's own. Raises DescriptionError if they do not fit together.
@@ -53,8 +58,9 @@ def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequenc
     changed = [*overrides, *([f"machine={machine}"] if machine else [])]
     settled = load_job(job, changed) if job else load_job(_mapping(recording, machine), changed)
     if settled.grid != recording.grid:
-        raise fail("grid", f"the schedule was recorded on {recording.grid}; record it again for another",
-                   str(settled.grid))  # fmt: skip
+        raise fail(
+            "grid", f"the schedule was recorded on {recording.grid}; record it again for another", str(settled.grid)
+        )
     simulation = simulate(settled, engine=engine, schedule=recording.schedule)
     return Replay(simulation, report(simulation), described)
 
@@ -63,9 +69,7 @@ def _mapping(recording: Recording, machine: str | None) -> dict[str, Any]:
     if recording.job is not None:
         return dict(recording.job)
     if machine is None:
-        raise fail(
-            "--machine", "the recording is of a module without a job; name the machine to run it on"
-        )
+        raise fail("--machine", "the recording is of a module without a job; name the machine to run it on")
     return stand_in(recording.grid)
 
 
@@ -74,10 +78,9 @@ def stand_in(grid: Grid) -> dict[str, Any]:
     width = grid.y * grid.x
     return {
         "name": "own module",
-        "model": {"name": "own module", "layers": 1, "hidden": width, "heads": width, "sequence": 1,
-                  "vocabulary": 1},
+        "model": {"name": "own module", "layers": 1, "hidden": width, "heads": width, "sequence": 1, "vocabulary": 1},
         "machine": "",
         "ranks": grid.ranks,
         "grid": {axis: grid.size(axis) for axis in AXES},
         "batch": {"sequences": grid.data * grid.z, "micro_sequences": 1},
-    }  # fmt: skip
+    }

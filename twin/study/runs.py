@@ -36,9 +36,15 @@ def default_ranks(simulation: Simulation) -> list[int]:
     return [int(r) for r in simulation.partition.representatives]
 
 
-def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any],
-              ranks: Sequence[int] | None, *, overwrite: bool,
-              tables: Mapping[str, pa.Table] | None = None) -> None:  # fmt: skip
+def write_run(
+    directory: Path,
+    simulation: Simulation,
+    figures: Mapping[str, Any],
+    ranks: Sequence[int] | None,
+    *,
+    overwrite: bool,
+    tables: Mapping[str, pa.Table] | None = None,
+) -> None:
     """Write `manifest.json`, `events.parquet`, `classes.parquet`, `job.yaml`, `timeline.html`.
 
     `tables` are further Parquet files by name.
@@ -59,24 +65,18 @@ def write_run(directory: Path, simulation: Simulation, figures: Mapping[str, Any
     if class_of_rank.min() >= 0:  # a rank of each class was simulated, and stands for it
         manifest["classes"] = [
             {"representative": int(rank), "ranks": int(count)}
-            for rank, count in zip(
-                simulation.partition.representatives, np.bincount(class_of_rank), strict=True
-            )
+            for rank, count in zip(simulation.partition.representatives, np.bincount(class_of_rank), strict=True)
         ]
         columns = {"rank": np.arange(job.ranks), "class": class_of_rank}
         rank_class = pa.table({name: of.astype(np.int32) for name, of in columns.items()})
     extra = {
-        "job.yaml": yaml.safe_dump(
-            job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
-        ),
+        "job.yaml": yaml.safe_dump(job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True),
         "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN], len(chosen)),
     }
     write_trace(directory, manifest, events, rank_class, extra, tables, overwrite=overwrite)
 
 
-def timeline_page(
-    simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int], written: int
-) -> str:
+def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int], written: int) -> str:
     """Return the HTML timeline of a few of the ranks that were written."""
     job = simulation.job
     memory = figures.get("memory")  # a module of the user's own has none of a model's figures
@@ -95,9 +95,11 @@ def timeline_page(
         ]
         facts[-1:-1] = [
             ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
-            ("memory per rank", " of ".join(format_si(memory[key], "B", digits=3)
-                                            for key in ("per_rank_bytes", "capacity_bytes"))),
-        ]  # fmt: skip
+            (
+                "memory per rank",
+                " of ".join(format_si(memory[key], "B", digits=3) for key in ("per_rank_bytes", "capacity_bytes")),
+            ),
+        ]
         if not memory["fits"]:
             facts.insert(0, ("CANNOT RUN", "does not fit into memory"))
     if written > len(ranks):
@@ -107,8 +109,7 @@ def timeline_page(
     return timeline_html(_events(simulation, list(ranks)), names, title, facts)
 
 
-def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] | None, *,
-                       overwrite: bool) -> None:  # fmt: skip
+def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] | None, *, overwrite: bool) -> None:
     """Write the chosen ranks for Perfetto; whole or not at all."""
     chosen = list(ranks or default_ranks(simulation))
     if path.exists():
@@ -117,9 +118,7 @@ def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] 
         if not is_chrome_trace(path):
             raise fail(str(path), "is not a trace that Fourfold wrote; it will not be replaced")
     with replacing(path) as temporary:
-        write_chrome(
-            temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen}
-        )
+        write_chrome(temporary, _events(simulation, chosen), {r: rank_name(simulation, r) for r in chosen})
 
 
 def _events(simulation: Simulation, ranks: list[int]) -> pa.Table:

@@ -25,8 +25,9 @@ BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broa
 """Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes."""
 
 
-def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size: str, stride: int,
-                      library: str | None) -> dict[str, Any]:  # fmt: skip
+def collective_answer(
+    machine_name: str, kind: CollectiveKind, ranks: int, size: str, stride: int, library: str | None
+) -> dict[str, Any]:
     """Price one collective over ranks 0, stride, 2·stride and so on."""
     machine = load_machine(machine_name)
     name = library or machine.library
@@ -41,28 +42,32 @@ def collective_answer(machine_name: str, kind: CollectiveKind, ranks: int, size:
     capacity = machine.nodes * machine.devices_per_node
     if ranks * stride > capacity:
         raise fail(
-            "--ranks",
-            f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}",
-            ranks,
+            "--ranks", f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}", ranks
         )
     grid = _grid(machine, ranks, stride)
     layout = Layout.contiguous(machine, grid.ranks)
     groups = groups_of(grid, "z", layout)
-    cost = collective_cost(
-        machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]]
-    )
+    cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
     together, full = _together(machine, name, kind, bytes_, layout, groups)
     bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
     return {
-        "machine": machine.name, "library": name, "kind": kind, "ranks": ranks, "stride": stride, "bytes": bytes_,
+        "machine": machine.name,
+        "library": name,
+        "kind": kind,
+        "ranks": ranks,
+        "stride": stride,
+        "bytes": bytes_,
         "seconds": cost.seconds,
         "seconds_with_all_groups": together,
         "full_with_all_groups": full,
-        "startup_seconds": cost.startup_seconds, "transfer_seconds": cost.transfer_seconds,
-        "bus_bandwidth_bytes_per_second": bus, "algorithm": cost.algorithm, "protocol": cost.protocol,
+        "startup_seconds": cost.startup_seconds,
+        "transfer_seconds": cost.transfer_seconds,
+        "bus_bandwidth_bytes_per_second": bus,
+        "algorithm": cost.algorithm,
+        "protocol": cost.protocol,
         "nodes": groups.placements[groups.pattern[0]].node_count,
         "busiest_alone": _busiest(machine, cost),
-    }  # fmt: skip
+    }
 
 
 def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
@@ -71,14 +76,13 @@ def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
     return Grid(z=ranks, x=stride, data=max(1, machine.devices_per_node // inside))
 
 
-def _together(machine: Machine, library: str, kind: CollectiveKind, size: float, layout: Layout,
-              groups: AxisGroups) -> tuple[float, str]:  # fmt: skip
+def _together(
+    machine: Machine, library: str, kind: CollectiveKind, size: float, layout: Layout, groups: AxisGroups
+) -> tuple[float, str]:
     """Seconds when all groups with this stride do the same at once, and what is full then."""
     if groups.members.shape[1] < 2:
         return 0.0, "nothing"
-    prices = price(
-        machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout
-    )
+    prices = price(machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout)
     speed = np.ones(len(layout.node))
     partition = fold({"z": groups}, prices.alike, prices.edges, speed, prices.capacity)
     transfers = [transfer_of(prices, partition, 0, "z", group) for group in partition.groups["z"]]
@@ -88,10 +92,7 @@ def _together(machine: Machine, library: str, kind: CollectiveKind, size: float,
     flow, transfer = flows[slowest], transfers[slowest]
     if flow.speed >= 1.0:
         return max(t.startup_seconds + t.transfer_seconds for t in transfers), "nothing"
-    load = {
-        r: sum(rate * f.speed for f in flows for q, rate in f.demands if q == r)
-        for r, _ in flow.demands
-    }
+    load = {r: sum(rate * f.speed for f in flows for q, rate in f.demands if q == r) for r, _ in flow.demands}
     full = max(load, key=lambda r: load[r] / partition.capacity[r])
     kind_of_full = prices.kind_of(partition.resource_representatives[full])
     seconds = transfer.startup_seconds + transfer.transfer_seconds / flow.speed
@@ -101,8 +102,7 @@ def _together(machine: Machine, library: str, kind: CollectiveKind, size: float,
 def _busiest(machine: Machine, cost: CollectiveCost) -> str:
     """What limits the collective when it is alone, and how much of its capacity it uses."""
     shares = {
-        f"{_NAMES[use.kind]} {use.index}": use.bytes
-        / resource_capacity(machine, use.kind, use.index)
+        f"{_NAMES[use.kind]} {use.index}": use.bytes / resource_capacity(machine, use.kind, use.index)
         for uses in cost.node_loads.values()
         for use in uses
     }
@@ -115,24 +115,25 @@ def _busiest(machine: Machine, cost: CollectiveCost) -> str:
     return f"{name}, {shares[name] / cost.transfer_seconds:.0%} of its rate"
 
 
-_NAMES = {
-    "nic": "NIC",
-    "link": "in-node link",
-    "port": "switch port",
-    "uplink": "dragonfly group uplink",
-}
+_NAMES = {"nic": "NIC", "link": "in-node link", "port": "switch port", "uplink": "dragonfly group uplink"}
 
 
-def gemm_answer(
-    machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool
-) -> dict[str, Any]:
+def gemm_answer(machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool) -> dict[str, Any]:
     """Price one matrix product on a machine's device."""
     machine = load_machine(machine_name)
     device = machine.device
     gemm = Gemm(m, n, k, mode)
     seconds = gemm_seconds(device, gemm, tuned=tuned)
     return {
-        "machine": machine.name, "device": device.name, "m": m, "n": n, "k": k, "mode": mode, "tuned": tuned,
-        "seconds": seconds, "flops": gemm.flops, "flops_per_second": gemm.flops / seconds,
+        "machine": machine.name,
+        "device": device.name,
+        "m": m,
+        "n": n,
+        "k": k,
+        "mode": mode,
+        "tuned": tuned,
+        "seconds": seconds,
+        "flops": gemm.flops,
+        "flops_per_second": gemm.flops / seconds,
         "percent_of_peak": 100.0 * gemm.flops / seconds / device.peak_flops_per_second,
-    }  # fmt: skip
+    }

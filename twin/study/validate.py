@@ -31,8 +31,9 @@ class PublishedValidation:
         return summary("weak scaling", [c.error for c in self.weak_scaling])
 
 
-def validate_published(*, workers: int = 1,
-                       progress: Callable[[int, int], None] = lambda _d, _a: None) -> PublishedValidation:  # fmt: skip
+def validate_published(
+    *, workers: int = 1, progress: Callable[[int, int], None] = lambda _d, _a: None
+) -> PublishedValidation:
     """Simulate every published run the way its authors chose their configuration."""
     data = published.runs()
     tasks: list[tuple[str, dict[str, Any]]] = [

@@ -20,35 +20,38 @@ def chrome_events(events: pa.Table, rank_names: Mapping[int, str]) -> Iterator[d
     threads: dict[tuple[int, str], int] = {}
     named = set()
     for row in events.select(
-        ["rank", "stream", "op", "kind", "name", "phase", "axis", "bytes", "flops",
-         "start_ns", "end_ns", "arrival_ns"]
-    ).to_pylist():  # fmt: skip
+        ["rank", "stream", "op", "kind", "name", "phase", "axis", "bytes", "flops", "start_ns", "end_ns", "arrival_ns"]
+    ).to_pylist():
         if row["kind"] == "wait":
             continue
         rank, stream = row["rank"], row["stream"]
         if rank not in named:
             named.add(rank)
-            yield {"ph": "M", "name": "process_name", "pid": rank,
-                   "args": {"name": rank_names.get(rank, f"rank {rank}")}}  # fmt: skip
+            yield {
+                "ph": "M",
+                "name": "process_name",
+                "pid": rank,
+                "args": {"name": rank_names.get(rank, f"rank {rank}")},
+            }
         key = (rank, stream)
         if key not in threads:
             threads[key] = len([k for k in threads if k[0] == rank])
-            yield {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": rank,
-                "tid": threads[key],
-                "args": {"name": stream},
-            }
+            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": threads[key], "args": {"name": stream}}
         arguments = {"op": row["op"], "phase": row["phase"], "bytes": row["bytes"]}
         if row["kind"] == "collective":
             arguments |= {"axis": row["axis"], "arrival_us": row["arrival_ns"] / 1e3}
         else:
             arguments["flops"] = row["flops"]
         yield {
-            "ph": "X", "name": row["name"], "cat": row["kind"], "pid": rank, "tid": threads[key],
-            "ts": row["start_ns"] / 1e3, "dur": (row["end_ns"] - row["start_ns"]) / 1e3, "args": arguments,
-        }  # fmt: skip
+            "ph": "X",
+            "name": row["name"],
+            "cat": row["kind"],
+            "pid": rank,
+            "tid": threads[key],
+            "ts": row["start_ns"] / 1e3,
+            "dur": (row["end_ns"] - row["start_ns"]) / 1e3,
+            "args": arguments,
+        }
 
 
 HEAD = '{"displayTimeUnit": "ms", "traceEvents": [\n'

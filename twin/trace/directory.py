@@ -24,9 +24,7 @@ def written_whole(target: Path, mark: str, kind: str, *, overwrite: bool) -> Ite
         if not overwrite:
             raise fail(str(target), "exists already; choose another directory or pass --force")
         if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
-            raise fail(
-                str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced"
-            )
+            raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         temporary.mkdir(parents=True)

@@ -19,10 +19,17 @@ import pyarrow.compute as pc
 
 STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
 COLOURS = {
-    "fwd": "#0072B2", "recompute": "#56B4E9", "bwd": "#E69F00", "loss": "#F0E442",
-    "optimizer": "#999999", "reduce": "#999999", "x": "#CC79A7", "y": "#D55E00", "z": "#009E73",
+    "fwd": "#0072B2",
+    "recompute": "#56B4E9",
+    "bwd": "#E69F00",
+    "loss": "#F0E442",
+    "optimizer": "#999999",
+    "reduce": "#999999",
+    "x": "#CC79A7",
+    "y": "#D55E00",
+    "z": "#009E73",
     "data": "#000000",
-}  # fmt: skip
+}
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 
@@ -31,8 +38,7 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
     table = events.filter(pc.not_equal(events["kind"], "wait"))
     rank = table["rank"].to_numpy()
     columns = {
-        c: np.array(table[c].to_pylist(), dtype=object)
-        for c in ("stream", "name", "phase", "axis", "micro", "layer")
+        c: np.array(table[c].to_pylist(), dtype=object) for c in ("stream", "name", "phase", "axis", "micro", "layer")
     }
     start, end, arrival = (table[c].to_numpy() / 1e6 for c in ("start_ns", "end_ns", "arrival_ns"))
     size = table["bytes"].to_numpy()
@@ -46,36 +52,35 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
             kinds = columns["phase"][at] if stream == "compute" else columns["axis"][at]
             words = sorted(set(columns["name"][at]))
             index = {word: i for i, word in enumerate(words)}
-            packed.append({
-                "rank": rank_names.get(number, f"rank {number}"),
-                "stream": stream,
-                "names": words,
-                "name": [index[w] for w in columns["name"][at]],
-                "kinds": sorted(set(kinds)),
-                "kind": [sorted(set(kinds)).index(k) for k in kinds] if len(set(kinds)) > 1 else [],
-                "phase": [p[:3] for p in columns["phase"][at]] if stream != "compute" else [],
-                "layer": [-1 if v is None else int(v) for v in columns["layer"][at]],
-                "micro": [-1 if v is None else int(v) for v in columns["micro"][at]],
-                "start": np.round(start[at], 6).tolist(),
-                "end": np.round(end[at], 6).tolist(),
-                "skew": np.round((start - arrival)[at], 6).tolist() if stream != "compute" else [],
-                "megabytes": np.round(size[at] / 1e6, 3).tolist() if stream != "compute" else [],
-            })  # fmt: skip
+            packed.append(
+                {
+                    "rank": rank_names.get(number, f"rank {number}"),
+                    "stream": stream,
+                    "names": words,
+                    "name": [index[w] for w in columns["name"][at]],
+                    "kinds": sorted(set(kinds)),
+                    "kind": [sorted(set(kinds)).index(k) for k in kinds] if len(set(kinds)) > 1 else [],
+                    "phase": [p[:3] for p in columns["phase"][at]] if stream != "compute" else [],
+                    "layer": [-1 if v is None else int(v) for v in columns["layer"][at]],
+                    "micro": [-1 if v is None else int(v) for v in columns["micro"][at]],
+                    "start": np.round(start[at], 6).tolist(),
+                    "end": np.round(end[at], 6).tolist(),
+                    "skew": np.round((start - arrival)[at], 6).tolist() if stream != "compute" else [],
+                    "megabytes": np.round(size[at] / 1e6, 3).tolist() if stream != "compute" else [],
+                }
+            )
     return packed
 
 
-def timeline_html(events: pa.Table, rank_names: Mapping[int, str], title: str,
-                  facts: Sequence[tuple[str, str]] = ()) -> str:  # fmt: skip
+def timeline_html(
+    events: pa.Table, rank_names: Mapping[int, str], title: str, facts: Sequence[tuple[str, str]] = ()
+) -> str:
     """Return the page: title, a table of facts, the timeline."""
     from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
 
     page = resources.files("twin.trace").joinpath("timeline.html").read_text(encoding="utf-8")
-    rows = "".join(
-        f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts
-    )
-    data = json.dumps(
-        {"lanes": lanes(events, rank_names), "colours": COLOURS}, separators=(",", ":")
-    )
+    rows = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts)
+    data = json.dumps({"lanes": lanes(events, rank_names), "colours": COLOURS}, separators=(",", ":"))
     parts = {
         "TITLE": html.escape(title),
         "FACTS": rows,

@@ -46,8 +46,9 @@ def union_length(intervals: Intervals) -> float:
     return float(reach[-1] - start[0] - gaps)
 
 
-def breakdown(step: float, compute: Intervals, communication: Mapping[str, Intervals],
-              waits: Mapping[str, Intervals]) -> Breakdown:  # fmt: skip
+def breakdown(
+    step: float, compute: Intervals, communication: Mapping[str, Intervals], waits: Mapping[str, Intervals]
+) -> Breakdown:
     """Split a rank's step into compute, exposed communication and idle time.
 
     `communication` and `waits` are by axis. While communication is exposed, the time belongs to
@@ -86,9 +87,18 @@ def _covered(times: Floats, intervals: Intervals) -> NDArray[np.bool_]:
     return change.cumsum()[:-1] > 0
 
 
-def model_flops(*, sequences: int, sequence: int, layers: int, hidden: int, mlp_ratio: int,
-                vocabulary: int, recompute: bool, mlp_width: int | None = None,
-                activation: Literal["gelu", "swiglu"] = "gelu") -> float:  # fmt: skip
+def model_flops(
+    *,
+    sequences: int,
+    sequence: int,
+    layers: int,
+    hidden: int,
+    mlp_ratio: int,
+    vocabulary: int,
+    recompute: bool,
+    mlp_width: int | None = None,
+    activation: Literal["gelu", "swiglu"] = "gelu",
+) -> float:
     """Flops of one step, with or without those of recomputed blocks.
 
     The model's shape is that of `twin.description.model`. With GELU, mlp_ratio 4 and

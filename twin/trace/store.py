@@ -43,9 +43,16 @@ class Trace:
     events: pa.Table
 
 
-def write_trace(directory: Path, manifest: Mapping[str, Any], events: pa.Table,
-                rank_class: pa.Table | None = None, texts: Mapping[str, str] | None = None,
-                more: Mapping[str, pa.Table] | None = None, *, overwrite: bool = False) -> None:  # fmt: skip
+def write_trace(
+    directory: Path,
+    manifest: Mapping[str, Any],
+    events: pa.Table,
+    rank_class: pa.Table | None = None,
+    texts: Mapping[str, str] | None = None,
+    more: Mapping[str, pa.Table] | None = None,
+    *,
+    overwrite: bool = False,
+) -> None:
     """Write a run.
 
     `rank_class`, for folded runs, says which simulated rank stands for each rank; `texts` are
@@ -87,9 +94,7 @@ def read_classes(directory: Path, manifest: Mapping[str, Any]) -> dict[int, int]
     table = _read_table(path, CLASS_SCHEMA, manifest)
     if table.schema.types != CLASS_SCHEMA.types or any(c.null_count for c in table.columns):
         raise fail(str(path), f"expected columns {', '.join(CLASS_SCHEMA.names)} of whole numbers")
-    classes = dict(
-        zip(*(table.column(name).to_pylist() for name in CLASS_SCHEMA.names), strict=True)
-    )
+    classes = dict(zip(*(table.column(name).to_pylist() for name in CLASS_SCHEMA.names), strict=True))
     if len(classes) < table.num_rows:
         raise fail(str(path), f"{table.num_rows - len(classes)} ranks have two classes")
     return classes
@@ -103,9 +108,7 @@ def _read_table(path: Path, schema: pa.Schema, manifest: Mapping[str, Any]) -> p
         raise fail(str(path), "is not a regular file")
     digests = manifest.get("sha256", {})  # older runs have none
     if digests and (not isinstance(digests, dict) or digests.get(path.name) != _digest(path)):
-        raise fail(
-            str(path), f"is damaged, or of another run: it is not what {MANIFEST} was written with"
-        )
+        raise fail(str(path), f"is damaged, or of another run: it is not what {MANIFEST} was written with")
     try:
         there = pq.read_schema(path)
         wanted = [name for name in schema.names if name in there.names]
@@ -130,16 +133,16 @@ def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     said = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
     if metadata.num_rows > MOST_EVENTS or said > MOST_TABLE_BYTES:
-        raise fail(str(path), f"has {metadata.num_rows:,} rows and {said:,} bytes; a run has at most "
-                   f"{MOST_EVENTS:,} and {MOST_TABLE_BYTES:,}. Trace fewer steps")  # fmt: skip
+        raise fail(
+            str(path),
+            f"has {metadata.num_rows:,} rows and {said:,} bytes; a run has at most "
+            f"{MOST_EVENTS:,} and {MOST_TABLE_BYTES:,}. Trace fewer steps",
+        )
     batches: list[pa.RecordBatch] = []
     size: dict[int, int] = {}  # by address, for batches share dictionaries
     for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
         batches.append(batch)
-        parts = [
-            *batch.columns,
-            *(c.dictionary for c in batch.columns if pa.types.is_dictionary(c.type)),
-        ]
+        parts = [*batch.columns, *(c.dictionary for c in batch.columns if pa.types.is_dictionary(c.type))]
         size |= {b.address: b.size for part in parts for b in part.buffers() if b is not None}
         if sum(size.values()) > MOST_TABLE_BYTES:  # what the file says of itself need not be so
             raise fail(str(path), f"unpacks to more than {MOST_TABLE_BYTES:,} bytes")

@@ -73,8 +73,10 @@ def _check_words(table: pa.Table) -> list[str]:
     on_device = pc.equal(stream, COMPUTE_STREAM)
     collective = pc.equal(kind, "collective")
     if lost := _count(pc.equal(on_device, collective)):
-        problems.append(f"{lost} events are on the wrong stream: the compute stream has computes and waits, "
-                        "all others have collectives")  # fmt: skip
+        problems.append(
+            f"{lost} events are on the wrong stream: the compute stream has computes and waits, "
+            "all others have collectives"
+        )
     without = pc.and_(pc.not_equal(kind, "compute"), pc.invert(pc.is_in(axis, pa.array(AXES))))
     if nowhere := _count(without):
         problems.append(f"{nowhere} collectives and waits are over no axis of the grid")
@@ -103,9 +105,7 @@ def _check_times(table: pa.Table) -> list[str]:
         problems.append(f"{early} events start before their rank arrives")
     far = (np.minimum(start, arrival) < 0) | (np.maximum(start, end) > MOST_NANOSECONDS)
     if strange := int(np.sum(far)):
-        problems.append(
-            f"{strange} events have times before the run or a thousand days after its start"
-        )
+        problems.append(f"{strange} events have times before the run or a thousand days after its start")
     rank = table.column("rank").to_numpy().astype(np.int64)
     op, ops = codes(table.column("op"))
     pairs = rank * (len(ops) + 1) + op
@@ -118,9 +118,7 @@ def _check_times(table: pa.Table) -> list[str]:
     return problems
 
 
-def _overlaps(
-    rank: np.ndarray, stream: np.ndarray, streams: list[str], start: np.ndarray, end: np.ndarray
-) -> int:
+def _overlaps(rank: np.ndarray, stream: np.ndarray, streams: list[str], start: np.ndarray, end: np.ndarray) -> int:
     """Count events that begin before the one before them on their stream has ended."""
     found = 0
     for code in range(-1, len(streams)):
@@ -161,8 +159,6 @@ def _compatible(found: pa.DataType, expected: pa.DataType) -> bool:
         found = found.value_type
     if pa.types.is_dictionary(expected):
         expected = expected.value_type
-    text = pa.types.is_string(expected) and (
-        pa.types.is_string(found) or pa.types.is_large_string(found)
-    )
+    text = pa.types.is_string(expected) and (pa.types.is_string(found) or pa.types.is_large_string(found))
     whole = pa.types.is_integer(expected) and pa.types.is_integer(found)
     return bool(text or whole or found == expected)

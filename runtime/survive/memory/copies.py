@@ -72,9 +72,12 @@ class MemoryCopies:
         if ranks == 1:
             return
         self._group = dist.new_group(
-            list(range(ranks)), timeout=timedelta(seconds=self.session.timeout_seconds),
-            backend="gloo", use_local_synchronization=True, group_desc="memory copies",
-        )  # fmt: skip
+            list(range(ranks)),
+            timeout=timedelta(seconds=self.session.timeout_seconds),
+            backend="gloo",
+            use_local_synchronization=True,
+            group_desc="memory copies",
+        )
         hosts = [""] * ranks
         dist.all_gather_object(hosts, self.session.host, group=self._group)
         kept_by = keepers(hosts)
@@ -83,7 +86,7 @@ class MemoryCopies:
         self._leads = rank in leaders(hosts)
 
     @classmethod
-    def of(cls, session: Session | None, context: Context, optimizer: Optimizer) -> MemoryCopies | None:  # fmt: skip
+    def of(cls, session: Session | None, context: Context, optimizer: Optimizer) -> MemoryCopies | None:
         """Make it if there is a session, that is if copies are wanted."""
         return None if session is None else cls(session, context, optimizer)
 
@@ -99,9 +102,15 @@ class MemoryCopies:
         self._outgoing.fill()
         mesh = self.context.mesh
         part = Part(
-            run=self.session.run, session=self.session.name, step=step, samples=samples, grid=mesh.grid,
-            rank=mesh.rank, model=self.context.job.model.model_dump(mode="json"), extra=extra,
-        )  # fmt: skip
+            run=self.session.run,
+            session=self.session.name,
+            step=step,
+            samples=samples,
+            grid=mesh.grid,
+            rank=mesh.rank,
+            model=self.context.job.model.model_dump(mode="json"),
+            extra=extra,
+        )
         job = self._job = _Job()
         job.thread = threading.Thread(
             target=self._run, args=(job, part, self._outgoing), name="memory copy", daemon=True
@@ -136,8 +145,10 @@ class MemoryCopies:
             job.problem = self._copy(part, outgoing)
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
-            job.error = CollectiveError(f"{self.context.mesh.where()}: copy of step {part.step} in memory failed: "
-                                        f"a peer has probably died ({reason})")  # fmt: skip
+            job.error = CollectiveError(
+                f"{self.context.mesh.where()}: copy of step {part.step} in memory failed: "
+                f"a peer has probably died ({reason})"
+            )
         except Exception as error:  # whatever it is, the thread that trains has to know
             job.error = error
 
@@ -152,9 +163,7 @@ class MemoryCopies:
             problem = str(error)
         problems = [problem]
         if self._group is not None:
-            received = exchange(
-                self._group, folder, part.rank, self._keeper, self._senders, whole=not problem
-            )
+            received = exchange(self._group, folder, part.rank, self._keeper, self._senders, whole=not problem)
             problems = [""] * self.context.mesh.grid.ranks
             dist.all_gather_object(problems, problem or received, group=self._group)
         bad = next((text for text in problems if text), None)
@@ -166,5 +175,7 @@ class MemoryCopies:
                 shutil.rmtree(folder, ignore_errors=True)
         if bad is None:
             return None
-        return (f"no copy of step {part.step} in memory: rank {problems.index(bad)}: {bad}; the one before stays, "
-                "and training goes on")  # fmt: skip
+        return (
+            f"no copy of step {part.step} in memory: rank {problems.index(bad)}: {bad}; the one before stays, "
+            "and training goes on"
+        )

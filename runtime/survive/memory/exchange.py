@@ -20,8 +20,9 @@ NOTHING = -1
 """As a length: the sender has no part, for it could not be written."""
 
 
-def exchange(group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | None,
-             senders: Sequence[int], *, whole: bool) -> str:  # fmt: skip
+def exchange(
+    group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | None, senders: Sequence[int], *, whole: bool
+) -> str:
     """Send the part in `folder`, if it is `whole`, and keep what the senders send in the same folder.
 
     Every rank of the group must call it. Returns what went wrong here, or nothing; raises
@@ -31,7 +32,7 @@ def exchange(group: dist.ProcessGroup, folder: Path, rank: int, keeper: int | No
     problem = ""
     if keeper is not None:
         outgoing, problem = _outgoing(folder, rank, whole=whole)
-        sending = [(dist.isend(values, group=group, group_dst=keeper), values) for values in outgoing]  # fmt: skip
+        sending = [(dist.isend(values, group=group, group_dst=keeper), values) for values in outgoing]
     for sender in senders:
         problem = _take_in(group, folder, sender) or problem
     for work, _ in sending:
@@ -49,9 +50,7 @@ def _outgoing(folder: Path, rank: int, *, whole: bool) -> tuple[list[torch.Tenso
         text = bytearray(part_file(folder, rank).read_bytes())
         size = path.stat().st_size if path.exists() else 0
         # torch maps it, and raises RuntimeError if it is gone
-        numbers = (
-            torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8) if size else None
-        )
+        numbers = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8) if size else None
     except (OSError, RuntimeError) as error:
         return nothing, f"{path}: cannot be read again: {error}"
     made = [torch.tensor([len(text), size]), torch.frombuffer(text, dtype=torch.uint8)]

@@ -10,26 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from runtime.checkpoint.host import State
-from runtime.checkpoint.manifest import (
-    CHECKSUM,
-    Chunk,
-    Count,
-    DtypeName,
-    Manifest,
-    Place,
-    Record,
-    SavedTensor,
-    sign,
-)
+from runtime.checkpoint.manifest import CHECKSUM, Chunk, Count, DtypeName, Manifest, Place, Record, SavedTensor, sign
 from runtime.checkpoint.pieces import Piece
 from runtime.checkpoint.storage import read_chunk
-from runtime.checkpoint.tensor_file import (
-    DTYPE_NAMES,
-    TensorFile,
-    UnusableFileError,
-    open_regular,
-    write_tensors,
-)
+from runtime.checkpoint.tensor_file import DTYPE_NAMES, TensorFile, UnusableFileError, open_regular, write_tensors
 from runtime.survive.memory.place import data_file, part_file
 from twin.description.grid import Grid
 
@@ -68,13 +52,17 @@ def write_part(folder: Path, part: Part, state: State) -> None:
     tensors: dict[str, dict[str, Any]] = {}
     for piece, crc32 in zip(pieces, sums, strict=True):
         tensor = tensors.setdefault(
-            piece.tensor,
-            {"shape": piece.shape, "dtype": DTYPE_NAMES[piece.values.dtype], "chunks": []},
+            piece.tensor, {"shape": piece.shape, "dtype": DTYPE_NAMES[piece.values.dtype], "chunks": []}
         )
-        tensor["chunks"].append(Chunk(
-            offsets=tuple(piece.offsets), sizes=tuple(piece.values.shape), file=path.name,
-            key=_key(piece), crc32=crc32,
-        ))  # fmt: skip
+        tensor["chunks"].append(
+            Chunk(
+                offsets=tuple(piece.offsets),
+                sizes=tuple(piece.values.shape),
+                file=path.name,
+                key=_key(piece),
+                crc32=crc32,
+            )
+        )
     whole = Part.model_validate(dict(part) | {"tensors": tensors})
     put(part_file(folder, part.rank), sign(whole.model_dump_json().encode()))
 
@@ -124,20 +112,20 @@ def manifest_of(parts: Sequence[Part]) -> Manifest:
     first = parts[0]
     alike = {(p.run, p.session, p.step, p.samples, p.grid) for p in parts}
     if len(alike) != 1 or sorted(p.rank for p in parts) != list(range(first.grid.ranks)):
-        raise UnusableFileError(
-            f"copy of step {first.step}", "has parts that do not belong together"
-        )
+        raise UnusableFileError(f"copy of step {first.step}", "has parts that do not belong together")
     tensors = {}
     for name, kind in _by_name(parts).items():
-        chunks = tuple(
-            c for part in parts if name in part.tensors for c in part.tensors[name].chunks
-        )
+        chunks = tuple(c for part in parts if name in part.tensors for c in part.tensors[name].chunks)
         tensors[name] = {"shape": kind.shape, "dtype": kind.dtype, "chunks": chunks}
     try:
         return Manifest(
-            step=first.step, samples=first.samples, grid=first.grid, model=first.model, extra=first.extra,
+            step=first.step,
+            samples=first.samples,
+            grid=first.grid,
+            model=first.model,
+            extra=first.extra,
             tensors={name: SavedTensor.model_validate(tensor) for name, tensor in tensors.items()},
-        )  # fmt: skip
+        )
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise UnusableFileError(f"copy of step {first.step}", f"is not whole: {reason}") from None

@@ -35,9 +35,7 @@ class Place:
     def of(cls, directory: str, run: Path, host: str) -> Place:
         """Name the place of a run on a host; nothing is made."""
         text = f"{run.absolute()}\n{host}"
-        return cls(
-            Path(directory) / f"fourfold-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}"
-        )
+        return cls(Path(directory) / f"fourfold-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}")
 
     def check(self) -> bool:
         """Whether it is there. Raises DescriptionError if what is there is not ours alone."""
@@ -49,15 +47,20 @@ class Place:
             raise fail(KEY, f"cannot be read: {error.strerror}", str(self.root)) from None
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
         if not ours or stat.S_IMODE(found.st_mode) & 0o077:
-            raise fail(KEY, "is a link, or belongs to somebody else, or others may write there: it is not used; "
-                       "remove it, or choose another directory", str(self.root))  # fmt: skip
+            raise fail(
+                KEY,
+                "is a link, or belongs to somebody else, or others may write there: it is not used; "
+                "remove it, or choose another directory",
+                str(self.root),
+            )
         return True
 
     def make(self) -> None:
         """Make it, or make sure that it is ours. Raises DescriptionError if it cannot be."""
         if not self.root.parent.is_dir():
-            raise fail(KEY, "there is no such directory on this host; choose one that is in memory",
-                       str(self.root.parent))  # fmt: skip
+            raise fail(
+                KEY, "there is no such directory on this host; choose one that is in memory", str(self.root.parent)
+            )
         try:
             self.root.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError:
@@ -101,8 +104,11 @@ class Place:
         """Directories of steps, each with its step and session."""
         if not self.check():
             return []
-        return [(folder, int(match[1]), match[2]) for folder in self.root.iterdir()
-                if (match := _STEP.match(folder.name)) and not folder.is_symlink()]  # fmt: skip
+        return [
+            (folder, int(match[1]), match[2])
+            for folder in self.root.iterdir()
+            if (match := _STEP.match(folder.name)) and not folder.is_symlink()
+        ]
 
     def remove(self) -> None:
         """Delete everything; a run that is over leaves nothing in memory."""

@@ -26,13 +26,7 @@ from runtime.run_directory import CHECKPOINTS, ID
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import Session
-from runtime.survive.memory.part import (
-    Part,
-    manifest_of,
-    parse_part,
-    read_part,
-    verify,
-)
+from runtime.survive.memory.part import Part, manifest_of, parse_part, read_part, verify
 from runtime.survive.memory.place import Place, data_file, part_file
 from twin.description.problems import DescriptionError
 
@@ -40,9 +34,7 @@ Held = tuple[int, str, int, int]
 """Step, session, the rank whose part it is, and of how many."""
 
 
-def recover(
-    plan: Plan, board: Board, described: Mapping[str, Any], history: History
-) -> tuple[Session | None, str]:
+def recover(plan: Plan, board: Board, described: Mapping[str, Any], history: History) -> tuple[Session | None, str]:
     """Return what copies in memory need, None if none are wanted, and a line that says what was found.
 
     A checkpoint that could be put together lies in the run's `checkpoints/` then. `described` is the
@@ -153,8 +145,7 @@ class Assembly:
         for of_rank in self.held:
             for step, session, rank, count in of_rank:
                 ranks.setdefault((step, session, count), set()).add(rank)
-        return sorted(key for key, there in ranks.items()
-                      if key[0] > second and there == set(range(key[2])))  # fmt: skip
+        return sorted(key for key, there in ranks.items() if key[0] > second and there == set(range(key[2])))
 
     def order(self) -> dict[str, Any] | None:
         """Say who copies which parts next; None if it is over."""
@@ -196,7 +187,7 @@ class Assembly:
         self._holders = {
             rank: [h for h, of_rank in enumerate(self.held) if (step, session, rank, ranks) in of_rank]
             for rank in range(ranks)
-        }  # fmt: skip
+        }
 
     def take(self, reports: list[dict[str, list[str]]]) -> None:
         """Hear how the copying went."""
@@ -230,8 +221,9 @@ class Assembly:
 
     def _disk_failed(self, reason: str) -> None:
         """Leave the copy where it is: it is all there is of these steps."""
-        self._give_up(f"a copy in memory cannot be brought to {self.root}: {reason}; it stays there until the next "
-                      "one is whole")  # fmt: skip
+        self._give_up(
+            f"a copy in memory cannot be brought to {self.root}: {reason}; it stays there until the next one is whole"
+        )
         self.failed = True
 
     def _give_up(self, news: str) -> None:

@@ -28,12 +28,8 @@ class Own(nn.Module):
         self.tied.weight = self.embedding.weight
         self.attention = nn.MultiheadAttention(HIDDEN, 2, batch_first=True)
         self.norm = nn.LayerNorm(HIDDEN)
-        template = nn.Sequential(
-            nn.Linear(HIDDEN, 32), nn.GELU(), nn.Linear(32, HIDDEN, bias=False)
-        )
-        self.blocks = nn.ModuleList(
-            copy.deepcopy(template) for _ in range(2)
-        )  # no hook sees copies
+        template = nn.Sequential(nn.Linear(HIDDEN, 32), nn.GELU(), nn.Linear(32, HIDDEN, bias=False))
+        self.blocks = nn.ModuleList(copy.deepcopy(template) for _ in range(2))  # no hook sees copies
         self.odd = nn.Linear(9, 15)
         self.twice = nn.Linear(HIDDEN, HIDDEN)
         self.never = nn.Linear(HIDDEN, HIDDEN)
@@ -100,9 +96,7 @@ def train_serial() -> Outcome:
     """Plain PyTorch, nothing of the runtime."""
     model = make()
     parameters = list(model.parameters())
-    optimizer = optimizer_of(
-        [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
-    )
+    optimizer = optimizer_of([p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2])
     losses, norms = [], []
     for batch in batches():
         optimizer.zero_grad()
@@ -119,8 +113,9 @@ def micro_batches(batch: dict[str, torch.Tensor], count: int) -> list[dict[str, 
     return [{name: parts[name][i] for name in parts} for i in range(count)]
 
 
-def train(worker: Any, grid: dict[str, int], micro_steps: int = 1, recompute: str = "",
-          peek: bool = False, **options: Any) -> tuple[Outcome, list[str]]:  # fmt: skip
+def train(
+    worker: Any, grid: dict[str, int], micro_steps: int = 1, recompute: str = "", peek: bool = False, **options: Any
+) -> tuple[Outcome, list[str]]:
     """Train on a grid as the documentation says; `peek` evaluates between steps.
 
     Also returns which layers were cut.
@@ -133,8 +128,7 @@ def train(worker: Any, grid: dict[str, int], micro_steps: int = 1, recompute: st
 def run(parallel: Parallel, model: nn.Module, micro_steps: int = 1, peek: bool = False) -> Outcome:
     parameters = list(model.parameters())
     optimizer = optimizer_of(
-        [p for p in parameters if parallel.decays(p)],
-        [p for p in parameters if not parallel.decays(p)],
+        [p for p in parameters if parallel.decays(p)], [p for p in parameters if not parallel.decays(p)]
     )
     losses, norms = [], []
     for batch in parallel.local(batches()):

@@ -22,15 +22,11 @@ Found = dict[str, Any]
 def plain(seed: int = 3, dtype: torch.dtype = torch.float64) -> nn.Sequential:
     """Three linears that divide by anything up to four, and by eight."""
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 8)
-    ).to(dtype)
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 8)).to(dtype)
 
 
 def inputs(rows: int = 8, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(
-        rows, 16, generator=torch.Generator().manual_seed(9), dtype=torch.float64
-    ).to(dtype)
+    return torch.randn(rows, 16, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(dtype)
 
 
 def full_gradients(parallel: Any, model: nn.Module) -> dict[str, Any]:
@@ -39,8 +35,10 @@ def full_gradients(parallel: Any, model: nn.Module) -> dict[str, Any]:
     with torch.no_grad():
         for mine, theirs in zip(copied.parameters(), model.parameters(), strict=True):
             mine.copy_(torch.full_like(mine, torch.nan) if theirs.grad is None else theirs.grad)
-    return {n: t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
-            for n, t in parallel.full_state_dict(copied).items()}  # fmt: skip
+    return {
+        n: t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
+        for n, t in parallel.full_state_dict(copied).items()
+    }
 
 
 @dataclass
@@ -208,9 +206,11 @@ def two_models(worker: Any, grid: dict[str, int]) -> Found:
     for parallel in (first, second):
         parallel.reduce_gradients()
     return {
-        "untouched": untouched, "one": full_gradients(first, one),
-        "other": full_gradients(first, other), "third": full_gradients(second, third),
-    }  # fmt: skip
+        "untouched": untouched,
+        "one": full_gradients(first, one),
+        "other": full_gradients(first, other),
+        "third": full_gradients(second, third),
+    }
 
 
 def uneven(worker: Any, grid: dict[str, int]) -> Found:
@@ -224,8 +224,7 @@ def uneven(worker: Any, grid: dict[str, int]) -> Found:
     (loss + part).backward()
     parallel.reduce_gradients()
     assert extra.bias.grad is not None
-    return {**full_gradients(parallel, model), "mean": float(parallel.mean(loss)),
-            "extra": extra.bias.grad.numpy()}  # fmt: skip
+    return {**full_gradients(parallel, model), "mean": float(parallel.mean(loss)), "extra": extra.bias.grad.numpy()}
 
 
 def padding(worker: Any, grid: dict[str, int]) -> Found:
@@ -260,9 +259,7 @@ def mixed(worker: Any, grid: dict[str, int], dtype: str) -> Found:
 
 def encoder() -> nn.TransformerEncoder:
     torch.manual_seed(8)
-    layer = nn.TransformerEncoderLayer(
-        16, 2, 32, dropout=0.0, batch_first=True, dtype=torch.float64
-    )
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
 
 

@@ -65,12 +65,8 @@ def test_what_does_not_divide_stays_serial_with_a_note(caplog):
         "odd stays serial: 9 → 15 features do not divide by x = 2 and y = 2, either way round",
         "join stays serial: 31 → 24 features do not divide by x = 2 and y = 2, either way round",
     ]
-    assert [r.getMessage() for r in caplog.records] == [
-        f"auto_parallelize: {n}" for n in parallel.notes
-    ]
-    assert list(parallel.layers) == [
-        "blocks.0.0", "blocks.0.2", "blocks.1.0", "blocks.1.2", "twice", "never", "frozen",
-    ]  # fmt: skip
+    assert [r.getMessage() for r in caplog.records] == [f"auto_parallelize: {n}" for n in parallel.notes]
+    assert list(parallel.layers) == ["blocks.0.0", "blocks.0.2", "blocks.1.0", "blocks.1.2", "twice", "never", "frozen"]
     assert type(model.odd) is nn.Linear
     assert not model.frozen.weight.requires_grad
 
@@ -104,10 +100,7 @@ def test_weights_that_are_computed_stay_serial():
         kept.append(patched)
     assert not parallel.layers
     reasons = "\n".join(parallel.notes)
-    assert (
-        "ParametrizedLinear, ParametrizedLinear2 stay serial: ParametrizedLinear is a class"
-        in reasons
-    )
+    assert "ParametrizedLinear, ParametrizedLinear2 stay serial: ParametrizedLinear is a class" in reasons
     assert "LazyLinear stays serial" in reasons
     assert "Linear stays serial: its forward method was replaced" in reasons
 
@@ -129,7 +122,7 @@ def test_an_error_inside_the_block_leaves_everything_as_it_was():
         ({}, {"prefetch_depth": 0}, "prefetch_depth = 0: must be at least 1"),
         ({}, {}, "no parameters were declared inside the block"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(grid, options, message):
     with pytest.raises(DescriptionError, match=message), auto_parallelize(grid, **options):
         pass

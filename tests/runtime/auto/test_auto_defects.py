@@ -58,9 +58,7 @@ def test_reduce_scatters_are_waited_for_at_the_end_of_backward(pool):
         log = found["log"]
         started = [name for kind, name in log if kind == "start"]
         assert sorted(started) == sorted(name for kind, name in log if kind == "wait")
-        scatters = [
-            i for i, (kind, n) in enumerate(log) if kind == "wait" and "reduce_scatter" in n
-        ]
+        scatters = [i for i, (kind, n) in enumerate(log) if kind == "wait" and "reduce_scatter" in n]
         assert len(scatters) == 3
         assert max(i for i, (kind, _) in enumerate(log) if kind == "compute") < min(scatters)
 
@@ -73,10 +71,16 @@ def test_prefetch_without_gradients_in_the_order_of_execution(pool):
             np.testing.assert_allclose(output, expected, rtol=1e-12)
         log = [(kind, name.split("/")[1]) for kind, name in found["log"]]
         assert log == [
-            ("start", "square.2"), ("start", "square.1"), ("wait", "square.2"), ("compute", "square.2"),
-            ("start", "square.0"), ("wait", "square.1"), ("compute", "square.1"),
-            ("wait", "square.0"), ("compute", "square.0"),
-        ]  # fmt: skip
+            ("start", "square.2"),
+            ("start", "square.1"),
+            ("wait", "square.2"),
+            ("compute", "square.2"),
+            ("start", "square.0"),
+            ("wait", "square.1"),
+            ("compute", "square.1"),
+            ("wait", "square.0"),
+            ("compute", "square.0"),
+        ]
 
 
 def test_a_full_state_loads_on_another_grid(pool):
@@ -91,9 +95,7 @@ def test_a_full_state_loads_on_another_grid(pool):
         for found in pool.run(f"{TASKS}:state", 4, grid=sizes, given=start):
             assert_equal(found, expected)
     wrong = {**start, "2.weight": np.zeros((3, 5))}
-    with pytest.raises(
-        AssertionError, match=r"2\.weight = \(3, 5\): expected the full weight of shape"
-    ):
+    with pytest.raises(AssertionError, match=r"2\.weight = \(3, 5\): expected the full weight of shape"):
         pool.run(f"{TASKS}:state", 4, grid=grid(z=4), given=wrong)
 
 
@@ -101,10 +103,7 @@ def test_unknown_keywords_are_refused():
     """6: a renamed option was swallowed, and models ran in the wrong mode."""
     with pytest.raises(TypeError, match="expert_mode"), auto_parallelize(Grid(), expert_mode=True):
         pass
-    with (
-        pytest.raises(DescriptionError, match=r"grid\.depth.*unknown key"),
-        auto_parallelize({"depth": 1}),
-    ):
+    with pytest.raises(DescriptionError, match=r"grid\.depth.*unknown key"), auto_parallelize({"depth": 1}):
         pass
 
 
@@ -143,16 +142,11 @@ def test_messages_are_complete(pool):
 def test_there_is_one_grid():
     """12: layers took a grid of their own, and ignored its depth."""
     assert "grid" in inspect.signature(auto_parallelize).parameters
-    assert not {"layers", "grids", "tensor_parallel_dims"} & set(
-        inspect.signature(auto_parallelize).parameters
-    )
+    assert not {"layers", "grids", "tensor_parallel_dims"} & set(inspect.signature(auto_parallelize).parameters)
     mesh = Mesh(Grid(x=2), 0, Grid(x=2).coordinates(0), {}, None)
     with auto_parallelize(mesh, verify_weights=False):
         inner = nn.Linear(4, 4)
-    with (
-        pytest.raises(DescriptionError, match="0: is parallel already"),
-        auto_parallelize(mesh, verify_weights=False),
-    ):
+    with pytest.raises(DescriptionError, match="0: is parallel already"), auto_parallelize(mesh, verify_weights=False):
         outer = nn.Sequential(inner, nn.Linear(4, 4))
     assert type(outer[1]) is nn.Linear
 

@@ -19,20 +19,78 @@ MINUTES = "0.02"
 ENTRY = {
     "gemm": {"pass", "mode", "m", "n", "k", "element_bytes", "busy", "seconds", "spread", "repeats"},
     "sharing": {"work", "ranks", "busy", "hosts", "seconds", "spread", "bytes", "flops"},
-    "kernels": {"name", "phase", "bytes", "flops", "shape", "launches", "seconds", "spread", "repeats", "busy",
-                "tokens", "hidden", "vocabulary", "grid"},
+    "kernels": {
+        "name",
+        "phase",
+        "bytes",
+        "flops",
+        "shape",
+        "launches",
+        "seconds",
+        "spread",
+        "repeats",
+        "busy",
+        "tokens",
+        "hidden",
+        "vocabulary",
+        "grid",
+    },
     "copies": {"name", "elements", "bytes", "busy", "seconds", "spread", "repeats"},
-    "attention": {"sequences", "sequence_length", "heads", "head_size", "form", "backward", "busy", "seconds",
-                  "spread", "repeats"},
-    "host": {"grid", "ops", "collectives", "seconds", "spread", "seconds_per_op", "seconds_listened",
-             "seconds_inside_ops"},
+    "attention": {
+        "sequences",
+        "sequence_length",
+        "heads",
+        "head_size",
+        "form",
+        "backward",
+        "busy",
+        "seconds",
+        "spread",
+        "repeats",
+    },
+    "host": {
+        "grid",
+        "ops",
+        "collectives",
+        "seconds",
+        "spread",
+        "seconds_per_op",
+        "seconds_listened",
+        "seconds_inside_ops",
+    },
     "point_to_point": {"from", "to", "same_host", "bytes", "seconds", "spread", "repeats"},
-    "collectives": {"kind", "bytes", "inner", "size", "groups", "element_bytes", "seconds", "spread",
-                    "transfer_seconds", "skew_seconds", "core_seconds", "repeats"},
-    "overlap": {"kind", "bytes", "inner", "size", "same_host", "m", "n", "k", "element_bytes",
-                "compute_seconds_alone", "compute_seconds_beside", "collective_seconds_alone",
-                "collective_seconds_beside", "products", "repeats"},
-}  # fmt: skip
+    "collectives": {
+        "kind",
+        "bytes",
+        "inner",
+        "size",
+        "groups",
+        "element_bytes",
+        "seconds",
+        "spread",
+        "transfer_seconds",
+        "skew_seconds",
+        "core_seconds",
+        "repeats",
+    },
+    "overlap": {
+        "kind",
+        "bytes",
+        "inner",
+        "size",
+        "same_host",
+        "m",
+        "n",
+        "k",
+        "element_bytes",
+        "compute_seconds_alone",
+        "compute_seconds_beside",
+        "collective_seconds_alone",
+        "collective_seconds_beside",
+        "products",
+        "repeats",
+    },
+}
 MOST_FLOPS, MOST_BYTES_PER_SECOND = 2e12, 2e12
 """No core that there is computes or moves more in a second."""
 
@@ -40,8 +98,12 @@ MOST_FLOPS, MOST_BYTES_PER_SECOND = 2e12, 2e12
 def calibrate(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "twin", "calibrate", "--out", str(folder), *arguments],
-        capture_output=True, text=True, timeout=120, check=False, env=runs.environment(**extra),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=runs.environment(**extra),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +131,7 @@ def test_entries_have_what_is_promised(measured, section):
     assert measured[section]
     for entry in measured[section]:
         assert set(entry) == ENTRY[section]
-        assert all(
-            value >= 0 for key, value in entry.items() if "seconds" in key or key == "spread"
-        )
+        assert all(value >= 0 for key, value in entry.items() if "seconds" in key or key == "spread")
 
 
 def test_products_and_kernels_are_within_what_is_possible(measured):
@@ -88,12 +148,23 @@ def test_products_and_kernels_are_within_what_is_possible(measured):
 def test_every_kind_of_op_of_a_step_is_there(measured):
     names = {(entry["name"], entry["phase"]) for entry in measured["kernels"]}
     assert names >= {
-        ("gelu", "fwd"), ("gelu", "bwd"), ("residual", "fwd"), ("residual", "bwd"),
-        ("norm/normalize", "fwd"), ("norm/gradient", "bwd"), ("norm/statistics", "fwd"),
-        ("norm/statistics", "bwd"), ("embedding/lookup", "fwd"), ("embedding/gradient", "bwd"),
-        ("maximum", "loss"), ("sum", "loss"), ("gradient", "loss"),
-        ("mlp_up/accumulate", "bwd"), ("optimizer/clip/norm", "optimizer"), ("optimizer/adamw", "optimizer"),
-    }  # fmt: skip
+        ("gelu", "fwd"),
+        ("gelu", "bwd"),
+        ("residual", "fwd"),
+        ("residual", "bwd"),
+        ("norm/normalize", "fwd"),
+        ("norm/gradient", "bwd"),
+        ("norm/statistics", "fwd"),
+        ("norm/statistics", "bwd"),
+        ("embedding/lookup", "fwd"),
+        ("embedding/gradient", "bwd"),
+        ("maximum", "loss"),
+        ("sum", "loss"),
+        ("gradient", "loss"),
+        ("mlp_up/accumulate", "bwd"),
+        ("optimizer/clip/norm", "optimizer"),
+        ("optimizer/adamw", "optimizer"),
+    }
 
 
 def test_collectives_cover_kinds_and_sizes(measured):
@@ -118,10 +189,17 @@ def test_one_rank_needs_nobody(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-@pytest.mark.parametrize(("arguments", "key"), [
-    (("--minutes", "0"), "--minutes"), (("--minutes", "nan"), "--minutes"), (("--name", "../up"), "--name"),
-    (("--device", "tpu"), "--device"), (("--ranks", "0"), "--ranks"), (("--minutes", "soon"), "--minutes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("--minutes", "0"), "--minutes"),
+        (("--minutes", "nan"), "--minutes"),
+        (("--name", "../up"), "--name"),
+        (("--device", "tpu"), "--device"),
+        (("--ranks", "0"), "--ranks"),
+        (("--minutes", "soon"), "--minutes"),
+    ],
+)
 def test_bad_options_are_named(tmp_path, arguments, key):
     done = calibrate(tmp_path, *arguments)
     assert done.returncode == 2

@@ -56,8 +56,10 @@ def test_layouts_are_those_of_all_grids(ranks):
     """Brute force: inner size and size of every axis of every grid."""
     of_grids = {
         (grid.inner(axis), grid.size(axis))
-        for grid in factorizations(ranks) for axis in ("data", "z", "y", "x") if grid.size(axis) > 1
-    }  # fmt: skip
+        for grid in factorizations(ranks)
+        for axis in ("data", "z", "y", "x")
+        if grid.size(axis) > 1
+    }
     assert {(layout.inner, layout.size) for layout in layouts(ranks)} == of_grids
     assert len(layouts(ranks)) == len(of_grids)
 
@@ -94,9 +96,7 @@ def test_products_are_those_of_a_linear_layer():
         assert torch.equal(found, torch.full((signature.m, signature.n), float(signature.k)))
 
 
-@pytest.mark.parametrize(
-    "grid", [Grid(), Grid(x=2, y=2), Grid(z=2), Grid(data=2, z=2, y=2, x=1)], ids=str
-)
+@pytest.mark.parametrize("grid", [Grid(), Grid(x=2, y=2), Grid(z=2), Grid(data=2, z=2, y=2, x=1)], ids=str)
 def test_a_quiet_rank_does_every_op_of_its_part(grid):
     """Products of a step, counted by the algorithm: three a linear, four linears a block, and the head."""
     rank = QuietRank(quiet_context(MODEL, grid, CPU, sequences=2))

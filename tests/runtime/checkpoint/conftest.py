@@ -30,9 +30,7 @@ def load() -> Callable[[Path], tuple[Loaded | None, float]]:
         store = trainee.context.store
         store.master.fill_(-1)
         try:
-            loaded = Checkpoints(root, trainee.context.mesh).load_latest(
-                trainee.context, trainee.optimizer
-            )
+            loaded = Checkpoints(root, trainee.context.mesh).load_latest(trainee.context, trainee.optimizer)
         finally:
             used = store.master[: store.used]
             assert (used == used[0]).all(), "weights of different checkpoints are mixed"

@@ -81,8 +81,11 @@ def assemble(ranks: list[State], shapes: dict[str, tuple[int, ...]]) -> dict[str
 def shapes(**options: Any) -> dict[str, tuple[int, ...]]:
     """Full shape of every tensor of the tests' model."""
     trainee = alone(**options)
-    return {f"{kind}/{name}": parameter.spec.shape for kind in ("model", "exp_avg", "exp_avg_sq")
-            for name, parameter in trainee.context.store.parameters.items()}  # fmt: skip
+    return {
+        f"{kind}/{name}": parameter.spec.shape
+        for kind in ("model", "exp_avg", "exp_avg_sq")
+        for name, parameter in trainee.context.store.parameters.items()
+    }
 
 
 def alone(dtype: torch.dtype = torch.float64, **options: Any) -> Trainee:
@@ -107,10 +110,11 @@ def train(trainee: Trainee, first: int, stop: int) -> list[float]:
         weight = 1.0 / (parity.SEQUENCES * job.model.sequence)
         weights = torch.full(window[:, 1:].shape, weight, dtype=context.master_type)
         batch = [
-            MicroBatch(step * parity.SEQUENCES + i, window[i : i + size, :-1],
-                       window[i : i + size, 1:], weights[i : i + size])
+            MicroBatch(
+                step * parity.SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:], weights[i : i + size]
+            )
             for i in range(begin, begin + local, size)
-        ]  # fmt: skip
+        ]
         losses.append(trainee.step(batch, parity.RATES[step]).loss.item())
     return losses
 
@@ -131,8 +135,15 @@ def build(worker: Any, grid: dict[str, int], dtype: str, options: dict[str, Any]
     return parity.build(job, worker.mesh(Grid(**grid)), getattr(torch, dtype))
 
 
-def save(worker: Any, grid: dict[str, int], root: str, steps: list[int], dtype: str = "float64",
-         keep: int = 3, **options: Any) -> tuple[State, list[float]]:  # fmt: skip
+def save(
+    worker: Any,
+    grid: dict[str, int],
+    root: str,
+    steps: list[int],
+    dtype: str = "float64",
+    keep: int = 3,
+    **options: Any,
+) -> tuple[State, list[float]]:
     """Save at each of these steps, training in between; then train to the end. State of the last save."""
     trainee = build(worker, grid, dtype, options)
     checkpoints = open_checkpoints(root, trainee.context.mesh, keep)
@@ -140,15 +151,21 @@ def save(worker: Any, grid: dict[str, int], root: str, steps: list[int], dtype: 
     for step in steps:
         losses += train(trainee, done, step)
         saved, done = state(trainee), step
-        checkpoints.save(trainee.context, trainee.optimizer, step=step,
-                         samples=step * parity.SEQUENCES, extra={"note": f"step {step}"})  # fmt: skip
+        checkpoints.save(
+            trainee.context,
+            trainee.optimizer,
+            step=step,
+            samples=step * parity.SEQUENCES,
+            extra={"note": f"step {step}"},
+        )
     losses += train(trainee, done, parity.STEPS)  # while the last one is being written
     checkpoints.close()
     return saved, losses
 
 
-def resume(worker: Any, grid: dict[str, int], root: str, dtype: str = "float64", go_on: bool = False,
-           **options: Any) -> tuple[Any, State, list[float], State]:  # fmt: skip
+def resume(
+    worker: Any, grid: dict[str, int], root: str, dtype: str = "float64", go_on: bool = False, **options: Any
+) -> tuple[Any, State, list[float], State]:
     """Load the latest; return what was loaded (None, or the error), state then, losses, state at the end."""
     trainee = build(worker, grid, dtype, options)
     scramble(trainee)

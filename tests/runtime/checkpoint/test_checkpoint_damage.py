@@ -61,22 +61,26 @@ DAMAGE: dict[str, tuple[str, Any]] = {
     "step no integer": (MANIFEST, lambda p: change(p, lambda m: m.update(step="3"))),
     "step negative": (MANIFEST, lambda p: change(p, lambda m: m.update(step=-3))),
     "NaN": (MANIFEST, lambda p: change(p, lambda m: m["extra"].update(a=float("nan")))),
-    "file elsewhere": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(
-        file=f"../{BEFORE}/{TENSORS}"))),
+    "file elsewhere": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(file=f"../{BEFORE}/{TENSORS}"))),
     "file hidden": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(file=".safetensors"))),
-    "file is a line": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(
-        file=f"{TENSORS}\n"))),
+    "file is a line": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(file=f"{TENSORS}\n"))),
     "offset outside": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(offsets=[1, 0]))),
     "negative offset": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(offsets=[-1, 0]))),
     "no dimensions": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(sizes=[], offsets=[]))),
     "hole": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(sizes=[4, 8]))),
-    "written twice": (MANIFEST, lambda p: change(p, lambda m: m["tensors"]["model/head.weight"][
-        "chunks"].append(first_chunk(m)))),
-    "another tensor's data": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(
-        key=m["tensors"]["exp_avg/head.weight"]["chunks"][0]["key"]))),
+    "written twice": (
+        MANIFEST,
+        lambda p: change(p, lambda m: m["tensors"]["model/head.weight"]["chunks"].append(first_chunk(m))),
+    ),
+    "another tensor's data": (
+        MANIFEST,
+        lambda p: change(
+            p, lambda m: first_chunk(m).update(key=m["tensors"]["exp_avg/head.weight"]["chunks"][0]["key"])
+        ),
+    ),
     "key not in the file": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(key="a"))),
     "checksum": (MANIFEST, lambda p: change(p, lambda m: first_chunk(m).update(crc32=0))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -131,12 +135,15 @@ def test_no_checkpoint_is_no_error(tmp_path, load):
     assert load(tmp_path / "none") == (None, -1)
 
 
-@pytest.mark.parametrize(("changes", "parameter", "found", "expected"), [
-    ({"hidden": 16}, "blocks.0.qkv.weight", "[24, 8]", "[48, 16]"),
-    ({"layers": 2}, "model/blocks.1.qkv.weight", "missing", "[24, 8]"),
-    ({"biases": False}, "model/final_norm.bias", "not a parameter", ""),
-    ({"heads": 4}, "model.heads", "was 2", "the job has 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "parameter", "found", "expected"),
+    [
+        ({"hidden": 16}, "blocks.0.qkv.weight", "[24, 8]", "[48, 16]"),
+        ({"layers": 2}, "model/blocks.1.qkv.weight", "missing", "[24, 8]"),
+        ({"biases": False}, "model/final_norm.bias", "not a parameter", ""),
+        ({"heads": 4}, "model.heads", "was 2", "the job has 4"),
+    ],
+)
 def test_another_model_is_refused_by_parameter(root, changes, parameter, found, expected):
     """Not passed over: an older one of the same run would not fit either."""
     trainee = tasks.tiny(**changes)
@@ -170,26 +177,26 @@ def test_ranks_agree_that_none_is_whole_and_keep_what_they_have(pool, tmp_path):
     grid = tasks.grid("1x1x2x2")
     pool.run("tests.runtime.checkpoint.tasks:save", 4, grid=grid, root=str(tmp_path), steps=[1])
     flip(tmp_path / "step-00000001" / "rank-00003.safetensors", -1)
-    for error, state, _, _ in pool.run(
-        "tests.runtime.checkpoint.tasks:resume", 4, grid=grid, root=str(tmp_path)
-    ):
+    for error, state, _, _ in pool.run("tests.runtime.checkpoint.tasks:resume", 4, grid=grid, root=str(tmp_path)):
         assert "corrupted" in error
-        weights = [
-            piece for name, pieces in state.items() if "model/" in name for _, piece in pieces
-        ]
+        weights = [piece for name, pieces in state.items() if "model/" in name for _, piece in pieces]
         assert all((piece == 7).all() for piece in weights)
 
 
 PLACES = st.lists(st.integers(0, 10**6), min_size=1, max_size=6)
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5),
-    st.just([]), st.just({}), st.lists(st.integers(-2, 9), max_size=3),
-)  # fmt: skip
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=5),
+    st.just([]),
+    st.just({}),
+    st.lists(st.integers(-2, 9), max_size=3),
 )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=PLACES, value=VALUES)
 def test_no_change_of_the_manifest_gets_through_unnoticed(root, path, value):
     """Replace a value anywhere: it is refused in words, or read as it stands there."""

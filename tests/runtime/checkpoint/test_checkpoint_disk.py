@@ -67,8 +67,9 @@ def test_a_full_disk_is_told_by_the_next_call_and_the_one_before_stays(tmp_path,
 
 def test_a_full_disk_of_one_rank_is_told_on_all(pool, tmp_path):
     """And the next checkpoint, when there is space again, is a good one."""
-    answers = pool.run("tests.runtime.checkpoint.tasks:fail_to_save", 4, grid=tasks.grid("1x1x2x2"),
-                       root=str(tmp_path), full=[2])  # fmt: skip
+    answers = pool.run(
+        "tests.runtime.checkpoint.tasks:fail_to_save", 4, grid=tasks.grid("1x1x2x2"), root=str(tmp_path), full=[2]
+    )
     for first, second in answers:
         assert "rank 2: File too large; raise the limit of file sizes" in first
         assert second == ""
@@ -121,8 +122,7 @@ def test_what_a_dead_run_left_is_removed_and_nothing_else(root, load):
     for name in ("notes", ".hidden", ".step-5.x"):
         (root / name).mkdir()
     assert load(root)[1] == 3
-    assert names(root) == [".hidden", ".step-5.x", "notes",
-                           "step-00000001", "step-00000002", "step-00000003"]  # fmt: skip
+    assert names(root) == [".hidden", ".step-5.x", "notes", "step-00000001", "step-00000002", "step-00000003"]
 
 
 def test_training_goes_on_while_the_disk_is_slow(tmp_path, load, monkeypatch):
@@ -146,10 +146,7 @@ def test_training_goes_on_while_the_disk_is_slow(tmp_path, load, monkeypatch):
     go_on.set()
     second.join()
     run.checkpoints.close()
-    assert [path.name for path in directory.newest_first(tmp_path)] == [
-        "step-00000002",
-        "step-00000001",
-    ]
+    assert [path.name for path in directory.newest_first(tmp_path)] == ["step-00000002", "step-00000001"]
     (tmp_path / "step-00000002").rename(tmp_path / "away")
     assert load(tmp_path)[1] == 1
 
@@ -170,6 +167,4 @@ def test_a_fault_in_the_background_is_not_lost(tmp_path, monkeypatch):
 def test_what_is_no_json_is_refused_by_the_call_itself(tmp_path, extra):
     run = Run(tmp_path)
     with pytest.raises((ValueError, TypeError), match="JSON"):
-        run.checkpoints.save(
-            run.trainee.context, run.trainee.optimizer, step=1, samples=0, extra=extra
-        )
+        run.checkpoints.save(run.trainee.context, run.trainee.optimizer, step=1, samples=0, extra=extra)

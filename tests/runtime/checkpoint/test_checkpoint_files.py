@@ -64,9 +64,7 @@ def test_what_is_written_must_be_what_was_announced(tmp_path):
             write_tensors(tmp_path / str(len(value)), {"a": ("F32", (2,))}, [value], {})
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), length=st.integers(0, 10**6))
 def test_no_damage_gets_further_than_it_gets_with_the_library(tmp_path, place, value, length):
     """What the library's own checks refuse, ours refuse, and in words."""
@@ -92,21 +90,24 @@ def entry(**changes: object) -> dict[str, object]:
     return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
 
 
-@pytest.mark.parametrize(("table", "reason"), [
-    ([], "not a mapping"),
-    ({"a": 1}, "damaged entry for 'a'"),
-    ({"a": entry(shape=[True, 2])}, "damaged entry"),
-    ({"a": entry(shape=[-2])}, "damaged entry"),
-    ({"a": entry(shape=[3])}, "damaged entry"),
-    ({"a": entry(shape=2)}, "damaged entry"),
-    ({"a": entry(data_offsets=[8, 0])}, "damaged entry"),
-    ({"a": entry(data_offsets=[0])}, "damaged entry"),
-    ({"a": entry(more=1)}, "damaged entry"),
-    ({"a": entry(), "b": entry()}, "overlap"),
-    ({"a": entry(data_offsets=[4, 12])}, "gap"),
-    ({"a": entry(shape=[2**60], data_offsets=[0, 2**62])}, "truncated"),
-    ({"__metadata__": {"a": 1}}, "metadata"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ([], "not a mapping"),
+        ({"a": 1}, "damaged entry for 'a'"),
+        ({"a": entry(shape=[True, 2])}, "damaged entry"),
+        ({"a": entry(shape=[-2])}, "damaged entry"),
+        ({"a": entry(shape=[3])}, "damaged entry"),
+        ({"a": entry(shape=2)}, "damaged entry"),
+        ({"a": entry(data_offsets=[8, 0])}, "damaged entry"),
+        ({"a": entry(data_offsets=[0])}, "damaged entry"),
+        ({"a": entry(more=1)}, "damaged entry"),
+        ({"a": entry(), "b": entry()}, "overlap"),
+        ({"a": entry(data_offsets=[4, 12])}, "gap"),
+        ({"a": entry(shape=[2**60], data_offsets=[0, 2**62])}, "truncated"),
+        ({"__metadata__": {"a": 1}}, "metadata"),
+    ],
+)
 def test_headers_are_read_strictly(tmp_path, table, reason):
     text = json.dumps(table).encode()
     path = tmp_path / "a.safetensors"

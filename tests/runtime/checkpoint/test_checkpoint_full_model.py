@@ -28,16 +28,18 @@ def weights(full: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {n.removeprefix("model/"): v for n, v in full.items() if n.startswith("model/")}
 
 
-@pytest.mark.parametrize(("source", "target"), [
-    ("1x2x2x1", "2x1x1x2"), ("2x1x1x2", "1x1x1x1"), ("1x1x1x1", "1x2x2x2"), ("2x2x1x2", "1x1x4x1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("1x2x2x1", "2x1x1x2"), ("2x1x1x2", "1x1x1x1"), ("1x1x1x1", "1x2x2x2"), ("2x2x1x2", "1x1x4x1")],
+)
 def test_from_a_grid_through_one_file_to_another(pool, tmp_path, source, target):
     def ranks(text: str) -> int:
         return int(np.prod(list(grid(text).values())))
 
     root = tmp_path / "run" / "checkpoints"
-    answers = pool.run("tests.runtime.checkpoint.tasks:save", ranks(source), grid=grid(source),
-                       root=str(root), steps=[1], **ODD)  # fmt: skip
+    answers = pool.run(
+        "tests.runtime.checkpoint.tasks:save", ranks(source), grid=grid(source), root=str(root), steps=[1], **ODD
+    )
     shapes = {n: s for n, s in tasks.shapes(**ODD).items() if n.startswith("model/")}
     expected = weights(tasks.assemble([state for state, _ in answers], shapes))
     out = tmp_path / "model.safetensors"
@@ -48,8 +50,9 @@ def test_from_a_grid_through_one_file_to_another(pool, tmp_path, source, target)
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name].numpy(), values, err_msg=name)
-    filled = pool.run("tests.runtime.checkpoint.tasks:fill", ranks(target), grid=grid(target),
-                      file=str(out), dtype="float64", **ODD)  # fmt: skip
+    filled = pool.run(
+        "tests.runtime.checkpoint.tasks:fill", ranks(target), grid=grid(target), file=str(out), dtype="float64", **ODD
+    )
     for name, values in weights(tasks.assemble(filled, shapes)).items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
@@ -85,13 +88,16 @@ def broken(model: dict[str, torch.Tensor], how: str) -> dict[str, str] | None:
     return None
 
 
-@pytest.mark.parametrize(("how", "said"), [
-    ("shape", "head.weight: has shape [8, 5]; the model needs [5, 8]"),
-    ("names", "head.wait: is not a parameter of the model; did you mean 'head.weight'?"),
-    ("names", "head.weight: is missing; the model has it, with shape [5, 8]"),
-    ("dtype", "head.weight: has dtype I32; expected BF16 or F16 or F32 or F64"),
-    ("heads", "model.heads: was 4 when it was saved; the job has 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("shape", "head.weight: has shape [8, 5]; the model needs [5, 8]"),
+        ("names", "head.wait: is not a parameter of the model; did you mean 'head.weight'?"),
+        ("names", "head.weight: is missing; the model has it, with shape [5, 8]"),
+        ("dtype", "head.weight: has dtype I32; expected BF16 or F16 or F32 or F64"),
+        ("heads", "model.heads: was 4 when it was saved; the job has 2"),
+    ],
+)
 def test_another_model_is_refused_before_a_weight_is_changed(tmp_path, how, said):
     trainee = tasks.tiny()
     model = plain(trainee)
@@ -134,8 +140,7 @@ def test_the_file_says_what_model_it_is(root, tmp_path):
 
 def test_many_files_need_not_be_open_at_once(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(full_model, "MOST_OPEN_FILES", 1)
-    pool.run("tests.runtime.checkpoint.tasks:save", 4, grid=grid("1x1x2x2"), root=str(tmp_path),
-             steps=[1])  # fmt: skip
+    pool.run("tests.runtime.checkpoint.tasks:save", 4, grid=grid("1x1x2x2"), root=str(tmp_path), steps=[1])
     assert export_model(tmp_path, tmp_path / "a").step == 1
 
 

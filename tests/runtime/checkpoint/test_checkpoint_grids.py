@@ -36,13 +36,10 @@ def ranks(text: str) -> int:
 class Saved:
     """A checkpoint saved after two steps, and the run that went on without a break."""
 
-    def __init__(
-        self, pool: Any, root: str, case: str, dtype: str = "float64", **options: Any
-    ) -> None:
+    def __init__(self, pool: Any, root: str, case: str, dtype: str = "float64", **options: Any) -> None:
         text, more = CASES[case]
         self.root = root
-        answers = pool.run(SAVE, ranks(text), grid=grid(text), root=root, steps=[AT], dtype=dtype,
-                           **more, **options)  # fmt: skip
+        answers = pool.run(SAVE, ranks(text), grid=grid(text), root=root, steps=[AT], dtype=dtype, **more, **options)
         self.full = tasks.assemble([state for state, _ in answers], tasks.shapes(**options))
         self.losses = answers[0][1]
 
@@ -78,8 +75,7 @@ def test_every_element_arrives_from_everywhere(pool, saved, source, target):
 def check(pool: Any, saved: Any, source: str, target: str) -> None:
     text, options = CASES[target]
     before = saved(source)
-    answers = pool.run(RESUME, ranks(text), grid=grid(text), root=before.root, go_on=True,
-                       **options, **ODD)  # fmt: skip
+    answers = pool.run(RESUME, ranks(text), grid=grid(text), root=before.root, go_on=True, **options, **ODD)
     for loaded, *_ in answers:
         assert (loaded.step, loaded.samples, loaded.rejected) == (AT, AT * parity.SEQUENCES, ())
         assert loaded.extra == {"note": f"step {AT}"}

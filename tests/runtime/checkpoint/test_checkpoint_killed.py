@@ -16,8 +16,11 @@ def test_killed_before_every_touch_of_the_disk(tmp_path):
     """The old one is found up to some touch, the new one from then on; nothing else lies there."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.runtime.checkpoint.killed", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
     assert len(outcomes["new"]) > 10
@@ -47,9 +50,6 @@ def test_a_rank_is_killed_while_it_writes(tmp_path):
             process.join()
         pool._folder.cleanup()
     assert fine, error
-    assert (
-        "rank 0 (data 0, z 0, y 0, x 0): checkpoint of step 2 failed: a peer has probably died"
-        in error
-    )
+    assert "rank 0 (data 0, z 0, y 0, x 0): checkpoint of step 2 failed: a peer has probably died" in error
     assert [path.name for path in newest_first(Path(tmp_path))] == ["step-00000001"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001"]

@@ -22,9 +22,7 @@ GRIDS = st.builds(Grid, data=SIZES, z=SIZES, y=SIZES, x=SIZES)
 @st.composite
 def specs(draw: st.DrawFn, grid: Grid, name: str) -> ParameterSpec:
     """A parameter as layers declare them: columns divide, rows need not."""
-    row_axis, column_axis = draw(
-        st.sampled_from([(None, None), ("x", "y"), ("y", "x"), (None, "x"), ("y", None)])
-    )
+    row_axis, column_axis = draw(st.sampled_from([(None, None), ("x", "y"), ("y", "x"), (None, "x"), ("y", None)]))
     parts = draw(st.integers(1, 3))
     rows = parts * draw(st.integers(1, 9))
     if draw(st.booleans()):
@@ -50,9 +48,7 @@ def worlds(draw: st.DrawFn) -> list[ParameterStore]:
     return stores
 
 
-def count(
-    stores: list[ParameterStore], ranges: list[list[Range]], most: int
-) -> dict[str, np.ndarray]:
+def count(stores: list[ParameterStore], ranges: list[list[Range]], most: int) -> dict[str, np.ndarray]:
     """How often each element of each full parameter is in a rank's ranges."""
     counts = {n: np.zeros(p.spec.shape, int) for n, p in stores[0].parameters.items()}
     for of_rank in ranges:
@@ -86,9 +82,11 @@ def test_every_element_is_written_once(stores, least_share, most_chunk, sharded)
 def test_a_rank_reads_what_it_holds_and_those_that_count_hold_all_once(stores):
     everything = [list(within(s, slice(0, s.elements))) for s in stores]
     assert all((of >= 1).all() for of in count(stores, everything, 1 << 24).values())
-    once = [[held for held in of_rank if held.parameter.shard.counted_once]
-            for store, of_rank in zip(stores, everything, strict=True)
-            if store.coordinates["data"] == 0]  # fmt: skip
+    once = [
+        [held for held in of_rank if held.parameter.shard.counted_once]
+        for store, of_rank in zip(stores, everything, strict=True)
+        if store.coordinates["data"] == 0
+    ]
     assert all((of == 1).all() for of in count(stores, once, 1 << 24).values())
 
 
@@ -109,9 +107,7 @@ def test_values_follow_their_rectangles_however_they_are_cut(stores, most):
                 assert found.equal(addresses[place])
 
 
-BOXES = st.lists(
-    st.tuples(st.tuples(*[st.integers(-1, 4)] * 2), st.tuples(*[st.integers(0, 4)] * 2)), max_size=6
-)
+BOXES = st.lists(st.tuples(st.tuples(*[st.integers(-1, 4)] * 2), st.tuples(*[st.integers(0, 4)] * 2)), max_size=6)
 
 
 @st.composite

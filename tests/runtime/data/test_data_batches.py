@@ -40,12 +40,7 @@ def test_uint32_tokens_keep_their_value(make_dataset):
     assert found.tolist() == [[0, 70_000, large]]
 
 
-@given(
-    tokens=st.integers(2, 400),
-    sequence=st.integers(1, 50),
-    seed=st.integers(0, 100),
-    epoch=st.integers(0, 10**6),
-)
+@given(tokens=st.integers(2, 400), sequence=st.integers(1, 50), seed=st.integers(0, 100), epoch=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=80)
 def test_every_epoch_holds_every_window_once(tokens, sequence, seed, epoch):
     sequence = min(sequence, tokens - 1)
@@ -55,11 +50,7 @@ def test_every_epoch_holds_every_window_once(tokens, sequence, seed, epoch):
     assert sorted(found.tolist()) == expected
 
 
-@given(
-    first=st.integers(0, 1000),
-    cuts=st.lists(st.integers(0, 40), max_size=6),
-    seed=st.integers(0, 9),
-)
+@given(first=st.integers(0, 1000), cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 9))
 @settings(deadline=None, max_examples=60)
 def test_samples_do_not_depend_on_how_they_are_asked_for(first, cuts, seed):
     """Across ends of epochs, too: that is what makes resuming exact and every grid equal."""
@@ -87,14 +78,7 @@ def test_a_damaged_token_is_named(shuffle, token):
     with pytest.raises(DescriptionError) as caught:
         batches.sequences(0, 10)
     said = str(caught.value)
-    for part in (
-        "set/train.bin",
-        "window 3",
-        f"token {token}",
-        "position 34",
-        "101",
-        "fourfold data set",
-    ):
+    for part in ("set/train.bin", "window 3", f"token {token}", "position 34", "101", "fourfold data set"):
         assert part in said
     sound = [i for i in range(10) if batches.window_of(np.array([i]))[0] != 3]
     assert sum(len(batches.sequences(i, 1)) for i in sound) == 9
@@ -103,8 +87,15 @@ def test_a_damaged_token_is_named(shuffle, token):
 axis = st.integers(1, 4)
 
 
-@given(data=axis, z=axis, y=axis, x=axis, micro=st.integers(1, 3), micro_steps=st.integers(1, 4),
-       step=st.integers(0, 10**9))  # fmt: skip
+@given(
+    data=axis,
+    z=axis,
+    y=axis,
+    x=axis,
+    micro=st.integers(1, 3),
+    micro_steps=st.integers(1, 4),
+    step=st.integers(0, 10**9),
+)
 @settings(deadline=None)
 def test_each_sample_of_a_step_is_worked_on_once(data, z, y, x, micro, micro_steps, step):
     """Once in every (x, y) plane position, by ranks that see the same micro-batches."""

@@ -136,15 +136,11 @@ def test_the_remedy_for_an_empty_split_works(tmp_path, fraction, count):
     with pytest.raises(DescriptionError) as caught:
         build_dataset(tmp_path / "set", DOCUMENTS[:count], validation_fraction=fraction)
     assert list(tmp_path.iterdir()) == []
-    said = re.search(
-        r"none of (\d+) documents for (\w+); set it to at \w+ ([0-9.]+)", str(caught.value)
-    )
+    said = re.search(r"none of (\d+) documents for (\w+); set it to at \w+ ([0-9.]+)", str(caught.value))
     assert said, caught.value
     assert said[1] == str(count)
     assert said[2] == ("validation" if fraction < 0.5 else "training")
-    manifest = build_dataset(
-        tmp_path / "set", DOCUMENTS[:count], validation_fraction=float(said[3])
-    )
+    manifest = build_dataset(tmp_path / "set", DOCUMENTS[:count], validation_fraction=float(said[3]))
     few = manifest.validation if fraction < 0.5 else manifest.train
     assert few.documents == 1
 
@@ -152,7 +148,7 @@ def test_the_remedy_for_an_empty_split_works(tmp_path, fraction, count):
 @pytest.mark.parametrize(
     ("documents", "words"),
     [([], "hold no text"), (["", ""], "hold no text"), (["a"], "all the same one"), (["a"] * 9, "all the same one")],
-)  # fmt: skip
+)
 def test_too_few_documents_are_refused(tmp_path, documents, words):
     with pytest.raises(DescriptionError, match=words):
         build_dataset(tmp_path / "set", documents)
@@ -250,9 +246,7 @@ print(build.default_dataset(Path(sys.argv[1])))
     assert len({lines[-1] for lines in printed}) == 1
     folder = Path(printed[0][-1])
     assert folder.parent == tmp_path / "cache"
-    assert folder.name.endswith(
-        f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
-    )
+    assert folder.name.endswith(f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}")
     assert {p.name for p in folder.parent.iterdir()} == {folder.name, f".{folder.name}.lock"}
     data = open_dataset(folder, vocabulary=256, sequence=512)
     assert len(data.train.tokens) > 1e6
@@ -272,8 +266,4 @@ def test_without_locks_the_first_to_finish_is_believed(tmp_path, monkeypatch):
     monkeypatch.setattr(build.fcntl, "flock", no_locks)
     monkeypatch.setattr(build, "build_dataset", overtaken)
     folder = default_dataset(tmp_path)
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "dataset.json",
-        "train.bin",
-        "validation.bin",
-    ]
+    assert sorted(p.name for p in folder.iterdir()) == ["dataset.json", "train.bin", "validation.bin"]

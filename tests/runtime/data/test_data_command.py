@@ -34,8 +34,18 @@ def texts(tmp_path) -> Path:
 
 
 def test_text_and_json_lines_become_one_data_set(tmp_path, texts):
-    done = run(tmp_path / "set", "--text", texts, "--jsonl", tmp_path / "lines.jsonl", "--key", "body",
-               "--validation-fraction", 0.2, "--json")  # fmt: skip
+    done = run(
+        tmp_path / "set",
+        "--text",
+        texts,
+        "--jsonl",
+        tmp_path / "lines.jsonl",
+        "--key",
+        "body",
+        "--validation-fraction",
+        0.2,
+        "--json",
+    )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert done.stderr == ""
@@ -69,8 +79,16 @@ def test_a_tokenizer_file_can_be_given(tmp_path, texts):
     tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "words.json"))
-    done = run(tmp_path / "set", "--text", texts, "--tokenizer", tmp_path / "words.json", "--json",
-               "--validation-fraction", 0.2)  # fmt: skip
+    done = run(
+        tmp_path / "set",
+        "--text",
+        texts,
+        "--tokenizer",
+        tmp_path / "words.json",
+        "--json",
+        "--validation-fraction",
+        0.2,
+    )
     told = json.loads(done.stdout)
     assert (told["tokenizer"], told["vocabulary"], told["separator"]) == ("tokenizer.json", 4, 3)
     found = open_dataset(tmp_path / "set", vocabulary=4, sequence=4)
@@ -110,9 +128,6 @@ def test_progress_is_for_terminals(tmp_path, texts, monkeypatch):
 
 
 def test_help_needs_no_numpy():
-    code = (
-        "import sys, runtime.data.command; "
-        "print({'numpy', 'rich', 'pyarrow', 'torch'} & set(sys.modules))"
-    )
+    code = "import sys, runtime.data.command; print({'numpy', 'rich', 'pyarrow', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in {"set()", "{'rich'}"}  # typer itself may load rich

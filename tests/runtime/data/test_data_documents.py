@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.data.documents import (
-    jsonl_documents,
-    standard_library_documents,
-    text_documents,
-)
+from runtime.data.documents import jsonl_documents, standard_library_documents, text_documents
 from twin.description.problems import DescriptionError
 
 
@@ -83,9 +79,7 @@ def test_what_is_not_there_is_named(tmp_path):
 
 def test_json_lines_are_read(tmp_path):
     texts = ["plain", 'quotes " and \n lines', "höhe \u2028", ""]
-    lines = "\n\n".join(
-        json.dumps({"id": i, "text": t}, ensure_ascii=False) for i, t in enumerate(texts)
-    )
+    lines = "\n\n".join(json.dumps({"id": i, "text": t}, ensure_ascii=False) for i, t in enumerate(texts))
     path = written(tmp_path, "lines/a.jsonl", lines)
     written(tmp_path, "lines/readme.md", "not JSON")
     assert list(jsonl_documents([path], "text")) == texts
@@ -121,12 +115,15 @@ def test_the_standard_library_is_what_is_on_the_machine():
     root = Path(sysconfig.get_path("stdlib"))
     walked = set()
     for folder, names, files in os.walk(root):
-        names[:] = [n for n in names if n not in {"site-packages", "dist-packages", "idle_test"}
-                    and not n.startswith("test") and n != "__pycache__"]  # fmt: skip
+        names[:] = [
+            n
+            for n in names
+            if n not in {"site-packages", "dist-packages", "idle_test"}
+            and not n.startswith("test")
+            and n != "__pycache__"
+        ]
         walked |= {Path(folder, f) for f in files if f.endswith(".py")}
-    texts = {
-        p.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for p in walked
-    }
+    texts = {p.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for p in walked}
     found = list(standard_library_documents())
     assert set(found) <= texts
     assert len(found) > 0.95 * len(walked)

@@ -25,9 +25,11 @@ def tokenizer_file(tmp_path_factory) -> Path:
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
-        vocab_size=300, show_progress=False, special_tokens=["<pad>", "<|endoftext|>"],
+        vocab_size=300,
+        show_progress=False,
+        special_tokens=["<pad>", "<|endoftext|>"],
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator([TEXT] * 20, trainer)
     tokenizer.post_processor = library.processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 1)]
@@ -50,9 +52,7 @@ def test_bytes_are_utf_8(text):
 def test_any_tokens_can_be_shown(tokens):
     """A model says what it likes, and its vocabulary may be padded."""
     shown = ByteTokenizer().decode(tokens)
-    assert shown == b"".join(
-        bytes([t]) if 0 <= t < 256 else b"\xff" for t in tokens
-    ).decode("utf-8", "replace")  # fmt: skip
+    assert shown == b"".join(bytes([t]) if 0 <= t < 256 else b"\xff" for t in tokens).decode("utf-8", "replace")
     assert ByteTokenizer().decode(np.array(tokens, dtype=np.int64)) == shown
 
 
@@ -66,9 +66,7 @@ def test_a_tokenizer_file_encodes_all_of_the_text_and_nothing_else(tokenizer_fil
     """Truncation, padding and added tokens of the file are for other uses."""
     tokenizer = JsonTokenizer(tokenizer_file)
     assert tokenizer.separator == 1
-    assert tokenizer.vocabulary == 1 + max(
-        json.loads(tokenizer_file.read_text())["model"]["vocab"].values()
-    )
+    assert tokenizer.vocabulary == 1 + max(json.loads(tokenizer_file.read_text())["model"]["vocab"].values())
     for text in (TEXT * 3, "a", "written <|endoftext|> by an author", "\0 \U0001f600"):
         tokens = tokenizer.encode(text)
         assert not {0, 1} & set(tokens.tolist())
@@ -124,9 +122,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, content):
     pytest.importorskip("tokenizers")
     path = tmp_path / "bad.json"
     path.write_bytes(content)
-    with pytest.raises(
-        DescriptionError, match=r"bad\.json: is not a file of the tokenizers library"
-    ):
+    with pytest.raises(DescriptionError, match=r"bad\.json: is not a file of the tokenizers library"):
         JsonTokenizer(path)
 
 

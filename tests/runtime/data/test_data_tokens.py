@@ -117,7 +117,7 @@ def test_huge_json_is_not_even_read(make_dataset):
         ({"train": {"tokens": 1e2, "documents": 1, "largest_token": 99, "sha256": "0" * 64}}, "train.tokens"),
         ({"train": {"tokens": 100, "documents": 1, "largest_token": 99, "sha256": "x"}}, "train.sha256"),
     ],
-)  # fmt: skip
+)
 def test_impossible_manifests_are_refused(make_dataset, changes, words):
     said = refused(make_dataset(changes=changes))
     assert words in said

@@ -32,25 +32,50 @@ class Agents:
 
     def start(self, host: str, ranks: int = 2) -> None:
         """Let a host come (again)."""
-        settings = (
-            "last_call_timeout=3,join_timeout=60,keep_alive_interval=2,keep_alive_max_attempt=4"
-        )
+        settings = "last_call_timeout=3,join_timeout=60,keep_alive_interval=2,keep_alive_max_attempt=4"
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", self.nodes, "--nproc-per-node", str(ranks),
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "test",
-            "--rdzv-conf", settings, "--max-restarts", "9", "--local-addr", "127.0.0.1", "--monitor-interval", "0.1",
-            "-m", "twin", "train", str(self.job), "--out", str(self.out),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            self.nodes,
+            "--nproc-per-node",
+            str(ranks),
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"127.0.0.1:{self.port}",
+            "--rdzv-id",
+            "test",
+            "--rdzv-conf",
+            settings,
+            "--max-restarts",
+            "9",
+            "--local-addr",
+            "127.0.0.1",
+            "--monitor-interval",
+            "0.1",
+            "-m",
+            "twin",
+            "train",
+            str(self.job),
+            "--out",
+            str(self.out),
+        ]
         # files, for a pipe that nobody reads fills up
         errors = (self.out.parent / f"{host}.err").open("a")
         shown = (self.out.parent / f"{host}.out").open("a")
         self.processes[host] = subprocess.Popen(
-            command, stdout=shown, stderr=errors, text=True,
+            command,
+            stdout=shown,
+            stderr=errors,
+            text=True,
             env=runs.environment(
-                FOURFOLD_HOST=host, GLOO_SOCKET_IFNAME="lo",
+                FOURFOLD_HOST=host,
+                GLOO_SOCKET_IFNAME="lo",
                 TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # else no host can join later: see docs/survive.md
             ),
-        )  # fmt: skip
+        )
 
     def kill(self, host: str) -> None:
         """Lose a host: agent and ranks at once."""
@@ -82,9 +107,7 @@ class Agents:
 
     def said(self) -> str:
         """What has been shown so far."""
-        return "\n".join(
-            path.read_text() for path in sorted(self.out.parent.glob("*.[oe][ur][tr]"))
-        )
+        return "\n".join(path.read_text() for path in sorted(self.out.parent.glob("*.[oe][ur][tr]")))
 
     def close(self) -> None:
         """Leave nothing running."""

@@ -60,8 +60,16 @@ def test_the_jobs_own_micro_batch_is_kept_if_some_grid_takes_it(tmp_path):
     batch = {"sequences": 24, "micro_sequences": 24}
     model = {**runs.SMALL["model"], "hidden": 31, "heads": 1}
     asked.clear()
-    plan, _ = fitted(tmp_path, 3, resolve=ask, batch=batch, model=model, ranks=1,
-                     grid={"data": 1, "z": 1, "y": 1, "x": 1}, train={"elastic": True})  # fmt: skip
+    plan, _ = fitted(
+        tmp_path,
+        3,
+        resolve=ask,
+        batch=batch,
+        model=model,
+        ranks=1,
+        grid={"data": 1, "z": 1, "y": 1, "x": 1},
+        train={"elastic": True},
+    )
     assert plan.job.ranks == 3
     assert plan.job.concrete_micro_sequences < 24
     assert len(asked) == 2
@@ -111,7 +119,7 @@ def test_a_host_of_spare_ranks_leaves_nothing_in_memory(tmp_path):
     ranks = [
         runs.start(job, "--out", str(tmp_path / "run"), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
         for r in range(3)
-    ]  # fmt: skip
+    ]
     said = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0], said
     assert "1 waits" in said[0][0]
@@ -135,9 +143,11 @@ def test_a_lost_host_and_one_that_comes(tmp_path):
     memory.mkdir()
     checkpoints = {"every": 0, "memory_every": 2, "memory_directory": str(memory)}
     job = runs.write_job(
-        tmp_path, ranks=4, grid={"data": 1, "z": 2, "y": 1, "x": 2},
+        tmp_path,
+        ranks=4,
+        grid={"data": 1, "z": 2, "y": 1, "x": 2},
         train={"steps": STEPS, "elastic": True, "timeout": "20 s", "threads": 1, "checkpoints": checkpoints},
-    )  # fmt: skip
+    )
     whole = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "undisturbed"), timeout=300)
     assert whole.returncode == 0, whole.stderr
     (tmp_path / "agents").mkdir()

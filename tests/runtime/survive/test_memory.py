@@ -50,9 +50,7 @@ def steps_held(root: Path) -> list[int]:
 def test_killed_processes_leave_their_copies(undisturbed, tmp_path):
     """On one host: at most `memory_every` steps and what was under way are done again."""
     job, out = write_job(tmp_path), tmp_path / "run"
-    process = runs.start(
-        job, "--ranks", "2", "--restarts", "1", "--out", str(out), FOURFOLD_HOST="a"
-    )
+    process = runs.start(job, "--ranks", "2", "--restarts", "1", "--out", str(out), FOURFOLD_HOST="a")
     runs.wait_for_step(process, out, 20)
     for rank in runs.ranks_of(process):
         os.kill(rank, signal.SIGKILL)
@@ -74,10 +72,7 @@ def two_hosts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     job, out = write_job(folder), folder / "run"
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        runs.start(job, "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
-        for r in (0, 1)
-    ]
+    ranks = [runs.start(job, "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared) for r in (0, 1)]
     try:
         runs.wait_for_step(ranks[0], out, 14)
     finally:
@@ -174,10 +169,7 @@ def test_parts_of_different_starts_are_never_mixed(two_hosts, tmp_path):
     one, two = copied(two_hosts, tmp_path)
     # killed while the next copy was made, one may have begun another than the other
     both = {f.name for f, r in one.parts() if r == 0} & {f.name for f, r in two.parts() if r == 1}
-    parts = {
-        rank: read_part(part_file(place.root / max(both), rank))[0]
-        for place, rank in ((one, 0), (two, 1))
-    }
+    parts = {rank: read_part(part_file(place.root / max(both), rank))[0] for place, rank in ((one, 0), (two, 1))}
     assert manifest_of([parts[0], parts[1]]).step == parts[0].step
     other = parts[1].model_copy(update={"session": "00000000"})
     with pytest.raises(UnusableFileError, match="do not belong together"):
@@ -197,8 +189,10 @@ def test_both_hosts_back_and_on(two_hosts, undisturbed):
     damaged.mkdir()
     (damaged / MANIFEST).write_text("{")
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [runs.start(two_hosts / "job.yaml", "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
-             for r in (0, 1)]  # fmt: skip
+    ranks = [
+        runs.start(two_hosts / "job.yaml", "--out", str(out), RANK=str(r), FOURFOLD_HOST=f"host{r}", **shared)
+        for r in (0, 1)
+    ]
     shown = [rank.communicate(timeout=60) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], shown
     assert "in the memory of the hosts is put together" in shown[0][0]
@@ -231,13 +225,9 @@ def test_a_place_that_is_not_ours_is_refused(tmp_path):
 def test_every_part_is_kept_on_another_host():
     for hosts in (["a"] * 3 + ["b"] * 2 + ["c"], ["a", "b"] * 3, [str(i) for i in range(7)]):
         kept = keepers(hosts)
-        assert all(
-            hosts[keeper] != hosts[rank] for rank, keeper in enumerate(kept) if keeper is not None
-        )
+        assert all(hosts[keeper] != hosts[rank] for rank, keeper in enumerate(kept) if keeper is not None)
         assert None not in kept
         # a ring: each host keeps those of exactly one other
-        pairs = {
-            (hosts[rank], hosts[keeper]) for rank, keeper in enumerate(kept) if keeper is not None
-        }
+        pairs = {(hosts[rank], hosts[keeper]) for rank, keeper in enumerate(kept) if keeper is not None}
         assert len(pairs) == len(set(hosts)) == len({b for _, b in pairs})
     assert keepers(["a"]) == [None]

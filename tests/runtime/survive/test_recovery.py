@@ -35,9 +35,7 @@ def plan(tmp_path) -> Plan:
     """A run of one rank, whose directory and memory are empty."""
     (tmp_path / "memory").mkdir()
     checkpoints = {"memory_every": 4, "memory_directory": str(tmp_path / "memory")}
-    described = runs.write_job(
-        tmp_path, ranks=1, grid=ALONE.model_dump(), train={"checkpoints": checkpoints}
-    )
+    described = runs.write_job(tmp_path, ranks=1, grid=ALONE.model_dump(), train={"checkpoints": checkpoints})
     job = load_job(described)
     return Plan(job, read_options(job.train), tmp_path / "run")
 
@@ -52,8 +50,7 @@ def hold(plan: Plan, step: int, session: str = "00000001") -> Path:
     place.make()
     folder = place.step(step, session)
     folder.mkdir()
-    part = Part(run=RUN, session=session, step=step, samples=8 * step, grid=ALONE, rank=0, model={},
-                extra={KEY: []})  # fmt: skip
+    part = Part(run=RUN, session=session, step=step, samples=8 * step, grid=ALONE, rank=0, model={}, extra={KEY: []})
     values = torch.full((4, 3), float(step))
     write_part(folder, part, {"model/a": [Piece("model/a", (4, 3), (0, 0), values)]})
     return folder
@@ -105,10 +102,7 @@ def test_a_disk_that_takes_no_more_leaves_the_copies_where_they_are(plan, monkey
         assert "No space left on device" in news
         assert list((plan.out / "checkpoints").iterdir()) == []
     session.loaded()
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "rank-00000.json",
-        "rank-00000.safetensors",
-    ]
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-00000.json", "rank-00000.safetensors"]
     monkeypatch.undo()
     (plan.out / "checkpoints").is_dir() or (plan.out / "checkpoints").unlink()
     _, news = recovered(plan)  # there is space again

@@ -79,9 +79,7 @@ def test_bad_input_is_not_tried_again(tmp_path):
     assert "again" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("codes", "starts", "said"), [((3, 1), 1, 1), ((2, 1), 1, 2), ((1, 1), 3, 1), ((0, 0), 1, 0)]
-)
+@pytest.mark.parametrize(("codes", "starts", "said"), [((3, 1), 1, 1), ((2, 1), 1, 2), ((1, 1), 3, 1), ((0, 0), 1, 0)])
 def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts, said):
     """Processes that end with these codes in place of ranks."""
     started = []
@@ -98,9 +96,13 @@ def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(NonFiniteError("no number"), 3), (DivergedError("a leap"), 3), (TakenOverError("gone"), 3),
-     (CollectiveError("a peer is lost"), 1)],
-)  # fmt: skip
+    [
+        (NonFiniteError("no number"), 3),
+        (DivergedError("a leap"), 3),
+        (TakenOverError("gone"), 3),
+        (CollectiveError("a peer is lost"), 1),
+    ],
+)
 def test_the_launcher_alone_is_told_that_there_is_no_use(monkeypatch, error, told):
     def work() -> None:
         raise error
@@ -135,10 +137,7 @@ def test_a_trace_does_not_defeat_restarts():
 
 
 def test_a_trace_that_was_written_before_the_failure_stays(tmp_path):
-    assert (
-        _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold", attempt=1), force=False)
-        is None
-    )
+    assert _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold", attempt=1), force=False) is None
     with pytest.raises(DescriptionError, match="exists already"):
         _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold"), force=False)
 
@@ -147,8 +146,19 @@ def test_a_trace_that_was_written_before_the_failure_stays(tmp_path):
 def test_a_traced_run_is_started_again(undisturbed, tmp_path):
     job, losses = undisturbed
     out = tmp_path / "run"
-    process = runs.start(job, "--ranks", "2", "--restarts", "1", "--out", str(out), "--trace",
-                         str(tmp_path / "trace"), "--trace-steps", "1-2")  # fmt: skip
+    process = runs.start(
+        job,
+        "--ranks",
+        "2",
+        "--restarts",
+        "1",
+        "--out",
+        str(out),
+        "--trace",
+        str(tmp_path / "trace"),
+        "--trace-steps",
+        "1-2",
+    )
     runs.wait_for_step(process, out, 8)
     runs.kill_rank(process, 1)
     _, errors = process.communicate(timeout=90)
@@ -162,12 +172,11 @@ def test_on_gpus_hosts_look_at_every_step_that_is_shown_or_kept(log, disk, memor
     """A copy of what nobody has looked at might be of a step that did not happen."""
     kept = SimpleNamespace(every=disk, memory_every=memory)
     run = object.__new__(Run)
-    run.plan = SimpleNamespace(
-        options=SimpleNamespace(log_every=log, checkpoints=kept, steps=steps)
-    )
+    run.plan = SimpleNamespace(options=SimpleNamespace(log_every=log, checkpoints=kept, steps=steps))
     run.context = SimpleNamespace(device=torch.device("cuda"))
-    wanted = [step for step in range(1, steps + 1)
-              if step == steps or any(n and step % n == 0 for n in (log, disk, memory))]  # fmt: skip
+    wanted = [
+        step for step in range(1, steps + 1) if step == steps or any(n and step % n == 0 for n in (log, disk, memory))
+    ]
     assert [run._next_look(done) for done in (0, *wanted[:-1])] == wanted
 
 

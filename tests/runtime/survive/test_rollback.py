@@ -43,9 +43,7 @@ def test_of_two_histories_the_one_that_knows_more():
     assert [two.times(newest) for newest in (0, 1, 2, 3, 4)] == [2, 2, 1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    "damaged", [[1], {"a": 1}, [{"from_step": 1}], [{**entry(1).model_dump(), "to_step": -1}]]
-)
+@pytest.mark.parametrize("damaged", [[1], {"a": 1}, [{"from_step": 1}], [{**entry(1).model_dump(), "to_step": -1}]])
 def test_a_damaged_history_is_named(damaged):
     with pytest.raises(DescriptionError, match=r"run\.json: rollbacks"):
         History.read(damaged, "run.json")
@@ -64,9 +62,7 @@ def test_the_limit_is_the_median_and_so_many_deviations(losses, factor):
 
 def test_nothing_leaps_before_the_window_is_full():
     spikes = Spikes(3.0, 4)
-    assert [spikes.leaps(step, loss) for step, loss in enumerate([1.0, 50.0, 1.0, 1.0])] == [
-        False
-    ] * 4
+    assert [spikes.leaps(step, loss) for step, loss in enumerate([1.0, 50.0, 1.0, 1.0])] == [False] * 4
     assert spikes.leaps(4, 60.0)
     assert not spikes.leaps(5, 1.0)
     spikes.forget(2)
@@ -127,12 +123,19 @@ def poisoned(folder: Path, kind: str, batches: str, job: Path, *arguments: str, 
     started = [
         subprocess.Popen(
             [sys.executable, str(folder / "poison.py"), kind, batches, "train", str(job), *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=runs.environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                 PYTHONPATH=str(Path(__file__).parents[3])),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=runs.environment(
+                RANK=str(rank),
+                WORLD_SIZE=str(ranks),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                PYTHONPATH=str(Path(__file__).parents[3]),
+            ),
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     said = [process.communicate(timeout=110) for process in started]
     codes = {process.returncode for process in started}
     assert len(codes) == 1, said
@@ -166,18 +169,14 @@ def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
     assert f"fourfold: step 21: {why}" in errors
     assert "going back to step 20 and on without batches 20, 21" in errors
     went = [line for line in lines(tmp_path / "run") if "to_step" in line]
-    assert [(line["from_step"], line["to_step"], line["left_out"]) for line in went] == [
-        (21, 20, [20, 21])
-    ]
+    assert [(line["from_step"], line["to_step"], line["left_out"]) for line in went] == [(21, 20, [20, 21])]
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert described["rollbacks"] == went
     # a run of its own that knows from the start
     other = tmp_path / "other"
     first = runs.train(job, "--ranks", "2", "--out", str(other), "--set", "train.steps=1")
     assert first.returncode == 0, first.stderr
-    (other / "run.json").write_text(
-        json.dumps({**json.loads((other / "run.json").read_text()), "rollbacks": went})
-    )
+    (other / "run.json").write_text(json.dumps({**json.loads((other / "run.json").read_text()), "rollbacks": went}))
     done = runs.train(job, "--ranks", "2", "--out", str(other))
     assert done.returncode == 0, done.stderr
     assert list(runs.losses(tmp_path / "run")) == list(range(30))
@@ -222,8 +221,7 @@ def test_a_resumed_run_leaves_out_the_same(tmp_path):
     job = write_job(tmp_path)
     code, _, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "run"))
     assert code == 0, errors
-    code, _, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"), "--set",
-                               "train.steps=11")  # fmt: skip
+    code, _, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"), "--set", "train.steps=11")
     assert code == 0, errors
     assert [line["to_step"] for line in lines(tmp_path / "again") if "to_step" in line] == [8]
     code, shown, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"))
@@ -240,10 +238,7 @@ def test_no_more_often_than_wanted(tmp_path):
     batches = ",".join(map(str, range(10, 60)))
     code, _, errors = poisoned(tmp_path, "nan", batches, job, "--out", str(tmp_path / "run"))
     assert code == 1
-    assert (
-        "step 10: loss or gradient is not finite; going back to step 8 and on without batches 9, 10"
-        in errors
-    )
+    assert "step 10: loss or gradient is not finite; going back to step 8 and on without batches 9, 10" in errors
     assert errors.count("; going back to step ") == 3
     assert "loss or gradient is not finite; first on rank" in errors
     assert "Traceback" not in errors

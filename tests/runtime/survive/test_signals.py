@@ -56,7 +56,7 @@ def finish(process: subprocess.Popen[str]) -> str:
         pytest.param(signal.SIGTERM, (0, 1), marks=pytest.mark.slow),
     ],
     ids=["launcher", "warning", "one rank", "each rank"],
-)  # fmt: skip
+)
 def test_the_run_ends_in_a_checkpoint_and_goes_on(undisturbed, tmp_path, how, victims):
     job, losses = undisturbed
     out = tmp_path / "run"
@@ -120,8 +120,9 @@ def test_one_process_alone(tmp_path, grid, how):
     out = tmp_path / "run"
     many = runs.environment(OPENBLAS_NUM_THREADS="3")
     del many["OMP_NUM_THREADS"]  # as users have it: numpy starts threads of its own
-    process = subprocess.Popen(runs.command(job, "--out", str(out)), stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=many)  # fmt: skip
+    process = subprocess.Popen(
+        runs.command(job, "--out", str(out)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=many
+    )
     runs.wait_for_step(process, out, 3)
     process.send_signal(how)
     step = stopped_at(finish(process), how.name)
@@ -154,12 +155,11 @@ def test_no_thread_is_hit_by_a_signal_before_the_run_listens(tmp_path, ranks):
     many = runs.environment(OPENBLAS_NUM_THREADS="3")
     del many["OMP_NUM_THREADS"]
     arguments = ["train", str(job), "--ranks", str(ranks), "--out", str(tmp_path / "run")]
-    done = subprocess.run([sys.executable, "-c", MASKS, *arguments], capture_output=True, text=True, env=many,
-                          timeout=60, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", MASKS, *arguments], capture_output=True, text=True, env=many, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
-    masks = [
-        int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("blocked")
-    ]
+    masks = [int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("blocked")]
     for number in (signal.SIGTERM, signal.SIGUSR1):
         assert all(bool(mask >> (number - 1) & 1) == (ranks == 1) for mask in masks), masks
     if ranks == 1:
@@ -184,12 +184,13 @@ class Shared:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    ranks=st.integers(2, 4), steps=st.integers(1, 8), stride=st.integers(1, 3),
-    heard=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7)), max_size=4), seed=st.integers(0, 2**31),
-)  # fmt: skip
-def test_all_ranks_end_after_the_same_step_however_they_are_scheduled(
-    ranks, steps, stride, heard, seed
-):
+    ranks=st.integers(2, 4),
+    steps=st.integers(1, 8),
+    stride=st.integers(1, 3),
+    heard=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7)), max_size=4),
+    seed=st.integers(0, 2**31),
+)
+def test_all_ranks_end_after_the_same_step_however_they_are_scheduled(ranks, steps, stride, heard, seed):
     """Ranks as threads that wait for each other in every step, and look after each `stride`-th."""
     import random
 

@@ -31,8 +31,19 @@ def folder(tmp_path_factory) -> Path:
     """One run that is watched and traced, and the same without."""
     place = tmp_path_factory.mktemp("watch")
     job = runs.write_job(place, grid=GRID, ranks=4, train={"steps": 14})
-    watched = runs.train(job, "--ranks", "4", "--out", str(place / "a"), "--watch", "10", "--trace",
-                         str(place / "trace"), "--trace-steps", "2-4")  # fmt: skip
+    watched = runs.train(
+        job,
+        "--ranks",
+        "4",
+        "--out",
+        str(place / "a"),
+        "--watch",
+        "10",
+        "--trace",
+        str(place / "trace"),
+        "--trace-steps",
+        "2-4",
+    )
     assert watched.returncode == 0, watched.stderr
     plain = runs.train(job, "--ranks", "4", "--out", str(place / "b"))
     assert plain.returncode == 0, plain.stderr
@@ -64,9 +75,7 @@ def test_sums_of_ranks_are_those_of_the_trace(folder, pool):
     np.testing.assert_allclose(window["step_seconds"], observed.step_seconds, rtol=1e-9)
     assert set(window["transfer"]) == set(observed.axes) == {"z", "y"}
     for axis in observed.axes:
-        np.testing.assert_allclose(
-            window["transfer"][axis], observed.transfer[axis], atol=2e-9 * len(rows)
-        )
+        np.testing.assert_allclose(window["transfer"][axis], observed.transfer[axis], atol=2e-9 * len(rows))
     loading = [[(step + rank) * 1e-6 for rank in range(4)] for step in (2, 3, 4)]
     np.testing.assert_allclose(window["loading"], loading)
 
@@ -84,8 +93,12 @@ def finding(text: str) -> dict[str, Any]:
 
 
 def answer(*texts: str) -> dict[str, Any]:
-    return {"healthy": not texts, "findings": [finding(t) for t in texts], "step_seconds": 1.0,
-            "expected_step_seconds": 1.0}  # fmt: skip
+    return {
+        "healthy": not texts,
+        "findings": [finding(t) for t in texts],
+        "step_seconds": 1.0,
+        "expected_step_seconds": 1.0,
+    }
 
 
 class Said(Display):
@@ -104,8 +117,15 @@ class Said(Display):
 
 def lookout(tmp_path: Path, answers: list[Any]) -> tuple[Lookout, Said]:
     """A lookout of one rank that is answered so, one window after the other."""
-    job = load_job({"model": {"layers": 1, "hidden": 32, "heads": 4, "sequence": 16, "vocabulary": 64},
-                    "machine": "laptop", "ranks": 1, "grid": {}, "batch": {"sequences": 1}})  # fmt: skip
+    job = load_job(
+        {
+            "model": {"layers": 1, "hidden": 32, "heads": 4, "sequence": 16, "vocabulary": 64},
+            "machine": "laptop",
+            "ranks": 1,
+            "grid": {},
+            "batch": {"sequences": 1},
+        }
+    )
     left, said = iter(answers), Said()
 
     def ask(_window: Any) -> dict[str, Any]:
@@ -128,25 +148,13 @@ def looked(watch: Lookout, windows: int) -> None:
 
 
 def test_alerts_come_when_seen_twice_and_go_once(tmp_path):
-    answers = [
-        answer(),
-        answer("rank 2"),
-        answer("rank 2"),
-        answer("rank 2"),
-        answer(),
-        answer("rank 1"),
-        answer(),
-    ]
+    answers = [answer(), answer("rank 2"), answer("rank 2"), answer("rank 2"), answer(), answer("rank 1"), answer()]
     watch, said = lookout(tmp_path, answers)
     looked(watch, 7)
     watch.close()
     assert said.said == ["warning: watch: rank 2 (confidence 99.9 %)", "watch: it is over: rank 2"]
     lines = [json.loads(line) for line in (tmp_path / ALERTS).read_text().splitlines()]
-    assert [(each["after_steps"], each["healthy"]) for each in lines] == [
-        (33, False),
-        (43, False),
-        (53, True),
-    ]
+    assert [(each["after_steps"], each["healthy"]) for each in lines] == [(33, False), (43, False), (53, True)]
 
 
 def test_what_was_seen_once_is_a_suspicion(tmp_path):
@@ -167,9 +175,7 @@ def test_a_run_that_is_too_short_to_be_looked_at_says_so(tmp_path):
 
 
 def test_an_answer_that_fails_does_not_end_training(tmp_path):
-    watch, said = lookout(
-        tmp_path, [ValueError("no such luck"), answer("rank 1"), answer("rank 1")]
-    )
+    watch, said = lookout(tmp_path, [ValueError("no such luck"), answer("rank 1"), answer("rank 1")])
     looked(watch, 3)
     watch.close()
     assert said.said[0] == "warning: watch: no diagnosis after step 13 (ValueError: no such luck)"

@@ -23,9 +23,13 @@ def summary(worker: Any, grid: dict[str, int], rows: list[dict[str, Any]]) -> An
     notes = [
         Note(
             Op(row["op"], "fwd", None, 0, communicator=row["stream"] if row["kind"] == "collective" else None),
-            row["kind"], row["step"], row["arrival_ns"] - offset, row["end_ns"] - offset,
+            row["kind"],
+            row["step"],
+            row["arrival_ns"] - offset,
+            row["end_ns"] - offset,
         )
-        for row in rows if row["rank"] == mesh.rank
-    ]  # fmt: skip
+        for row in rows
+        if row["rank"] == mesh.rank
+    ]
     loading = {step: 1000 * (step + mesh.rank) for step in {note.step for note in notes}}
     return summed_up(notes, loading, mesh, ClockOffset(offset, 0, "told"), torch.device("cpu"))

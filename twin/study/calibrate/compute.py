@@ -25,23 +25,28 @@ ALONE = 1.15
 ABOVE_FASTEST = 1.02
 """What is called a CPU's peak, over the rate of the fastest product."""
 GEMM_START = {
-    "main_loop_share": 0.8, "launch_seconds": 3e-6, "tile_seconds": 0.3e-6,
-    "feed_bytes_per_second": 40e9, "write_bytes_per_second": 20e9, "memory_share": 0.7,
-}  # fmt: skip
-GEMM_BOUNDS = {
-    "main_loop_share": (0.05, 1.0), "memory_share": (0.05, 1.0), "launch_seconds": (1e-8, 1e-3),
-    "tile_seconds": (1e-10, 1e-4), "feed_bytes_per_second": (1e9, 1e13), "write_bytes_per_second": (1e9, 1e13),
-}  # fmt: skip
-ATTENTION_START = {
-    "forward_share": 0.3,
-    "backward_share": 0.25,
-    "half_head_size": 16.0,
-    "block_rows": 64.0,
+    "main_loop_share": 0.8,
+    "launch_seconds": 3e-6,
+    "tile_seconds": 0.3e-6,
+    "feed_bytes_per_second": 40e9,
+    "write_bytes_per_second": 20e9,
+    "memory_share": 0.7,
 }
+GEMM_BOUNDS = {
+    "main_loop_share": (0.05, 1.0),
+    "memory_share": (0.05, 1.0),
+    "launch_seconds": (1e-8, 1e-3),
+    "tile_seconds": (1e-10, 1e-4),
+    "feed_bytes_per_second": (1e9, 1e13),
+    "write_bytes_per_second": (1e9, 1e13),
+}
+ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "half_head_size": 16.0, "block_rows": 64.0}
 ATTENTION_BOUNDS = {
-    "forward_share": (0.01, 1.0), "backward_share": (0.01, 1.0), "half_head_size": (0.1, 1000.0),
+    "forward_share": (0.01, 1.0),
+    "backward_share": (0.01, 1.0),
+    "half_head_size": (0.1, 1000.0),
     "block_rows": (1.0, 4096.0),
-}  # fmt: skip
+}
 BETWEEN = "between"
 SPLIT = ("norm/normalize", "norm/statistics", "bwd/norm/gradient", "bwd/norm/statistics")
 
@@ -97,9 +102,7 @@ def in_company(rows: Sequence[Row]) -> list[Row]:
 def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], float, Quality]:
     """Fit the constants of `GemmModel`; returns them, the peak rate they refer to, and the quality."""
     rows = in_company(data["gemm"])
-    products = [
-        Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows
-    ]
+    products = [Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows]
     seconds = [float(row["seconds"]) for row in rows]
     # in place, among other ops, they are met with colder caches than in a loop
     inside = [row for row in in_company(data["kernels"]) if is_product(row)]
@@ -134,10 +137,16 @@ def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitt
     rows = in_company([row for row in data["attention"] if row["form"] == "flash"])
     width = 2 if base.type == "gpu" else 4
     kernels = [
-        Attention(row["sequences"], row["sequence_length"], row["heads"], row["head_size"],
-                  backward=row["backward"], element_bytes=width)
+        Attention(
+            row["sequences"],
+            row["sequence_length"],
+            row["heads"],
+            row["head_size"],
+            backward=row["backward"],
+            element_bytes=width,
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     measured = np.array([float(row["seconds"]) for row in rows])
 
     def model(constants: Mapping[str, float]) -> Array:
@@ -177,8 +186,9 @@ def host_seconds(data: Mapping[str, Any]) -> Fitted:
     between = [row for row in in_company(data["kernels"]) if row["name"] == BETWEEN]
     gaps = [float(row["seconds"]) for row in between] or [
         max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
-        for row in data["host"] if not row["collectives"]
-    ]  # fmt: skip
+        for row in data["host"]
+        if not row["collectives"]
+    ]
     value = float(np.median(gaps)) if gaps else 0.0
     error = float(np.std(gaps) / np.sqrt(len(gaps)) / value) if value else 0.0
     return Fitted(value, error, len(gaps))

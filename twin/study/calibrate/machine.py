@@ -33,9 +33,7 @@ class Numbers:
     def calibrated(self, fitted: Fitted, suffix: str = "") -> dict[str, Any]:
         """A fitted constant with its uncertainty."""
         error = f"±{fitted.error:.1%}" if fitted.error < 10 else "not bound by any row"
-        return self._write(
-            fitted.value, suffix, "calibrated", f"{self.date}, {fitted.rows} rows, {error}"
-        )
+        return self._write(fitted.value, suffix, "calibrated", f"{self.date}, {fitted.rows} rows, {error}")
 
     def plain(self, fitted: Fitted) -> dict[str, Any]:
         """A fitted constant in SI units without a name that would tell them."""
@@ -43,11 +41,7 @@ class Numbers:
 
     def lengthening(self, fitted: Fitted) -> dict[str, Any]:
         """How much longer something takes beside something else, if that was measured."""
-        return (
-            self.calibrated(fitted)
-            if fitted.rows
-            else self.assumed(0.0, "", "nothing ran beside another")
-        )
+        return self.calibrated(fitted) if fitted.rows else self.assumed(0.0, "", "nothing ran beside another")
 
     def measured(self, value: float, suffix: str, what: str) -> dict[str, Any]:
         """A number read off a measurement."""
@@ -59,9 +53,7 @@ class Numbers:
 
     def _write(self, value: float, suffix: str, kind: str, what: str) -> dict[str, Any]:
         unit = SUFFIXES[suffix].si if suffix else ""
-        shown: float | str = (
-            format_si(value, unit, digits=DIGITS) if unit else float(f"{value:.{DIGITS}g}")
-        )
+        shown: float | str = format_si(value, unit, digits=DIGITS) if unit else float(f"{value:.{DIGITS}g}")
         return {"value": shown, "kind": kind, "source": f"{SOURCE}: {what}"}
 
 
@@ -87,7 +79,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
         "nodes": write.measured(-(-ranks // per_node), "", "hosts"),
         "devices_per_node": write.measured(per_node, "", "ranks of a host"),
         "device": raw,
-    }  # fmt: skip
+    }
     for key in ("nodes", "devices_per_node"):
         machine[key]["value"] = int(machine[key]["value"])
     machine |= _links(data, shared, write, per_node)
@@ -95,7 +87,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
         machine["cores"] = {
             "count": write.measured(shared.cores, "", "the most that any set of ranks at work kept busy, by a product"),
             "shared_by": shared.shared_by,
-        }  # fmt: skip
+        }
     machine |= _library(data, machine, write, quality)
     machine["caveat"] = "Fits to the microbenchmarks: " + "; ".join(
         f"{name} {value}" for name, value in quality.items() if value.rows
@@ -112,9 +104,12 @@ def _base_device(data: Mapping[str, Any]) -> Device:
     fitting = [d for name, d in known.items() if any(word == name.split("-")[0] for word in shown)]
     same = [d for d in fitting if abs(d.memory_bytes / data["device_memory_bytes"] - 1) < ALIKE]
     if not same:
-        raise fail("device", "is none that is described here, and what microbenchmarks do not tell (memory, power, "
-                   f"tiles) is taken from its description; known are {', '.join(known)}: add one to topologies/devices",
-                   data["device"])  # fmt: skip
+        raise fail(
+            "device",
+            "is none that is described here, and what microbenchmarks do not tell (memory, power, "
+            f"tiles) is taken from its description; known are {', '.join(known)}: add one to topologies/devices",
+            data["device"],
+        )
     return same[0]
 
 
@@ -140,38 +135,33 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     for name, constant in attention.items():
         raw["attention"][name] = write.calibrated(constant)
     raw["kernels"] = {
-        kind: {"start": write.calibrated(start, "_seconds"),
-               "rate": write.calibrated(rate, "_bytes_per_second")}
+        kind: {"start": write.calibrated(start, "_seconds"), "rate": write.calibrated(rate, "_bytes_per_second")}
         for kind, (start, rate) in kernels.items()
-    }  # fmt: skip
-    return raw, {
-        "products": of_products,
-        "attention": of_attention,
-        "memory-bound work": of_kernels,
     }
+    return raw, {"products": of_products, "attention": of_attention, "memory-bound work": of_kernels}
 
 
-def _links(
-    data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per_node: int
-) -> dict[str, Any]:
+def _links(data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per_node: int) -> dict[str, Any]:
     inside, outside = (network.wire(data, same_host=same) for same in (True, False))
     compute_slower, collective_slower = network.beside_compute(data)
     none = "no message between hosts was measured" if outside is None else "one switch"
     lone = "one rank of a host" if inside is None else ""
     return {
         "fabric": {
-            "port_bandwidth": write.calibrated(inside.rate, "_bytes_per_second") if inside
+            "port_bandwidth": write.calibrated(inside.rate, "_bytes_per_second")
+            if inside
             else write.assumed(1e9, "_bytes_per_second", lone),
             "efficiency": write.assumed(1.0, "", "part of the measured rate"),
-            "latency": write.calibrated(inside.start, "_seconds") if inside
-            else write.assumed(1e-5, "_seconds", lone),
+            "latency": write.calibrated(inside.start, "_seconds") if inside else write.assumed(1e-5, "_seconds", lone),
         },
         "nic": {
             "devices": [list(range(per_node))],
-            "bandwidth": write.calibrated(outside.rate, "_bytes_per_second") if outside
+            "bandwidth": write.calibrated(outside.rate, "_bytes_per_second")
+            if outside
             else write.assumed(1e9, "_bytes_per_second", none),
             "efficiency": write.assumed(1.0, "", "part of the measured rate"),
-            "latency": write.calibrated(outside.start, "_seconds") if outside
+            "latency": write.calibrated(outside.start, "_seconds")
+            if outside
             else write.assumed(1e-4, "_seconds", none),
         },
         "network": {
@@ -180,28 +170,31 @@ def _links(
         },
         "variation": {
             "device_speed_spread": write.assumed(0.0, "", "every rank was at work in each measurement"),
-            "compute_slowdown": write.lengthening(compute_slower) if shared.cores is None
+            "compute_slowdown": write.lengthening(compute_slower)
+            if shared.cores is None
             else write.assumed(0.0, "", "collectives take their part of the shared cores"),
             "collective_slowdown": write.lengthening(collective_slower),
             "network_noise": write.assumed(0.0, "", "repeats differ; medians are fitted"),
         },
-    }  # fmt: skip
+    }
 
 
-def _library(data: Mapping[str, Any], raw: dict[str, Any], write: Numbers,
-             quality: dict[str, Quality]) -> dict[str, Any]:  # fmt: skip
+def _library(
+    data: Mapping[str, Any], raw: dict[str, Any], write: Numbers, quality: dict[str, Quality]
+) -> dict[str, Any]:
     if data["backend"] != "gloo" or not data["collectives"]:
         known = "nccl" if data["device_type"] == "cuda" else "gloo"
         return {"library": known, "libraries": {known: known}}
     base = load_machine("laptop")
-    described = Machine.model_validate(
-        {**raw, "library": "gloo", "libraries": {"gloo": base.libraries["gloo"]}}
-    )
+    described = Machine.model_validate({**raw, "library": "gloo", "libraries": {"gloo": base.libraries["gloo"]}})
     largest = float(data["exchange_bytes"])
     fitted, made, quality["collectives"] = network.fit_library(data, described, largest)
     written = _as_written(made)
-    written |= {"name": f"{data['name']}-gloo", "title": "gloo, as measured",
-                "sources": {SOURCE: f"fourfold calibrate, {data['date']}"}}  # fmt: skip
+    written |= {
+        "name": f"{data['name']}-gloo",
+        "title": "gloo, as measured",
+        "sources": {SOURCE: f"fourfold calibrate, {data['date']}"},
+    }
     return {"library": "gloo", "libraries": {"gloo": _sourced(written, fitted, write)}}
 
 
@@ -212,14 +205,10 @@ def _sourced(node: Any, fitted: Mapping[str, Fitted], write: Numbers) -> Any:
         if constant is not None:
             return write.plain(constant)
         if node["source"] in network.START:
-            return write.assumed(
-                node["value"], "", "no measurement tells; where the fit would have begun"
-            )
+            return write.assumed(node["value"], "", "no measurement tells; where the fit would have begun")
         return {**node, "source": f"{SOURCE}: not used, or as the runtime has it"}
     if isinstance(node, dict):
-        return {
-            key: _sourced(value, fitted, write) for key, value in node.items() if value is not None
-        }
+        return {key: _sourced(value, fitted, write) for key, value in node.items() if value is not None}
     return node
 
 

@@ -37,25 +37,37 @@ LARGE_BYTES = 1 << 18
 SHORTEST = 1e-6
 """Seconds below which processor time is not told apart."""
 START = {
-    "base": 100e-6, "local_hop": 100e-6, "network_hop": 300e-6, "direct_base": 100e-6,
-    "message": 30e-6, "network_message": 50e-6, "ring_efficiency": 0.9, "direct_efficiency": 0.85,
-    "local_efficiency": 0.5, "core_message": 20e-6, "local_rate": 1e9, "network_rate": 1e9, "reduce_rate": 3e9,
-}  # fmt: skip
+    "base": 100e-6,
+    "local_hop": 100e-6,
+    "network_hop": 300e-6,
+    "direct_base": 100e-6,
+    "message": 30e-6,
+    "network_message": 50e-6,
+    "ring_efficiency": 0.9,
+    "direct_efficiency": 0.85,
+    "local_efficiency": 0.5,
+    "core_message": 20e-6,
+    "local_rate": 1e9,
+    "network_rate": 1e9,
+    "reduce_rate": 3e9,
+}
 BOUNDS = {
-    "base": (1e-6, 1e-2), "local_hop": (1e-6, 1e-2), "network_hop": (1e-6, 1e-2),
-    "direct_base": (1e-6, 1e-2), "message": (1e-7, 1e-2), "network_message": (1e-7, 1e-2),
-    "ring_efficiency": (0.2, 1.0), "direct_efficiency": (0.2, 1.0), "local_efficiency": (0.05, 1.0),
-    "core_message": (1e-7, 1e-2), "local_rate": (5e7, 1e11), "network_rate": (5e7, 1e11),
+    "base": (1e-6, 1e-2),
+    "local_hop": (1e-6, 1e-2),
+    "network_hop": (1e-6, 1e-2),
+    "direct_base": (1e-6, 1e-2),
+    "message": (1e-7, 1e-2),
+    "network_message": (1e-7, 1e-2),
+    "ring_efficiency": (0.2, 1.0),
+    "direct_efficiency": (0.2, 1.0),
+    "local_efficiency": (0.05, 1.0),
+    "core_message": (1e-7, 1e-2),
+    "local_rate": (5e7, 1e11),
+    "network_rate": (5e7, 1e11),
     "reduce_rate": (1e8, 1e11),
-}  # fmt: skip
+}
 CORE_CONSTANTS = ("core_message", "local_rate", "network_rate", "reduce_rate")
-NETWORK_CONSTANTS = (
-    "network_hop",
-    "network_message",
-    "ring_efficiency",
-    "direct_efficiency",
-    "network_rate",
-)
+NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,16 @@ def cases(data: Mapping[str, Any], machine: Machine) -> list[Case]:
         most = max(map(len, nodes.values()))
         beside = min(row["groups"], per_node // most) if len(nodes) > 1 else 1
         seconds = float(row.get("transfer_seconds") or row["seconds"])
-        found.append(Case(cast("CollectiveKind", row["kind"]), float(row["bytes"]), look(machine, placement),
-                          max(1, beside), row["groups"] * row["size"], seconds))  # fmt: skip
+        found.append(
+            Case(
+                cast("CollectiveKind", row["kind"]),
+                float(row["bytes"]),
+                look(machine, placement),
+                max(1, beside),
+                row["groups"] * row["size"],
+                seconds,
+            )
+        )
     return found
 
 
@@ -119,10 +139,10 @@ def fit_library(
     timed = cases(data, machine)
     several = any(case.group.nodes > 1 for case in timed)
     names = [
-        name for name in START
-        if (machine.cores is not None or name not in CORE_CONSTANTS)
-        and (several or name not in NETWORK_CONSTANTS)
-    ]  # fmt: skip
+        name
+        for name in START
+        if (machine.cores is not None or name not in CORE_CONSTANTS) and (several or name not in NETWORK_CONSTANTS)
+    ]
     # what a collective costs the cores shows in its processor time too, where it is not what it waits for
     weighed = machine.cores is not None and all("core_seconds" in r for r in data["collectives"])
     measured = [case.seconds for case in timed]
@@ -134,12 +154,7 @@ def fit_library(
         found = [seconds(case, made, machine) for case in timed]
         return np.array(found + [used(case, made) for case in timed] if weighed else found)
 
-    fitted, quality = fit(
-        model,
-        np.array(measured),
-        {n: START[n] for n in names},
-        bounds={n: BOUNDS[n] for n in names},
-    )
+    fitted, quality = fit(model, np.array(measured), {n: START[n] for n in names}, bounds={n: BOUNDS[n] for n in names})
     values = {**START, **{name: found.value for name, found in fitted.items()}}
     return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
 
@@ -179,39 +194,50 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
 
     one, none = Parameter(1.0, "assumed", "fit"), Parameter(0.0, "assumed", "fit")
     protocol = Protocol(
-        base_seconds=p("base"), ring_local_hop_seconds=p("local_hop"),
-        ring_network_hop_seconds=p("network_hop"), tree_local_hop_seconds=p("local_hop"),
-        tree_network_hop_seconds=p("network_hop"), local_share=one, network_share=one,
+        base_seconds=p("base"),
+        ring_local_hop_seconds=p("local_hop"),
+        ring_network_hop_seconds=p("network_hop"),
+        tree_local_hop_seconds=p("local_hop"),
+        tree_network_hop_seconds=p("network_hop"),
+        local_share=one,
+        network_share=one,
         tree_network_share=one,
-    )  # fmt: skip
-    step = SecondsByCollective(
-        all_gather_seconds=none, reduce_scatter_seconds=none, all_reduce_seconds=none
     )
-    ring = Ring(local_efficiency=each("local_efficiency"), network_efficiency=each("ring_efficiency"),
-                network_step=step)  # fmt: skip
+    step = SecondsByCollective(all_gather_seconds=none, reduce_scatter_seconds=none, all_reduce_seconds=none)
+    ring = Ring(
+        local_efficiency=each("local_efficiency"), network_efficiency=each("ring_efficiency"), network_step=step
+    )
     direct = Direct(
-        base_seconds=p("direct_base"), message_seconds=p("message"),
-        network_message_seconds=p("network_message"), network_efficiency=each("direct_efficiency"),
+        base_seconds=p("direct_base"),
+        message_seconds=p("message"),
+        network_message_seconds=p("network_message"),
+        network_efficiency=each("direct_efficiency"),
         local_efficiency=each("local_efficiency"),
         largest_bytes=Parameter(largest_bytes, "measured", "fit"),
-    )  # fmt: skip
+    )
     work = HostWork(
-        message_seconds=p("core_message"), local_bytes_per_second=p("local_rate"),
-        network_bytes_per_second=p("network_rate"), reduce_bytes_per_second=p("reduce_rate"),
-    )  # fmt: skip
+        message_seconds=p("core_message"),
+        local_bytes_per_second=p("local_rate"),
+        network_bytes_per_second=p("network_rate"),
+        reduce_bytes_per_second=p("reduce_rate"),
+    )
     return Library(
-        name="fitted", title="fitted", sources={"fit": "fit"}, protocols={"Simple": protocol},
-        network_protocols=("Simple",), ring=ring, direct=direct, host_work=work if cores else None,
-    )  # fmt: skip
+        name="fitted",
+        title="fitted",
+        sources={"fit": "fit"},
+        protocols={"Simple": protocol},
+        network_protocols=("Simple",),
+        ring=ring,
+        direct=direct,
+        host_work=work if cores else None,
+    )
 
 
 def beside_compute(data: Mapping[str, Any]) -> tuple[Fitted, Fitted]:
     """How much longer compute and collectives take side by side: relative lengthening of each."""
     rows = data["overlap"]
     compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
-    collective = [
-        row["collective_seconds_beside"] / row["collective_seconds_alone"] - 1 for row in rows
-    ]
+    collective = [row["collective_seconds_beside"] / row["collective_seconds_alone"] - 1 for row in rows]
     return _typical(compute), _typical(collective)
 
 

@@ -45,9 +45,12 @@ class Quality:
 
 
 def fit(
-    model: Callable[[Mapping[str, float]], Array], measured: Array, start: Mapping[str, float], *,
+    model: Callable[[Mapping[str, float]], Array],
+    measured: Array,
+    start: Mapping[str, float],
+    *,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-) -> tuple[dict[str, Fitted], Quality]:  # fmt: skip
+) -> tuple[dict[str, Fitted], Quality]:
     """Fit positive constants so that `model(constants)` meets `measured` (rows,) in relative terms."""
     from scipy.optimize import least_squares  # noqa: PLC0415 (twin does not depend on scipy)
 
@@ -64,9 +67,14 @@ def fit(
         return np.asarray(np.log(model(constants(x)) / measured))
 
     found = least_squares(
-        residuals, np.clip(centre, low + 1e-6, high - 1e-6), bounds=(low, high), loss="soft_l1",
-        f_scale=ROBUST, diff_step=1e-3, max_nfev=200,
-    )  # fmt: skip
+        residuals,
+        np.clip(centre, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=ROBUST,
+        diff_step=1e-3,
+        max_nfev=200,
+    )
     spread = float(np.median(np.abs(residuals(found.x))) * 1.4826) ** 2
     told = np.abs(found.jac).sum(axis=0) > 1e-9
     deviation = np.full(len(names), np.inf)
@@ -74,8 +82,7 @@ def fit(
     deviation[told] = np.sqrt(np.maximum(np.diag(covariance), 0))
     best = constants(found.x)
     fitted = {
-        name: Fitted(best[name], float(error), len(measured))
-        for name, error in zip(names, deviation, strict=True)
+        name: Fitted(best[name], float(error), len(measured)) for name, error in zip(names, deviation, strict=True)
     }
     return fitted, Quality.of(model(best), measured)
 

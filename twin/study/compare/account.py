@@ -56,8 +56,9 @@ class Split:
     """From the collective's end until the stream went on."""
 
 
-def account(steps: Steps, times: Times, paired: Callable[[OpFacts], bool],
-            weights: Sequence[int] | None = None) -> Account:  # fmt: skip
+def account(
+    steps: Steps, times: Times, paired: Callable[[OpFacts], bool], weights: Sequence[int] | None = None
+) -> Account:
     """Take a step apart; ops that are not `paired` are a term of their own.
 
     `weights` says how many ranks each row of `times` stands for, one each if absent.
@@ -82,16 +83,16 @@ def account(steps: Steps, times: Times, paired: Callable[[OpFacts], bool],
     named = [(steps.ops[i].axis, paired(steps.ops[i])) for i in waits]
     split = split_waits(steps, times, waits)
     for kind, part in (("skew", split.skew), ("transfer", split.transfer), (LATE, split.late)):
-        words = [
-            (kind if kind == LATE else f"{kind}_{axis}") if known else ALONE
-            for axis, known in named
-        ]
+        words = [(kind if kind == LATE else f"{kind}_{axis}") if known else ALONE for axis, known in named]
         _add(terms, words, part, weights)
     terms[BETWEEN] = _total(gaps, weights)
     _add(phases, [op.phase for op in ops], length + gaps, weights)
     terms[AFTER] = phases[AFTER] = _total(times.end_ns - sorted_end[:, -1:], weights)
-    counts = {f"{kind}_{axis}": sum(a == axis and known for a, known in named)
-              for kind in ("skew", "transfer") for axis in AXES}  # fmt: skip
+    counts = {
+        f"{kind}_{axis}": sum(a == axis and known for a, known in named)
+        for kind in ("skew", "transfer")
+        for axis in AXES
+    }
     return Account(sum(weights), times.length_ns, terms, phases, counts)
 
 
@@ -132,8 +133,7 @@ def _compute_term(op: OpFacts, known: bool) -> str | None:
     return op.work if known else ALONE
 
 
-def _add(totals: dict[str, int], words: Sequence[str | None], matrix: Nanoseconds,
-         weights: Sequence[int]) -> None:  # fmt: skip
+def _add(totals: dict[str, int], words: Sequence[str | None], matrix: Nanoseconds, weights: Sequence[int]) -> None:
     """Add a matrix (ranks, ops) to the totals of its columns' words."""
     for word in dict.fromkeys(words):
         if word is not None:
@@ -143,6 +143,4 @@ def _add(totals: dict[str, int], words: Sequence[str | None], matrix: Nanosecond
 
 def _total(matrix: Nanoseconds, weights: Sequence[int]) -> int:
     # a row is no longer than a step; all rows together may be too long for 64 bits
-    return sum(
-        row * weight for row, weight in zip(matrix.sum(axis=1).tolist(), weights, strict=True)
-    )
+    return sum(row * weight for row, weight in zip(matrix.sum(axis=1).tolist(), weights, strict=True))

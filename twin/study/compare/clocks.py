@@ -57,9 +57,7 @@ def too_early_ns(steps: Steps, times: Times, grid: Grid) -> int:
     """By how much members of collectives start before the last one came, at most."""
     most = 0
     for axis in AXES:
-        columns = np.array(
-            [i for i, op in enumerate(steps.ops) if op.kind == "collective" and op.axis == axis]
-        )
+        columns = np.array([i for i, op in enumerate(steps.ops) if op.kind == "collective" and op.axis == axis])
         if len(columns):
             inner = grid.inner(axis)
             group = steps.ranks // (inner * grid.size(axis)) * inner + steps.ranks % inner

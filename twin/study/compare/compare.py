@@ -91,27 +91,35 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
     sides = [read_side(path, name) for path, name in zip((predicted, measured), SIDES, strict=True)]
     kinds = (sides[0].text("kind"), sides[1].text("kind"))
     if kinds == ("measured", "predicted"):
-        raise fail(
-            "PREDICTED MEASURED", "the first trace is measured and the second predicted; swap them"
-        )
+        raise fail("PREDICTED MEASURED", "the first trace is measured and the second predicted; swap them")
     if problems := differences(sides[0].work, sides[1].work):
         raise DescriptionError(problems, "the traces are of different jobs")
     ranks, lost = _common_ranks(sides)
     # ranks that one row stands for on both sides are the same rank many times
     rows, weights = np.unique([side.place[ranks] for side in sides], axis=1, return_counts=True)
-    ours, theirs = (Run(side.steps, of, weights, np.zeros(0, dtype=np.int64))
-                    for side, of in zip(sides, rows, strict=True))  # fmt: skip
+    ours, theirs = (
+        Run(side.steps, of, weights, np.zeros(0, dtype=np.int64)) for side, of in zip(sides, rows, strict=True)
+    )
     paired, unpaired, sizes = _pair(*sides)
     number = _chosen_step(theirs.steps, step)
     first = _chosen_step(ours.steps, None)
     times = [ours.steps.times[first].of(ours.rows), theirs.steps.times[number].of(theirs.rows)]
-    accounts = [account(run.steps, t, lambda op: op.op in paired, weights.tolist())
-                for run, t in zip((ours, theirs), times, strict=True)]  # fmt: skip
+    accounts = [
+        account(run.steps, t, lambda op: op.op in paired, weights.tolist())
+        for run, t in zip((ours, theirs), times, strict=True)
+    ]
     found = samples(*(replace(run, columns=_columns(run.steps, paired)) for run in (ours, theirs)))
     shown = disagreement_ns(theirs.steps, theirs.steps.times[number])
     clock = replace(sides[1].clock, uncertainty_ns=max(shown, sides[1].clock.said_ns))
-    warnings = [*_about_kinds(kinds), *sides[0].warnings, *sides[1].warnings, *lost, *sizes,
-                *_about_clock(clock), *_about_unpaired(unpaired)]  # fmt: skip
+    warnings = [
+        *_about_kinds(kinds),
+        *sides[0].warnings,
+        *sides[1].warnings,
+        *lost,
+        *sizes,
+        *_about_clock(clock),
+        *_about_unpaired(unpaired),
+    ]
     count, (before, after) = len(ranks), accounts
     return Comparison(
         job=sides[1].text("job", "name"),
@@ -144,8 +152,9 @@ def _common_ranks(sides: Sequence[Side]) -> tuple[NDArray[np.int64], list[str]]:
     warnings = [
         f"{len(gone)} of {len(side.place)} ranks are not in {side.origin}, such as rank {gone[0]}; they are left "
         "out on both sides, and the step may be longer than what is compared"
-        for side, gone in zip(sides, missing, strict=True) if len(gone)
-    ]  # fmt: skip
+        for side, gone in zip(sides, missing, strict=True)
+        if len(gone)
+    ]
     return ranks, warnings
 
 
@@ -153,35 +162,25 @@ def _pair(first: Side, second: Side) -> tuple[dict[str, None], Unpaired, list[st
     """Join ops by their ids; ops that are not the same thing in both are an error."""
     ours, theirs = ({op.op: op for op in side.steps.ops} for side in (first, second))
     paired = {name: None for name in ours if name in theirs}
-    unpaired = Unpaired(
-        tuple(n for n in ours if n not in theirs), tuple(n for n in theirs if n not in ours)
-    )
+    unpaired = Unpaired(tuple(n for n in ours if n not in theirs), tuple(n for n in theirs if n not in ours))
     if len(paired) < FEWEST_PAIRED * max(len(ours), len(theirs)):
-        raise fail("ops", f"only {len(paired)} of {len(ours)} and {len(theirs)} ops have the same names; the traces "
-                   "are of different programs")  # fmt: skip
+        raise fail(
+            "ops",
+            f"only {len(paired)} of {len(ours)} and {len(theirs)} ops have the same names; the traces "
+            "are of different programs",
+        )
     for name in paired:
         if (a := _sort(ours[name])) != (b := _sort(theirs[name])):
-            raise fail(
-                name,
-                f"is {a} in the first trace and {b} in the second: they are of different programs",
-            )
+            raise fail(name, f"is {a} in the first trace and {b} in the second: they are of different programs")
     other = [name for name in paired if not _same_size(ours[name], theirs[name])]
     sizes = (
-        [
-            f"{len(other)} paired ops have other bytes or flops in the second trace, such as {other[0]}"
-        ]
-        if other
-        else []
+        [f"{len(other)} paired ops have other bytes or flops in the second trace, such as {other[0]}"] if other else []
     )
     return paired, unpaired, sizes
 
 
 def _sort(op: OpFacts) -> str:
-    return (
-        f"a {op.kind} on {op.stream}"
-        + (f" over {op.axis}" if op.axis else "")
-        + f" in phase {op.phase}"
-    )
+    return f"a {op.kind} on {op.stream}" + (f" over {op.axis}" if op.axis else "") + f" in phase {op.phase}"
 
 
 def _same_size(a: OpFacts, b: OpFacts) -> bool:
@@ -205,35 +204,45 @@ def _chosen_step(steps: Steps, step: int | None) -> int:
 
 def _between(steps: Steps) -> float | None:
     """Median over ranks and steps."""
-    gaps = [steps.times[b].arrival.min(1) - steps.times[a].end.max(1)
-            for a, b in pairwise(steps.times) if b == a + 1]  # fmt: skip
+    gaps = [steps.times[b].arrival.min(1) - steps.times[a].end.max(1) for a, b in pairwise(steps.times) if b == a + 1]
     return float(np.median(gaps)) / 1e9 if gaps else None
 
 
-def _terms(before: Account, after: Account, ours: Mapping[str, int], theirs: Mapping[str, int],
-           labels: Mapping[str, str], clock: Clock) -> tuple[Term, ...]:  # fmt: skip
+def _terms(
+    before: Account,
+    after: Account,
+    ours: Mapping[str, int],
+    theirs: Mapping[str, int],
+    labels: Mapping[str, str],
+    clock: Clock,
+) -> tuple[Term, ...]:
     """Means over ranks of what is summed over them, and whether clocks can tell the difference."""
     terms = []
     for name in {**ours, **theirs}:
         a, b = ours.get(name, 0), theirs.get(name, 0)
         if a or b:
             # each wait that is split, each begin and end, is uncertain by as much as the clocks are
-            splits = max(
-                before.waits.get(name, 0), after.waits.get(name, 0), name in {BEFORE, AFTER}
-            )
+            splits = max(before.waits.get(name, 0), after.waits.get(name, 0), name in {BEFORE, AFTER})
             unsure = b != a and abs(b - a) <= splits * clock.uncertainty_ns * after.ranks
             seconds = [ns / after.ranks / 1e9 for ns in (a, b, b - a)]
-            terms.append(Term(name, labels.get(name, name), seconds[0], seconds[1], seconds[2],
-                              unexplained=name in {BETWEEN, LATE}, below_clocks=unsure))  # fmt: skip
+            terms.append(
+                Term(
+                    name,
+                    labels.get(name, name),
+                    seconds[0],
+                    seconds[1],
+                    seconds[2],
+                    unexplained=name in {BETWEEN, LATE},
+                    below_clocks=unsure,
+                )
+            )
     return tuple(terms)
 
 
 def _about_kinds(kinds: tuple[str, str]) -> list[str]:
     if kinds == ("predicted", "measured"):
         return []
-    return [
-        f"both traces are {kinds[0]}: below, “predicted” means the first and “measured” the second"
-    ]
+    return [f"both traces are {kinds[0]}: below, “predicted” means the first and “measured” the second"]
 
 
 def _about_clock(clock: Clock) -> list[str]:
@@ -250,5 +259,6 @@ def _about_clock(clock: Clock) -> list[str]:
 def _about_unpaired(unpaired: Unpaired) -> list[str]:
     return [
         f"{len(names)} ops are in {side} only: {', '.join(names[:EXAMPLES])}{', …' if names[EXAMPLES:] else ''}"
-        for side, names in zip(SIDES, (unpaired.predicted, unpaired.measured), strict=True) if names
-    ]  # fmt: skip
+        for side, names in zip(SIDES, (unpaired.predicted, unpaired.measured), strict=True)
+        if names
+    ]

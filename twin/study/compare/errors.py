@@ -88,9 +88,7 @@ def samples(predicted: Run, measured: Run) -> Samples:
 
 
 def _median(run: Run, what: Callable[[Steps, Times], NDArray[np.int64]]) -> Floats:
-    found = [
-        what(run.steps, times.of(run.rows))[:, run.columns] for times in run.steps.times.values()
-    ]
+    found = [what(run.steps, times.of(run.rows))[:, run.columns] for times in run.steps.times.values()]
     return np.asarray(np.median(found, axis=0) * 1e-9, dtype=np.float64)
 
 
@@ -100,9 +98,12 @@ def groups(found: Samples) -> list[ErrorGroup]:
     Computes stand before collectives, and what takes long before what does not.
     """
     sorts: dict[By, Callable[[OpFacts], str]] = {
-        "all": lambda _: "all", "kind": lambda op: op.work, "axis": lambda op: op.axis,
-        "phase": lambda op: op.phase, "name": lambda op: op.name,
-    }  # fmt: skip
+        "all": lambda _: "all",
+        "kind": lambda op: op.work,
+        "axis": lambda op: op.axis,
+        "phase": lambda op: op.phase,
+        "name": lambda op: op.name,
+    }
     members: dict[tuple[Literal["compute", "collective"], By, str], list[int]] = {}
     for by, sort in sorts.items():
         for column, op in enumerate(found.ops):
@@ -110,9 +111,7 @@ def groups(found: Samples) -> list[ErrorGroup]:
             if part == "collective" or by != "axis":
                 members.setdefault((part, by, sort(op)), []).append(column)
     summed = [_group(*key, found, columns) for key, columns in members.items()]
-    return sorted(
-        summed, key=lambda g: (list(sorts).index(g.by), g.part != "compute", -g.measured_seconds)
-    )
+    return sorted(summed, key=lambda g: (list(sorts).index(g.by), g.part != "compute", -g.measured_seconds))
 
 
 def part_of(op: OpFacts) -> Literal["compute", "collective"]:
@@ -120,29 +119,36 @@ def part_of(op: OpFacts) -> Literal["compute", "collective"]:
     return "collective" if op.kind == "collective" else "compute"
 
 
-def _group(part: Literal["compute", "collective"], by: By, name: str, found: Samples,
-           columns: Sequence[int]) -> ErrorGroup:  # fmt: skip
-    predicted, measured, *skews = (m[:, columns] for m in (
-        found.predicted, found.measured, found.predicted_skew, found.measured_skew))  # fmt: skip
+def _group(
+    part: Literal["compute", "collective"], by: By, name: str, found: Samples, columns: Sequence[int]
+) -> ErrorGroup:
+    predicted, measured, *skews = (
+        m[:, columns] for m in (found.predicted, found.measured, found.predicted_skew, found.measured_skew)
+    )
     took = measured > 0
     error = np.abs(predicted[took] / measured[took] - 1.0)
     weights = np.broadcast_to(found.weights[:, None], took.shape)[took]
-    middle, most = (np.quantile(error, (0.5, 0.9), weights=weights, method="inverted_cdf").tolist()
-                    if error.size else (None, None))  # fmt: skip
-    totals = [float(np.average(m.sum(axis=1), weights=found.weights))
-              for m in (predicted, measured, *skews)]  # fmt: skip
+    middle, most = (
+        np.quantile(error, (0.5, 0.9), weights=weights, method="inverted_cdf").tolist() if error.size else (None, None)
+    )
+    totals = [float(np.average(m.sum(axis=1), weights=found.weights)) for m in (predicted, measured, *skews)]
     return ErrorGroup(
-        part, by, name, len(columns), totals[0], totals[1],
-        middle, most,
+        part,
+        by,
+        name,
+        len(columns),
+        totals[0],
+        totals[1],
+        middle,
+        most,
         totals[0] / totals[1] - 1.0 if totals[1] > 0 else None,
-        totals[2], totals[3],
-    )  # fmt: skip
+        totals[2],
+        totals[3],
+    )
 
 
 def worst_ops(found: Samples) -> list[OpError]:
     """Return the ops that are furthest off in seconds, mean over ranks, furthest first."""
-    predicted, measured = (np.average(m, axis=0, weights=found.weights)
-                           for m in (found.predicted, found.measured))  # fmt: skip
+    predicted, measured = (np.average(m, axis=0, weights=found.weights) for m in (found.predicted, found.measured))
     order = np.argsort(-np.abs(predicted - measured), kind="stable")[:WORST_OPS]
-    return [OpError(found.ops[i].op, part_of(found.ops[i]), float(predicted[i]), float(measured[i]))
-            for i in order]  # fmt: skip
+    return [OpError(found.ops[i].op, part_of(found.ops[i]), float(predicted[i]), float(measured[i])) for i in order]

@@ -28,9 +28,10 @@ class Work:
 
 
 _Model = create_model(  # type: ignore[call-overload]  # fields are taken over as they are
-    "Job", __base__=Spec,
+    "Job",
+    __base__=Spec,
     **{key: (field.annotation, field) for key, field in Job.model_fields.items() if key not in MAY_DIFFER},
-)  # fmt: skip
+)
 
 
 def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
@@ -43,11 +44,9 @@ def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
     except ValidationError as error:
         raise DescriptionError(from_pydantic(error, _Model, "job"), origin) from None
     if not isinstance(work.grid, Grid) or work.ranks != work.grid.ranks:
-        raise DescriptionError([Problem("job.grid", f"is not one of {work.ranks} ranks", str(work.grid))],
-                               origin)  # fmt: skip
+        raise DescriptionError([Problem("job.grid", f"is not one of {work.ranks} ranks", str(work.grid))], origin)
     if work.ranks > MOST_RANKS:
-        raise DescriptionError([Problem("job.ranks", f"at most {MOST_RANKS:,} can be compared", work.ranks)],
-                               origin)  # fmt: skip
+        raise DescriptionError([Problem("job.ranks", f"at most {MOST_RANKS:,} can be compared", work.ranks)], origin)
     return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")))
 
 
@@ -55,9 +54,7 @@ def differences(first: Work, second: Work) -> list[Problem]:
     """Return the keys in which two jobs differ, with both values; a model's name does not matter."""
     ours, theirs = first.keys, second.keys
     return [
-        Problem(
-            key, f"is {ours.get(key)!r} in the first trace and {theirs.get(key)!r} in the second"
-        )
+        Problem(key, f"is {ours.get(key)!r} in the first trace and {theirs.get(key)!r} in the second")
         for key in {**ours, **theirs}
         if key != "job.model.name" and ours.get(key) != theirs.get(key)
     ]

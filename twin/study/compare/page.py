@@ -29,12 +29,8 @@ GROUP_TITLES = {f"{by}": f"Errors by {by}" for by in ("kind", "axis", "phase", "
 
 def page(found: Comparison) -> str:
     """Return the page."""
-    template = (
-        resources.files("twin.study.compare").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    facts = "".join(
-        f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(found)
-    )
+    template = resources.files("twin.study.compare").joinpath("page.html").read_text(encoding="utf-8")
+    facts = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(found))
     warnings = "".join(f"<li>{_text(warning)}</li>" for warning in found.warnings)
     parts = {
         "TITLE": _text(f"{found.job}: {found.kinds[0]} against {found.kinds[1]}"),
@@ -44,9 +40,7 @@ def page(found: Comparison) -> str:
         "TABLES": "\n".join(_tables(found)),
     }
     # in one pass, so that a job that is named like a placeholder keeps its name
-    return re.sub(
-        r"%(TITLE|FACTS|WARNINGS|WATERFALL|TABLES)%", lambda match: parts[match[1]], template
-    )
+    return re.sub(r"%(TITLE|FACTS|WARNINGS|WATERFALL|TABLES)%", lambda match: parts[match[1]], template)
 
 
 def write_page(path: Path, found: Comparison, *, overwrite: bool) -> None:
@@ -62,16 +56,12 @@ def check_page(path: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise fail(str(path), "exists already; choose another file or pass --force")
     if not path.is_file() or MARK.encode() not in path.read_bytes()[:MARK_WITHIN]:
-        raise fail(
-            str(path), "is not a page that `fourfold compare` wrote; it will not be replaced"
-        )
+        raise fail(str(path), "is not a page that `fourfold compare` wrote; it will not be replaced")
 
 
 def facts_of(found: Comparison) -> list[tuple[str, str]]:
     """What a reader should know before the figures: (what, value)."""
-    ratio = (
-        found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
-    )
+    ratio = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     facts = [
         ("predicted step", seconds(found.predicted_seconds)),
         ("measured step", seconds(found.measured_seconds)),
@@ -85,9 +75,7 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         ("clocks", f"{found.clock.method}, ± {seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]
     if found.between_steps_seconds is not None:
-        facts.append(
-            ("between two measured steps, in neither", seconds(found.between_steps_seconds))
-        )
+        facts.append(("between two measured steps, in neither", seconds(found.between_steps_seconds)))
     return facts
 
 
@@ -137,26 +125,17 @@ def _waterfall(found: Comparison) -> str:
             f'<text x="{max(right, LABELS) + 6:.2f}" y="{top + 18}">{_text(value)}</text>'
         )
 
-    rows = [
-        bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))
-    ]
+    rows = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))]
     level = found.predicted_seconds
     for number, term in enumerate(found.terms, 1):
         step = term.difference_seconds
         rows.append(bar(number, term.label, level, level + step, _colour(term), _signed(term)))
         level += step
-    rows.append(
-        bar(
-            len(rows),
-            "measured",
-            0.0,
-            found.measured_seconds,
-            TOTAL,
-            seconds(found.measured_seconds),
-        )
+    rows.append(bar(len(rows), "measured", 0.0, found.measured_seconds, TOTAL, seconds(found.measured_seconds)))
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {len(rows) * ROW + 4}" role="img" aria-label="Waterfall from the predicted '
+        f'to the measured step">{"".join(rows)}</svg>'
     )
-    return (f'<svg viewBox="0 0 {WIDTH} {len(rows) * ROW + 4}" role="img" aria-label="Waterfall from the predicted '
-            f'to the measured step">{"".join(rows)}</svg>')  # fmt: skip
 
 
 def _colour(term: Term) -> str:
@@ -167,42 +146,44 @@ def _colour(term: Term) -> str:
 
 def _signed(term: Term) -> str:
     sign = "+" if term.difference_seconds > 0 else ""
-    return (
-        sign + seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
-    )
+    return sign + seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
 
 
 def _tables(found: Comparison) -> list[str]:
     tables = [
-        _table(title, (first, "predicted", "measured", "difference"),
-               [(t.label, seconds(t.predicted_seconds), seconds(t.measured_seconds), _signed(t)) for t in terms])
-        for title, first, terms in (("What the steps are made of", "term", found.terms),
-                                    ("The same by phase, gaps included", "phase", found.phases))
-    ]  # fmt: skip
-    head = (
-        "",
-        "ops",
-        "predicted",
-        "measured",
-        "median error",
-        "90 % below",
-        "bias",
-        "predicted skew",
-        "measured skew",
-    )
-    for by, title in GROUP_TITLES.items():
-        chosen = sorted((g for g in found.errors if g.by == by),
-                        key=lambda g: -abs(g.predicted_seconds - g.measured_seconds))  # fmt: skip
-        shown = chosen[:NAMES_SHOWN]
-        more = (
-            f" (the {NAMES_SHOWN} furthest off of {len(chosen)})"
-            if len(chosen) > NAMES_SHOWN
-            else ""
+        _table(
+            title,
+            (first, "predicted", "measured", "difference"),
+            [(t.label, seconds(t.predicted_seconds), seconds(t.measured_seconds), _signed(t)) for t in terms],
         )
+        for title, first, terms in (
+            ("What the steps are made of", "term", found.terms),
+            ("The same by phase, gaps included", "phase", found.phases),
+        )
+    ]
+    head = ("", "ops", "predicted", "measured", "median error", "90 % below", "bias", "predicted skew", "measured skew")
+    for by, title in GROUP_TITLES.items():
+        chosen = sorted(
+            (g for g in found.errors if g.by == by), key=lambda g: -abs(g.predicted_seconds - g.measured_seconds)
+        )
+        shown = chosen[:NAMES_SHOWN]
+        more = f" (the {NAMES_SHOWN} furthest off of {len(chosen)})" if len(chosen) > NAMES_SHOWN else ""
         tables.append(_table(title + more, head, [_group_row(g) for g in shown]))
-    tables.append(_table("Ops that are furthest off", ("op", "predicted", "measured", "difference"),
-        [(w.op, seconds(w.predicted_seconds), seconds(w.measured_seconds),
-          seconds(w.measured_seconds - w.predicted_seconds)) for w in found.worst]))  # fmt: skip
+    tables.append(
+        _table(
+            "Ops that are furthest off",
+            ("op", "predicted", "measured", "difference"),
+            [
+                (
+                    w.op,
+                    seconds(w.predicted_seconds),
+                    seconds(w.measured_seconds),
+                    seconds(w.measured_seconds - w.predicted_seconds),
+                )
+                for w in found.worst
+            ],
+        )
+    )
     for side, names in zip(SIDES, (found.unpaired.predicted, found.unpaired.measured), strict=True):
         if names:
             rows = [(name,) for name in names[:UNPAIRED_SHOWN]]
@@ -214,22 +195,26 @@ def _tables(found: Comparison) -> list[str]:
 def _group_row(group: ErrorGroup) -> tuple[str, ...]:
     skews = (group.predicted_skew_seconds, group.measured_skew_seconds)
     return (
-        f"{group.name} ({group.part})", f"{group.ops:,}", seconds(group.predicted_seconds),
-        seconds(group.measured_seconds), percent(group.median_error), percent(group.p90_error),
+        f"{group.name} ({group.part})",
+        f"{group.ops:,}",
+        seconds(group.predicted_seconds),
+        seconds(group.measured_seconds),
+        percent(group.median_error),
+        percent(group.p90_error),
         percent(group.bias, signed=True),
         *((seconds(s) if group.part == "collective" else "") for s in skews),
-    )  # fmt: skip
+    )
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
     top = "".join(f"<th>{_text(word)}</th>" for word in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
-    return (f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>")  # fmt: skip
 
 
 def _text(word: str) -> str:

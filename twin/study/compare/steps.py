@@ -44,11 +44,7 @@ class OpFacts:
     @property
     def work(self) -> str:
         """Kind of device work, or of collective."""
-        return (
-            compute_kind(self.name, self.phase)
-            if self.kind == "compute"
-            else collective_kind(self.name)
-        )
+        return compute_kind(self.name, self.phase) if self.kind == "compute" else collective_kind(self.name)
 
 
 @dataclass(frozen=True)
@@ -131,24 +127,24 @@ def read_steps(events: pa.Table, origin: str) -> Steps:
     return Steps(ranks.astype(np.int64), ops, times, _targets(ops, origin), tuple(warnings))
 
 
-def _facts(
-    events: pa.Table, base: NDArray[np.int64], names: list[str], origin: str
-) -> list[OpFacts]:
+def _facts(events: pa.Table, base: NDArray[np.int64], names: list[str], origin: str) -> list[OpFacts]:
     """One description per op; all of its events must agree."""
     first = np.unique(base, return_index=True)[1]
     words = []
     for column in FACTS:
         number, known = codes(events.column(column))
         if other := np.flatnonzero(number != number[first][base]).tolist():
-            raise fail(origin, f"{len(other)} events differ in {column} from others of the same op",
-                       names[base[other[0]]])  # fmt: skip
+            raise fail(
+                origin, f"{len(other)} events differ in {column} from others of the same op", names[base[other[0]]]
+            )
         words.append([known[n] if n >= 0 else "" for n in number[first]])
     sizes = [events.column(c).to_numpy()[first].tolist() for c in ("bytes", "flops")]
     return [OpFacts(*row) for row in zip(names, *words, *sizes, strict=True)]
 
 
-def _whole_steps(step: NDArray[np.int64], base: NDArray[np.int64], row: NDArray[np.int64],
-                 ranks: NDArray[np.int32], origin: str) -> tuple[list[int], list[str]]:  # fmt: skip
+def _whole_steps(
+    step: NDArray[np.int64], base: NDArray[np.int64], row: NDArray[np.int64], ranks: NDArray[np.int32], origin: str
+) -> tuple[list[int], list[str]]:
     """The steps in which every rank has the same ops, and what is said of the others."""
     warnings: list[str] = []
     sets: dict[int, bytes] = {}
@@ -168,8 +164,11 @@ def _whole_steps(step: NDArray[np.int64], base: NDArray[np.int64], row: NDArray[
         raise fail(origin, "has no whole step; " + "; ".join(warnings))
     most = max(Counter(sets.values()).items(), key=lambda item: (item[1], len(item[0])))[0]
     kept = [s for s, present in sets.items() if present == most]
-    warnings += [f"step {s} of {origin} is dropped: its ops are not those of step {kept[0]}"
-                 for s, present in sets.items() if present != most]  # fmt: skip
+    warnings += [
+        f"step {s} of {origin} is dropped: its ops are not those of step {kept[0]}"
+        for s, present in sets.items()
+        if present != most
+    ]
     return kept, warnings
 
 
@@ -187,5 +186,8 @@ def _check_order(times: dict[int, Times], origin: str) -> None:
     for before, after in pairwise(times):
         back = np.flatnonzero(times[after].arrival.min(1) < times[before].arrival.max(1)).tolist()
         if back:
-            raise fail(origin, f"{len(back)} ranks begin step {after} before they are through with step {before}: "
-                       "clocks jumped, or the trace is of several runs")  # fmt: skip
+            raise fail(
+                origin,
+                f"{len(back)} ranks begin step {after} before they are through with step {before}: "
+                "clocks jumped, or the trace is of several runs",
+            )

@@ -29,8 +29,9 @@ LEAST_SHARE = 0.05
 """Of a step."""
 
 
-def slow_axes(observed: Observed, should: Expected, without: Collection[int], *,
-              by: Yardstick = "the model") -> list[Finding]:  # fmt: skip
+def slow_axes(
+    observed: Observed, should: Expected, without: Collection[int], *, by: Yardstick = "the model"
+) -> list[Finding]:
     """Find axes, or compute, that take much longer than they should on ranks other than `without`."""
     healthy = np.array([r for r in range(observed.grid.ranks) if r not in without], dtype=np.int64)
     if not len(healthy):
@@ -38,9 +39,8 @@ def slow_axes(observed: Observed, should: Expected, without: Collection[int], *,
     least = MODEL_ERROR if by == "the model" else CHANGE
     found = []
     parts: list[tuple[str, Floats, Floats]] = [
-        (axis, observed.transfer[axis], should.transfer[axis])
-        for axis in observed.axes if axis in should.transfer
-    ]  # fmt: skip
+        (axis, observed.transfer[axis], should.transfer[axis]) for axis in observed.axes if axis in should.transfer
+    ]
     for name, took, usual in [*parts, ("compute", observed.compute, should.compute)]:
         if not (usual[healthy] > 0).all():
             continue
@@ -53,20 +53,24 @@ def slow_axes(observed: Observed, should: Expected, without: Collection[int], *,
         score = (factor - least**0.5) / error
         sure = confidence(score, max(1, len(of_step) - 1), len(parts) + 1)
         if sure >= CERTAIN:
-            found.append(Finding(
-                "compute" if name == "compute" else "axis", sure, factor, seconds,
-                axis=None if name == "compute" else name,  # type: ignore[arg-type]  # an axis then
-                evidence=f"told from a factor of {least:g} on", yardstick=by,
-            ))  # fmt: skip
+            found.append(
+                Finding(
+                    "compute" if name == "compute" else "axis",
+                    sure,
+                    factor,
+                    seconds,
+                    axis=None if name == "compute" else name,  # type: ignore[arg-type]  # an axis then
+                    evidence=f"told from a factor of {least:g} on",
+                    yardstick=by,
+                )
+            )
     return found
 
 
 def is_calibrated(machine: Machine) -> bool:
     """Whether any constant of the machine's collectives was calibrated: else the model is a guess."""
     library = machine.libraries[machine.library]
-    return any(
-        isinstance(each, Parameter) and each.kind == "calibrated" for each in _values(library)
-    )
+    return any(isinstance(each, Parameter) and each.kind == "calibrated" for each in _values(library))
 
 
 def _values(part: object) -> Iterator[object]:

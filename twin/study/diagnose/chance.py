@@ -59,10 +59,7 @@ def of_stalls(stalls: int, steps: int, share: float) -> float:
     """
     terms = [math.comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(stalls)]
     if stalls > 1 and sum(terms) > 0.5:  # few of many: sum what is small
-        terms = [
-            math.comb(steps, k) * share**k * (1 - share) ** (steps - k)
-            for k in range(stalls, steps + 1)
-        ]
+        terms = [math.comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(stalls, steps + 1)]
         return min(1.0, sum(terms))
     return max(0.0, 1.0 - sum(terms))
 

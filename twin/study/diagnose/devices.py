@@ -43,10 +43,7 @@ def slow_devices(observed: Observed, reference: Observed | None = None) -> list[
         logs = logs - np.log(np.median(reference.compute, axis=0))
     peers = _Peers.of(logs)
     hosts = _by_host(observed)
-    named = {
-        ranks: confidence
-        for here in hosts for ranks, confidence in peers.guilty(here, hosts).items()
-    }  # fmt: skip
+    named = {ranks: confidence for here in hosts for ranks, confidence in peers.guilty(here, hosts).items()}
     typical = float(np.median(observed.compute[:, peers.healthy]))
     word = "differ" if reference is None else "changed"
     evidence = f"healthy ranks {word} by {100 * peers.spread:.1f} % (standard deviation)"
@@ -54,10 +51,19 @@ def slow_devices(observed: Observed, reference: Observed | None = None) -> list[
     for ranks, confidence in named.items():
         factor = float(np.exp(np.median(peers.logs[list(ranks)])))
         host = int(observed.host_of_rank[ranks[0]])
-        found.append(Finding(
-            "host" if len(ranks) > 1 else "device", confidence, factor, (factor - 1) * typical, ranks, (host,), None,
-            (observed.host_name(host),), evidence,
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "host" if len(ranks) > 1 else "device",
+                confidence,
+                factor,
+                (factor - 1) * typical,
+                ranks,
+                (host,),
+                None,
+                (observed.host_name(host),),
+                evidence,
+            )
+        )
     return found
 
 
@@ -66,7 +72,7 @@ def _by_host(observed: Observed) -> list[tuple[int, ...]]:
     return [
         tuple(np.flatnonzero(observed.host_of_rank == host).tolist())
         for host in np.unique(observed.host_of_rank).tolist()
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,7 @@ class _Peers:
         spread = max(float(scale(logs[healthy])), noise, LEAST_DEVIATION)
         return cls(logs - np.median(logs[healthy]), spread, healthy)
 
-    def guilty(
-        self, here: tuple[int, ...], hosts: list[tuple[int, ...]]
-    ) -> dict[tuple[int, ...], float]:
+    def guilty(self, here: tuple[int, ...], hosts: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Name a host's ranks together if all are slow, else those that are; with confidences."""
         whole = self.all_slow(here, hosts)
         if whole >= CERTAIN:

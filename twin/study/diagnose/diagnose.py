@@ -28,8 +28,9 @@ FEW_HOSTS = 8
 FEW_STEPS = 3
 
 
-def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None = None,
-             reference: Observed | None = None) -> Diagnosis:  # fmt: skip
+def diagnose(
+    observed: Observed, job: Job, should: Expected, probe: Probe | None = None, reference: Observed | None = None
+) -> Diagnosis:
     """Look for every kind of culprit in turn.
 
     A rank without its share of the processor is slow in compute, loads slowly, and its messages are late too: so
@@ -46,9 +47,10 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
     devices = slow_devices(observed, reference)
     slow = {rank for each in devices for rank in each.ranks}
     loading = [
-        each for each in slow_loading(observed)
+        each
+        for each in slow_loading(observed)
         if each.confidence >= CERTAIN and not (each.ranks and slow >= set(each.ranks))
-    ]  # fmt: skip
+    ]
     usual = should if reference is None else from_reference(reference)
     links = slow_links(observed, usual, nic_of_rank(observed, job), probe, slow)
     axes = []
@@ -58,20 +60,19 @@ def diagnose(observed: Observed, job: Job, should: Expected, probe: Probe | None
             axes = slow_axes(observed, usual, beside, by="the reference")
         elif is_calibrated(job.machine):
             axes = slow_axes(observed, should, beside)
-    found = [
-        worth(each, observed, job, should.step_seconds)
-        for each in (*devices, *loading, *links, *axes)
-    ]
+    found = [worth(each, observed, job, should.step_seconds) for each in (*devices, *loading, *links, *axes)]
     found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
     return Diagnosis(
-        tuple(found), tuple(_notes(observed, job, probe, reference)), len(observed.step_seconds), observed.grid.ranks,
-        float(np.median(observed.step_seconds)), should.step_seconds,
-    )  # fmt: skip
+        tuple(found),
+        tuple(_notes(observed, job, probe, reference)),
+        len(observed.step_seconds),
+        observed.grid.ranks,
+        float(np.median(observed.step_seconds)),
+        should.step_seconds,
+    )
 
 
-def diagnose_trace(
-    path: Path, machine: str | None = None, reference: Path | None = None
-) -> tuple[Diagnosis, Job]:
+def diagnose_trace(path: Path, machine: str | None = None, reference: Path | None = None) -> tuple[Diagnosis, Job]:
     """Read a trace and diagnose it.
 
     `machine` (a name or a file) is taken in place of the trace's own; `reference` is the trace of an
@@ -149,27 +150,21 @@ def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
     return found
 
 
-def _notes(
-    observed: Observed, job: Job, probe: Probe | None, reference: Observed | None
-) -> list[str]:
+def _notes(observed: Observed, job: Job, probe: Probe | None, reference: Observed | None) -> list[str]:
     """What could not be looked at, or only badly."""
     notes, hosts = [], len(np.unique(observed.host_of_rank))
     if (ranks := observed.grid.ranks) < LEAST_RANKS:
         notes.append(f"{ranks} rank{'s are' if ranks > 1 else ' is'} too few to tell which is slow")
     if reference is None and not is_calibrated(job.machine):
-        notes.append(f"constants of {job.machine.name} are assumed, so what all ranks share is not judged; calibrate "
-                     "the machine, or give a reference")  # fmt: skip
+        notes.append(
+            f"constants of {job.machine.name} are assumed, so what all ranks share is not judged; calibrate "
+            "the machine, or give a reference"
+        )
     if observed.loading is None:
         notes.append("the trace does not say how long data took to load")
     if 1 < hosts <= FEW_HOSTS and (probe is None or probe.pairs(()) is None):
-        why = (
-            "did not probe their links"
-            if probe is None
-            else "are too few for a probe of their links"
-        )
+        why = "did not probe their links" if probe is None else "are too few for a probe of their links"
         notes.append(f"{hosts} hosts {why}: collectives alone may not tell whose is slow")
     if (steps := len(observed.step_seconds)) < FEW_STEPS:
-        notes.append(
-            f"only {steps} step{'s' if steps > 1 else ''}; with more, chance is told better from cause"
-        )
+        notes.append(f"only {steps} step{'s' if steps > 1 else ''}; with more, chance is told better from cause")
     return notes

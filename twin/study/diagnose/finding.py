@@ -70,12 +70,19 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "kind": self.kind, "where": self.where, "text": self.text, "confidence": round(self.confidence, 4),
-            "slowdown": float(f"{self.slowdown:.4g}"), "seconds_per_step": float(f"{self.seconds:.4g}"),
-            "ranks": list(self.ranks), "hosts": list(self.hosts), "host_names": list(self.host_names),
-            "axis": self.axis, "evidence": self.evidence,
+            "kind": self.kind,
+            "where": self.where,
+            "text": self.text,
+            "confidence": round(self.confidence, 4),
+            "slowdown": float(f"{self.slowdown:.4g}"),
+            "seconds_per_step": float(f"{self.seconds:.4g}"),
+            "ranks": list(self.ranks),
+            "hosts": list(self.hosts),
+            "host_names": list(self.host_names),
+            "axis": self.axis,
+            "evidence": self.evidence,
             "saved_share": None if self.saved_share is None else float(f"{self.saved_share:.4g}"),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,14 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "healthy": self.healthy, "findings": [each.as_json() for each in self.findings], "notes": list(self.notes),
-            "steps": self.steps, "ranks": self.ranks, "step_seconds": float(f"{self.step_seconds:.6g}"),
+            "healthy": self.healthy,
+            "findings": [each.as_json() for each in self.findings],
+            "notes": list(self.notes),
+            "steps": self.steps,
+            "ranks": self.ranks,
+            "step_seconds": float(f"{self.step_seconds:.6g}"),
             "expected_step_seconds": float(f"{self.expected_seconds:.6g}"),
-        }  # fmt: skip
+        }
 
 
 def _some(items: tuple[int, ...] | list[str], most: int = 6) -> str:

@@ -65,14 +65,13 @@ def units_of(observed: Observed, nic_of_rank: Ints) -> list[Unit]:
         units.append(Unit(host, tuple(here.tolist()), True))
         nics = np.unique(nic_of_rank[here])
         if len(nics) > 1:
-            units += [
-                Unit(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics
-            ]
+            units += [Unit(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics]
     return units
 
 
-def slow_links(observed: Observed, expected: Expected, nic_of_rank: Ints, probe: Probe | None,
-               without: Collection[int]) -> list[Finding]:  # fmt: skip
+def slow_links(
+    observed: Observed, expected: Expected, nic_of_rank: Ints, probe: Probe | None, without: Collection[int]
+) -> list[Finding]:
     """Find the slow link, if there is one; ranks in `without` are known to be slow and tell nothing.
 
     Returns one finding at most, of several hosts where the evidence cannot tell them apart.
@@ -84,19 +83,27 @@ def slow_links(observed: Observed, expected: Expected, nic_of_rank: Ints, probe:
     return _by_groups(observed, expected, units_of(observed, nic_of_rank), without)
 
 
-def _by_groups(observed: Observed, expected: Expected, units: list[Unit],
-               without: Collection[int]) -> list[Finding]:  # fmt: skip
+def _by_groups(observed: Observed, expected: Expected, units: list[Unit], without: Collection[int]) -> list[Finding]:
     known = [
-        each for axis in observed.axes if axis in expected.transfer
+        each
+        for axis in observed.axes
+        if axis in expected.transfer
         if (each := _axis(observed, expected, axis, without)) is not None and each.usable.sum() > 2
-    ]  # fmt: skip
+    ]
     if not known:
         return []
-    excess = np.array([
-        max(float(np.median(each.values[np.unique(each.group_of_rank[list(unit.ranks)])])
-                  - np.median(each.values[each.usable])) for each in known)
-        for unit in units
-    ])  # fmt: skip
+    excess = np.array(
+        [
+            max(
+                float(
+                    np.median(each.values[np.unique(each.group_of_rank[list(unit.ranks)])])
+                    - np.median(each.values[each.usable])
+                )
+                for each in known
+            )
+            for unit in units
+        ]
+    )
     looked_at = np.argsort(-excess, kind="stable")[:LOOKED_AT].tolist()
     gains = {index: sum(_gain(each, units[index]) for each in known) for index in looked_at}
     best = max(gains, key=lambda index: (gains[index], -index))
@@ -113,14 +120,22 @@ def _by_groups(observed: Observed, expected: Expected, units: list[Unit],
     if certain < CERTAIN or factor < LEAST_SLOWDOWN:
         return []
     narrow = len(hosts) == 1 and not units[best].whole_host
-    return [Finding("link", certain, factor, seconds, units[best].ranks if narrow else (), hosts, None,
-                    tuple(map(observed.host_name, hosts)),
-                    "collectives that cross it, against those that do not")]  # fmt: skip
+    return [
+        Finding(
+            "link",
+            certain,
+            factor,
+            seconds,
+            units[best].ranks if narrow else (),
+            hosts,
+            None,
+            tuple(map(observed.host_name, hosts)),
+            "collectives that cross it, against those that do not",
+        )
+    ]
 
 
-def _axis(
-    observed: Observed, expected: Expected, axis: Axis, without: Collection[int]
-) -> _Axis | None:
+def _axis(observed: Observed, expected: Expected, axis: Axis, without: Collection[int]) -> _Axis | None:
     group = groups_of_ranks(observed.grid, axis)
     should = expected.transfer[axis]
     if not (should > 0).all():
@@ -134,9 +149,7 @@ def _axis(
     hosts = observed.host_of_rank[order]
     crossing = (hosts != hosts[:, :1]).any(axis=1)
     clean = ~np.isin(order, np.array(list(without), dtype=np.int64)).any(axis=1)
-    return _Axis(
-        axis, group, np.median(log[order], axis=1), crossing & clean, float(np.median(typical))
-    )
+    return _Axis(axis, group, np.median(log[order], axis=1), crossing & clean, float(np.median(typical)))
 
 
 def _split(each: _Axis, unit: Unit) -> tuple[Floats, Floats]:
@@ -197,9 +210,18 @@ def _by_probe(observed: Observed, probe: Probe, without: Collection[int]) -> lis
     factor = float(np.exp(more))
     if certain < CERTAIN or factor < PROBE_SLOWDOWN:
         return []
-    crossing = max(
-        (float(np.median(observed.transfer[axis])) for axis in observed.axes), default=0.0
-    )
+    crossing = max((float(np.median(observed.transfer[axis])) for axis in observed.axes), default=0.0)
     evidence = f"messages of {probe.bytes:,} bytes between hosts, after the traced steps"
-    return [Finding("link", certain, factor, (1 - 1 / factor) * crossing, (), (host,), None,
-                    (observed.host_name(host),), evidence)]  # fmt: skip
+    return [
+        Finding(
+            "link",
+            certain,
+            factor,
+            (1 - 1 / factor) * crossing,
+            (),
+            (host,),
+            None,
+            (observed.host_name(host),),
+            evidence,
+        )
+    ]

@@ -29,8 +29,15 @@ def slow_loading(observed: Observed) -> list[Finding]:
     least = max(LEAST_SHARE * step, LEAST_SECONDS)
     found = []
     if middle > EVERYWHERE_SHARE * step:
-        found.append(Finding("loading", 0.999, step / (step - min(middle, 0.9 * step)), middle,
-                             evidence=f"{100 * middle / step:.0f} % of a step on every rank"))  # fmt: skip
+        found.append(
+            Finding(
+                "loading",
+                0.999,
+                step / (step - min(middle, 0.9 * step)),
+                middle,
+                evidence=f"{100 * middle / step:.0f} % of a step on every rank",
+            )
+        )
     steps, ranks = loading.shape
     over = loading - middle
     stalled = over > max(UNUSUAL * spread, LEAST_SECONDS)
@@ -44,9 +51,17 @@ def slow_loading(observed: Observed) -> list[Finding]:
         share = (elsewhere + 1) / ((ranks - 1) * steps + 2)
         certain = sure(ranks * of_stalls(int(mine.sum()), steps, share))
         host = int(observed.host_of_rank[rank])
-        found.append(Finding(
-            "loading", certain, step / max(step - mean, 0.1 * step), mean, (rank,), (host,), None,
-            (observed.host_name(host),),
-            f"in {int(mine.sum())} of {steps} steps; others load in {1e3 * middle:.2g} ms",
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "loading",
+                certain,
+                step / max(step - mean, 0.1 * step),
+                mean,
+                (rank,),
+                (host,),
+                None,
+                (observed.host_name(host),),
+                f"in {int(mine.sum())} of {steps} steps; others load in {1e3 * middle:.2g} ms",
+            )
+        )
     return found

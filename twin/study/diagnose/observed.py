@@ -44,9 +44,7 @@ class Observed:
         parts = [self.compute, *self.transfer.values()]
         parts += [] if self.loading is None else [self.loading]
         if any(part.shape != shape for part in parts) or len(self.host_of_rank) != self.grid.ranks:
-            raise ValueError(
-                f"observations of {shape[0]} steps of {shape[1]} ranks have other shapes"
-            )
+            raise ValueError(f"observations of {shape[0]} steps of {shape[1]} ranks have other shapes")
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -74,25 +72,31 @@ def from_side(side: Side, job: Job) -> Observed:
     """Take the steps of a trace that was read and checked; raises DescriptionError if ranks are missing."""
     grid, steps = job.concrete_grid, side.steps
     if len(steps.ranks) != grid.ranks:
-        raise fail(side.origin, f"has events of {len(steps.ranks):,} of the job's {grid.ranks:,} ranks; a diagnosis "
-                   "compares all ranks: trace them all (simulate --ranks 0,1,… does)")  # fmt: skip
+        raise fail(
+            side.origin,
+            f"has events of {len(steps.ranks):,} of the job's {grid.ranks:,} ranks; a diagnosis "
+            "compares all ranks: trace them all (simulate --ranks 0,1,… does)",
+        )
     compute = steps.columns("compute")
     along = {
         axis: np.array([c for c in steps.columns("collective") if steps.ops[c].axis == axis], dtype=np.int64)
         for axis in AXES
-    }  # fmt: skip
+    }
     times = list(steps.times.values())
     hosts, names = hosts_of(side.manifest, job, side.origin)
     return Observed(
-        grid, hosts, names,
+        grid,
+        hosts,
+        names,
         np.array([t.length_ns for t in times]) / 1e9,
         np.array([(t.end - t.start)[:, compute].sum(axis=1) for t in times]) / 1e9,
         {
             axis: np.array([(t.end - t.start)[:, columns].sum(axis=1) for t in times]) / 1e9
-            for axis, columns in along.items() if len(columns)
+            for axis, columns in along.items()
+            if len(columns)
         },
         _loading(side.manifest, list(steps.times), grid.ranks, side.origin),
-    )  # fmt: skip
+    )
 
 
 def from_simulation(steps: list[AllRanks]) -> Observed:
@@ -105,11 +109,13 @@ def from_simulation(steps: list[AllRanks]) -> Observed:
 
     axes = [axis for axis in AXES if axis in steps[0].outcome.transfer]
     return Observed(
-        grid, nodes_of(job), (),
+        grid,
+        nodes_of(job),
+        (),
         np.array([step.step_seconds for step in steps]),
         np.array([flat(step.outcome.compute) for step in steps]),
         {axis: np.array([flat(step.outcome.transfer[axis]) for step in steps]) for axis in axes},
-    )  # fmt: skip
+    )
 
 
 def nodes_of(job: Job) -> Ints:
@@ -122,29 +128,20 @@ def hosts_of(manifest: Mapping[str, Any], job: Job, origin: str) -> tuple[Ints, 
     said = manifest.get("hosts")
     if said is None:
         return nodes_of(job), ()
-    names, of_rank = (
-        (said.get(k, []) for k in ("names", "of_rank")) if isinstance(said, dict) else ([], [])
-    )
+    names, of_rank = (said.get(k, []) for k in ("names", "of_rank")) if isinstance(said, dict) else ([], [])
     whole = _list_of(names, str) and _list_of(of_rank, int) and len(of_rank) == job.ranks
     if not whole or not all(0 <= host < len(names) for host in of_rank):
-        raise fail(
-            f"{origin}: hosts",
-            f"expected names, and the number of one for each of {job.ranks} ranks",
-        )
+        raise fail(f"{origin}: hosts", f"expected names, and the number of one for each of {job.ranks} ranks")
     return np.array(of_rank, dtype=np.int64), tuple(names)
 
 
-def _loading(
-    manifest: Mapping[str, Any], steps: list[int], ranks: int, origin: str
-) -> Floats | None:
+def _loading(manifest: Mapping[str, Any], steps: list[int], ranks: int, origin: str) -> Floats | None:
     said = manifest.get("loading_ns")
     if said is None:
         return None
     rows = [said.get(str(step), []) for step in steps] if isinstance(said, dict) else [[]]
     if not all(_list_of(row, int) and len(row) == ranks and min(row) >= 0 for row in rows):
-        raise fail(
-            f"{origin}: loading_ns", f"expected for each step {ranks} whole numbers of nanoseconds"
-        )
+        raise fail(f"{origin}: loading_ns", f"expected for each step {ranks} whole numbers of nanoseconds")
     return np.array(rows, dtype=np.float64) / 1e9
 
 

@@ -46,31 +46,19 @@ def read_probe(manifest: Mapping[str, Any], hosts: int, origin: str) -> Probe | 
     said = manifest.get("probe")
     if said is None:
         return None
-    problem = fail(
-        f"{origin}: probe", f"expected bytes, and rounds with hops and the seconds of {hosts} hosts"
-    )
-    size, rounds = (
-        (said.get(k) for k in ("bytes", "rounds")) if isinstance(said, dict) else (None, None)
-    )
-    if (
-        type(size) is not int
-        or not 0 < size <= MOST_BYTES
-        or not isinstance(rounds, list)
-        or not rounds
-    ):
+    problem = fail(f"{origin}: probe", f"expected bytes, and rounds with hops and the seconds of {hosts} hosts")
+    size, rounds = (said.get(k) for k in ("bytes", "rounds")) if isinstance(said, dict) else (None, None)
+    if type(size) is not int or not 0 < size <= MOST_BYTES or not isinstance(rounds, list) or not rounds:
         raise problem
     if not all(_is_round(each, hosts) for each in rounds):
         raise problem
-    return Probe(size, tuple(each["hops"] for each in rounds),
-                 np.array([each["seconds"] for each in rounds], dtype=np.float64))  # fmt: skip
+    return Probe(
+        size, tuple(each["hops"] for each in rounds), np.array([each["seconds"] for each in rounds], dtype=np.float64)
+    )
 
 
 def _is_round(each: Any, hosts: int) -> bool:
-    if (
-        not isinstance(each, dict)
-        or type(each.get("hops")) is not int
-        or not 0 < each["hops"] < hosts
-    ):
+    if not isinstance(each, dict) or type(each.get("hops")) is not int or not 0 < each["hops"] < hosts:
         return False
     seconds = each.get("seconds")
     if not isinstance(seconds, list) or len(seconds) != hosts:

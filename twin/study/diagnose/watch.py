@@ -29,13 +29,7 @@ class Watcher:
         if self._expected is None:
             self._expected = expectation(self._job)
         hosts = int(observed.host_of_rank.max()) + 1
-        found = diagnose(
-            observed,
-            self._job,
-            self._expected,
-            read_probe(window, hosts, "window"),
-            self._reference,
-        )
+        found = diagnose(observed, self._job, self._expected, read_probe(window, hosts, "window"), self._reference)
         if found.healthy and self._reference is None:
             self._reference = observed
         job = self._job.model_dump(mode="json", by_alias=True)
@@ -46,10 +40,14 @@ def observed_window(window: Mapping[str, Any], job: Job) -> Observed:
     """Read a window; its arrays are lists (steps, ranks)."""
     hosts, names = hosts_of(window, job, "window")
     return Observed(
-        job.concrete_grid, hosts, names, np.array(window["step_seconds"]), np.array(window["compute"]),
+        job.concrete_grid,
+        hosts,
+        names,
+        np.array(window["step_seconds"]),
+        np.array(window["compute"]),
         {axis: np.array(window["transfer"][axis]) for axis in AXES if axis in window["transfer"]},
         np.array(window["loading"]),
-    )  # fmt: skip
+    )
 
 
 def figures_of(observed: Observed, window: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -17,9 +17,7 @@ from twin.study.diagnose.observed import Observed, nodes_of
 def worth(finding: Finding, observed: Observed, job: Job, healthy_seconds: float) -> Finding:
     """Add what a step would be shorter by without the fault, where the twin can have it."""
     if finding.kind == "loading":
-        return replace(
-            finding, saved_share=min(1.0, finding.seconds / float(np.median(observed.step_seconds)))
-        )
+        return replace(finding, saved_share=min(1.0, finding.seconds / float(np.median(observed.step_seconds))))
     changed = _with_fault(finding, observed, job)
     if changed is None:
         return finding
@@ -42,9 +40,7 @@ def _with_fault(finding: Finding, observed: Observed, job: Job) -> Job | None:
     local = {rank - first for rank in finding.ranks} or set(range(job.machine.devices_per_node))
     nics = [number for number, devices in enumerate(served) if local & set(devices)]
     rate = max(1e-3, 1.0 / finding.slowdown)
-    return _changed(
-        job, degraded=[{"node": finding.hosts[0], "nic": nic, "rate": rate} for nic in nics]
-    )
+    return _changed(job, degraded=[{"node": finding.hosts[0], "nic": nic, "rate": rate} for nic in nics])
 
 
 def _changed(job: Job, **keys: object) -> Job:

@@ -32,14 +32,10 @@ def daly(write_seconds: float, between_seconds: float) -> float:
     if write_seconds >= 2.0 * between_seconds:
         return between_seconds
     ratio = math.sqrt(write_seconds / (2.0 * between_seconds))
-    return (
-        young(write_seconds, between_seconds) * (1.0 + ratio / 3.0 + ratio**2 / 9.0) - write_seconds
-    )
+    return young(write_seconds, between_seconds) * (1.0 + ratio / 3.0 + ratio**2 / 9.0) - write_seconds
 
 
-def goodput(
-    interval_seconds: float, write_seconds: float, restart_seconds: float, between_seconds: float
-) -> float:
+def goodput(interval_seconds: float, write_seconds: float, restart_seconds: float, between_seconds: float) -> float:
     """Share of time that is useful, exactly: Daly's expected time of one interval.
 
     Failures may come during writing and restarting too.

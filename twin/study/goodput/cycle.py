@@ -54,11 +54,7 @@ def cycle_of(plan: Plan, policy: Policy) -> Cycle:
         wait = max(0.0, plan.write_seconds - interval)
         return Cycle(interval, wait + plan.copy_seconds, 1, plan.write_seconds, in_memory=False)
     still = plan.copy_seconds + plan.neighbour_seconds
-    per_disk = max(
-        1,
-        round(policy.disk_interval_seconds / interval),
-        ceil(plan.write_seconds / (interval + still)),
-    )
+    per_disk = max(1, round(policy.disk_interval_seconds / interval), ceil(plan.write_seconds / (interval + still)))
     return Cycle(interval, still, per_disk, plan.write_seconds, in_memory=True)
 
 

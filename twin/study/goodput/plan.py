@@ -72,17 +72,21 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     machine = job.machine
     known = machine.reliability
     if known is None:
-        raise fail("machine.reliability", f"{machine.name} does not say how often its parts fail; add it to its file "
-                   "(docs/reliability.md), or start from a machine that does")  # fmt: skip
+        raise fail(
+            "machine.reliability",
+            f"{machine.name} does not say how often its parts fail; add it to its file "
+            "(docs/reliability.md), or start from a machine that does",
+        )
     state = state_bytes_of(job) if state_bytes is None else state_bytes
     nodes = -(-job.ranks // machine.devices_per_node)
-    device, node, rest = (job.ranks / known.device.between_seconds, nodes / known.node.between_seconds,
-                          nodes / known.job.between_seconds)  # fmt: skip
+    device, node, rest = (
+        job.ranks / known.device.between_seconds,
+        nodes / known.node.between_seconds,
+        nodes / known.job.between_seconds,
+    )
     storage = known.storage
     nic = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
-    repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (
-        device + node
-    )
+    repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
     return Plan(
         step_seconds=step_seconds,
         nodes=nodes,
@@ -91,12 +95,8 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
         repair_seconds=repair,
         restart_seconds=float(known.restart_seconds),
         state_bytes=state,
-        write_seconds=max(
-            state / storage.write_bytes_per_second, state / nodes / storage.node_bytes_per_second
-        ),
-        read_seconds=max(
-            state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second
-        ),
+        write_seconds=max(state / storage.write_bytes_per_second, state / nodes / storage.node_bytes_per_second),
+        read_seconds=max(state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second),
         copy_seconds=state / job.ranks / known.host_copy_bytes_per_second,
         neighbour_seconds=state / nodes / nic,
     )

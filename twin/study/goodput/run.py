@@ -86,9 +86,7 @@ def run(plan: Plan, policy: Policy, seconds: float, seed: int) -> Account:
         survives = max(on_disk, in_memory)
         account.useful -= begun + span.worked - survives
         account.lost += begun + span.worked - survives
-        while wanted or (
-            now >= next_stop and now < seconds
-        ):  # also if it fails again before it goes on
+        while wanted or (now >= next_stop and now < seconds):  # also if it fails again before it goes on
             account.stops += not wanted
             account.replaced += wanted
             if wanted or rng.random() * rate < plan.host_failures_per_second:
@@ -96,9 +94,7 @@ def run(plan: Plan, policy: Policy, seconds: float, seed: int) -> Account:
             wanted = False
             now = _wait_for_nodes(policy, account, now, seconds, out)
             next_stop = now + _drawn(rng, rate)
-            now = _restart(
-                plan, account, now, min(next_stop, seconds), from_memory=in_memory > on_disk
-            )
+            now = _restart(plan, account, now, min(next_stop, seconds), from_memory=in_memory > on_disk)
     return account
 
 
@@ -115,9 +111,7 @@ def _drawn(rng: np.random.Generator, rate: float) -> float:
     return float(rng.exponential(1.0 / rate)) if rate > 0.0 else float("inf")
 
 
-def _wait_for_nodes(
-    policy: Policy, account: Account, now: float, seconds: float, out: list[float]
-) -> float:
+def _wait_for_nodes(policy: Policy, account: Account, now: float, seconds: float, out: list[float]) -> float:
     """Wait until no more nodes are out than there are spares."""
     while out and out[0] <= now:
         heapq.heappop(out)

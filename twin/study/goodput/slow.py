@@ -41,16 +41,30 @@ def slowdowns_of(simulation: Simulation) -> tuple[Slowdown, ...]:
         for rank in rng.integers(0, job.ranks, PLACES).tolist():
             slow = with_slow_device(job, rank, device.slowdown)
             where.append(((int(rank_class[rank]),), slow))
-        found.append(Slowdown("device", job.ranks / device.between_seconds, float(device.unnoticed_seconds),
-                              _factors(simulation, where), replaced=True))  # fmt: skip
+        found.append(
+            Slowdown(
+                "device",
+                job.ranks / device.between_seconds,
+                float(device.unnoticed_seconds),
+                _factors(simulation, where),
+                replaced=True,
+            )
+        )
     if known is not None and (link := known.slow_link) is not None:
         nodes, where = nodes_used(job.machine, job.ranks), []
         for _ in range(PLACES):
             node, nic = int(rng.integers(nodes)), int(rng.integers(len(job.machine.nic.devices)))
             place = (nic, *_classes_of_nic(simulation, node, nic))
             where.append((place, with_slow_link(job, node, nic, link.rate)))
-        found.append(Slowdown("link", nodes / link.between_seconds, float(link.duration_seconds),
-                              _factors(simulation, where), replaced=False))  # fmt: skip
+        found.append(
+            Slowdown(
+                "link",
+                nodes / link.between_seconds,
+                float(link.duration_seconds),
+                _factors(simulation, where),
+                replaced=False,
+            )
+        )
     return tuple(found)
 
 
@@ -61,10 +75,7 @@ def found_after(slowdowns: Sequence[Slowdown], seconds: float) -> tuple[Slowdown
 
 def _factors(simulation: Simulation, where: Sequence[tuple[Place, Job]]) -> tuple[float, ...]:
     healthy = simulation.step_seconds
-    known = {
-        place: max(1.0, simulate(slow).step_seconds / healthy)
-        for place, slow in dict(where).items()
-    }
+    known = {place: max(1.0, simulate(slow).step_seconds / healthy) for place, slow in dict(where).items()}
     return tuple(known[place] for place, _ in where)
 
 
@@ -128,9 +139,7 @@ def drawn(slowdowns: Sequence[Slowdown], seconds: float, seed: int) -> Slowness:
     for number, slowdown in enumerate(slowdowns):
         rng = np.random.default_rng([seed, 78, number])
         begins = np.sort(rng.uniform(0.0, seconds, rng.poisson(slowdown.per_second * seconds)))
-        factors = np.array(slowdown.factors)[
-            rng.integers(0, len(slowdown.factors), len(begins))
-        ].tolist()
+        factors = np.array(slowdown.factors)[rng.integers(0, len(slowdown.factors), len(begins))].tolist()
         shares = np.ones(len(begins)) if slowdown.replaced else rng.exponential(1.0, len(begins))
         ends = (begins + shares * slowdown.seconds).tolist()
         edges += [(at, factor, +1) for at, factor in zip(begins.tolist(), factors, strict=True)]

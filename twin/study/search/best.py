@@ -65,9 +65,7 @@ def job_mapping(given: Given, winner: Job) -> dict[str, Any]:
     return settled(raw, winner.concrete_grid, winner.concrete_micro_sequences, Options.of(winner))
 
 
-def settled(
-    raw: Mapping[str, Any], grid: Grid, micro_sequences: int, chosen: Options
-) -> dict[str, Any]:
+def settled(raw: Mapping[str, Any], grid: Grid, micro_sequences: int, chosen: Options) -> dict[str, Any]:
     """Return a job file's keys with this grid, micro-batch and options in place of its own."""
     raw = dict(raw)
     raw["ranks"] = grid.ranks
@@ -76,9 +74,7 @@ def settled(
     plain = _plain_options()
     _put(raw, "recompute", chosen.recompute, plain.recompute)
     _put(raw, "cache_gathered_layers", chosen.cache_gathered_layers, plain.cache_gathered_layers)
-    _put_below(
-        raw, "data_reduction", {"mode": chosen.data_reduction}, {"mode": plain.data_reduction}
-    )
+    _put_below(raw, "data_reduction", {"mode": chosen.data_reduction}, {"mode": plain.data_reduction})
     _put_below(raw, "overlap", chosen.overlap, plain.overlap)
     return raw
 
@@ -94,8 +90,14 @@ def _plain_options() -> Options:
     """Options of a job that says nothing about them."""
     fields = Job.model_fields
     overlap, reduction = fields["overlap"].default, fields["data_reduction"].default
-    return Options(fields["recompute"].default, fields["cache_gathered_layers"].default, reduction.mode,
-                   overlap.all_reduce, overlap.reduce_scatter, overlap.all_gather)  # fmt: skip
+    return Options(
+        fields["recompute"].default,
+        fields["cache_gathered_layers"].default,
+        reduction.mode,
+        overlap.all_reduce,
+        overlap.reduce_scatter,
+        overlap.all_gather,
+    )
 
 
 def _put(raw: dict[str, Any], key: str, value: Any, plain: Any) -> None:
@@ -103,9 +105,7 @@ def _put(raw: dict[str, Any], key: str, value: Any, plain: Any) -> None:
         raw[key] = value
 
 
-def _put_below(
-    raw: dict[str, Any], key: str, values: Mapping[str, Any], plain: Mapping[str, Any]
-) -> None:
+def _put_below(raw: dict[str, Any], key: str, values: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
     below = dict(raw.get(key) or {})
     for name, value in values.items():
         _put(below, name, value, plain[name])

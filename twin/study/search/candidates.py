@@ -54,24 +54,28 @@ def unsettled(job: Job, ranks: int | None = None) -> Job:
     return job.model_copy(update={"grid": "auto", "batch": batch, "ranks": ranks or job.ranks})
 
 
-def candidates(job: Job, over: frozenset[Varied] = frozenset(),
-               only: Mapping[Axis, frozenset[int]] | None = None) -> list[Candidate]:  # fmt: skip
+def candidates(
+    job: Job, over: frozenset[Varied] = frozenset(), only: Mapping[Axis, frozenset[int]] | None = None
+) -> list[Candidate]:
     """Return every candidate of a job, whatever its own grid is; with its micro-batch if it gives one.
 
     `only` restricts axes to some sizes. Feasible ones come first, best by the published
     communication model first; then the others in the order of their grids.
     """
     wanted = only or {}
-    grids = (g for g in factorizations(job.ranks)
-             if all(g.size(axis) in sizes for axis, sizes in wanted.items()))  # fmt: skip
+    grids = (g for g in factorizations(job.ranks) if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
     found = [candidate for grid in grids for candidate in on_grid(job, grid, over)]
     return sorted(found, key=_order)
 
 
 def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:
     """Feasible first, then the model's order; ties by grid, larger micro-batches first."""
-    return (not candidate.feasible, candidate.communication_seconds or 0.0, candidate.grid.sizes,
-            -(candidate.micro_sequences or 0))  # fmt: skip
+    return (
+        not candidate.feasible,
+        candidate.communication_seconds or 0.0,
+        candidate.grid.sizes,
+        -(candidate.micro_sequences or 0),
+    )
 
 
 def on_grid(job: Job, grid: Grid, over: frozenset[Varied] = frozenset()) -> Iterator[Candidate]:
@@ -91,9 +95,7 @@ def on_grid(job: Job, grid: Grid, over: frozenset[Varied] = frozenset()) -> Iter
         for micro, use in fitting.items():
             settled = with_micro_sequences(variant, micro)
             if too_long := check_grid(settled, grid):
-                yield Candidate(
-                    grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long)
-                )
+                yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long))
             else:
                 seconds = communication_seconds(settled, grid)
                 yield Candidate(grid, options, micro, settled.micro_steps, use, seconds)
@@ -121,8 +123,10 @@ def lacking(use: MemoryUse, sequences: int) -> str:
     over = (use.per_rank_bytes - use.capacity_bytes) / 1e9
     largest = use.by_category[use.largest_category] / 1e9
     many = "one sequence" if sequences == 1 else f"{sequences} sequences"
-    return (f"needs {over:,.1f} GB more memory than the {use.capacity_bytes / 1e9:,.1f} GB there are, with {many} "
-            f"at a time; most of it, {largest:,.1f} GB, for {use.largest_category}")  # fmt: skip
+    return (
+        f"needs {over:,.1f} GB more memory than the {use.capacity_bytes / 1e9:,.1f} GB there are, with {many} "
+        f"at a time; most of it, {largest:,.1f} GB, for {use.largest_category}"
+    )
 
 
 def _said(problems: list[Problem]) -> str:

@@ -62,9 +62,7 @@ class Fleet:
         assert figures is not None
         steps = ceil(self.tokens / self.job.tokens_per_step)
         seconds = steps * figures.step_seconds
-        return Bill(
-            steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules
-        )
+        return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules)
 
     def in_time(self, plan: Plan) -> bool | None:
         """Whether a plan keeps the deadline; None if there is none."""
@@ -87,10 +85,18 @@ class Fleet:
         return min(able, key=lambda p: p.found.best.step_seconds if p.found else 0.0)
 
 
-def search_fleet(job: Job, counts: Sequence[int], *, tokens: float | None = None, within_seconds: float | None = None,
-                 over: frozenset[Varied] = frozenset(), by: By = "simulation",
-                 only: Mapping[Axis, frozenset[int]] | None = None, workers: int = 1,
-                 progress: Progress = lambda _done, _all: None) -> Fleet:  # fmt: skip
+def search_fleet(
+    job: Job,
+    counts: Sequence[int],
+    *,
+    tokens: float | None = None,
+    within_seconds: float | None = None,
+    over: frozenset[Varied] = frozenset(),
+    by: By = "simulation",
+    only: Mapping[Axis, frozenset[int]] | None = None,
+    workers: int = 1,
+    progress: Progress = lambda _done, _all: None,
+) -> Fleet:
     """Search a job on each of these numbers of ranks.
 
     Raises DescriptionError if nothing can run on any of them.
@@ -107,19 +113,13 @@ def search_fleet(job: Job, counts: Sequence[int], *, tokens: float | None = None
             plans.append(Plan(ranks, None, "; ".join(p.message for p in problems)))
             continue
         try:
-            plans.append(
-                Plan(
-                    ranks,
-                    search(sized, over=over, by=by, only=only, workers=workers, progress=advance),
-                )
-            )
+            plans.append(Plan(ranks, search(sized, over=over, by=by, only=only, workers=workers, progress=advance)))
         except DescriptionError as error:
             plans.append(Plan(ranks, None, "; ".join(p.message for p in error.problems)))
     if only and all(plan.reason == NO_GRID for plan in plans):
         asked = " ".join(f"{a}={','.join(map(str, sorted(sizes)))}" for a, sizes in only.items())
         numbers = ", ".join(f"{plan.ranks:,}" for plan in plans)
-        raise fail("--grid", f"no grid of {numbers} ranks has these sizes; their product must divide the ranks",
-                   asked)  # fmt: skip
+        raise fail("--grid", f"no grid of {numbers} ranks has these sizes; their product must divide the ranks", asked)
     if not any(plan.found for plan in plans):
         raise fail("--ranks", "; ".join(f"{plan.ranks}: {plan.reason}" for plan in plans))
     return Fleet(job, tokens, within_seconds, tuple(plans), time.perf_counter() - begin)
@@ -144,7 +144,7 @@ def fleet_json(fleet: Fleet) -> dict[str, Any]:
         "by_ranks": [_plan_json(fleet, plan) for plan in fleet.plans],
         "ranking": [{"ranks": f.job.ranks} | entry_json(e) for f in searches for e in f.entries],
         "wall_seconds": fleet.wall_seconds,
-    }  # fmt: skip
+    }
 
 
 def fleet_table(fleet: Fleet) -> pa.Table:

@@ -38,23 +38,31 @@ class Options:
     def of(cls, job: Job) -> Options:
         """Read them from a job."""
         overlap = job.overlap
-        return cls(job.recompute, job.cache_gathered_layers, job.data_reduction.mode, overlap.all_reduce,
-                   overlap.reduce_scatter, overlap.all_gather)  # fmt: skip
+        return cls(
+            job.recompute,
+            job.cache_gathered_layers,
+            job.data_reduction.mode,
+            overlap.all_reduce,
+            overlap.reduce_scatter,
+            overlap.all_gather,
+        )
 
     @property
     def overlap(self) -> dict[str, bool]:
         """The overlap switches, as a job has them."""
-        return {
-            name: getattr(self, name) for name in ("all_reduce", "reduce_scatter", "all_gather")
-        }
+        return {name: getattr(self, name) for name in ("all_reduce", "reduce_scatter", "all_gather")}
 
     def on(self, job: Job) -> Job:
         """Return the job with these options."""
         reduction = job.data_reduction.model_copy(update={"mode": self.data_reduction})
-        return job.model_copy(update={
-            "recompute": self.recompute, "cache_gathered_layers": self.cache_gathered_layers,
-            "data_reduction": reduction, "overlap": job.overlap.model_copy(update=self.overlap),
-        })  # fmt: skip
+        return job.model_copy(
+            update={
+                "recompute": self.recompute,
+                "cache_gathered_layers": self.cache_gathered_layers,
+                "data_reduction": reduction,
+                "overlap": job.overlap.model_copy(update=self.overlap),
+            }
+        )
 
 
 def parse_over(text: str) -> frozenset[Varied]:
@@ -80,9 +88,7 @@ def variants(job: Job, grid: Grid, over: frozenset[Varied]) -> Iterator[Options]
     split = grid.z > 1
     recompute = _first(own.recompute, (True, False), "recompute" in over)
     cache = _first(own.cache_gathered_layers, _cache_levels(job), "cache" in over and split)
-    modes = _first(
-        own.data_reduction, get_args(ReductionMode), "sharding" in over and grid.data > 1
-    )
+    modes = _first(own.data_reduction, get_args(ReductionMode), "sharding" in over and grid.data > 1)
     switches = "overlap" in over
     all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
     scatter = _first(own.reduce_scatter, (True, False), switches and split)

@@ -41,26 +41,24 @@ def page(fleet: Fleet) -> str:
     found = fleet.chosen.found
     assert found is not None
     job = found.job
-    template = (
-        resources.files("twin.study.search").joinpath("page.html").read_text(encoding="utf-8")
-    )
+    template = resources.files("twin.study.search").joinpath("page.html").read_text(encoding="utf-8")
     rows = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(fleet))
     data = json.dumps(_data(found), separators=(",", ":"), allow_nan=False)
     parts = {
-        "TITLE": _text(f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: every grid simulated"
-                       if found.by == "simulation" else
-                       f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: ranked by the published model"),
+        "TITLE": _text(
+            f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: every grid simulated"
+            if found.by == "simulation"
+            else f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: ranked by the published model"
+        ),
         "FACTS": rows,
         "PLANS": _by_ranks(fleet),
         "MODEL": f"<p>{_text(model_words(found))}</p>" if model_words(found) else "",
         "FASTEST": _fastest(found),
         "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
         "PLOTLY": get_plotlyjs(),
-    }  # fmt: skip
+    }
     # in one pass, so that a title that looks like a placeholder stays a title
-    return re.sub(
-        r"%(TITLE|FACTS|PLANS|MODEL|FASTEST|DATA|PLOTLY)%", lambda match: parts[match[1]], template
-    )
+    return re.sub(r"%(TITLE|FACTS|PLANS|MODEL|FASTEST|DATA|PLOTLY)%", lambda match: parts[match[1]], template)
 
 
 def _data(found: Search) -> dict[str, Any]:
@@ -91,31 +89,36 @@ def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
     ]
     if not figures.global_link_contention:
         lines.append("without contention on links between dragonfly groups")
-    return {"memory": round(memory, 4), "step": figures.step_seconds, "exposed": round(exposed, 3),
-            "rank": entry.rank, "model": entry.model_rank, "text": "<br>".join(lines)}  # fmt: skip
+    return {
+        "memory": round(memory, 4),
+        "step": figures.step_seconds,
+        "exposed": round(exposed, 3),
+        "rank": entry.rank,
+        "model": entry.model_rank,
+        "text": "<br>".join(lines),
+    }
 
 
 def _fastest(found: Search) -> str:
     varied = options_varied(found)
-    head = (
-        "data × z × y × x",
-        "options",
-        "step",
-        "exposed",
-        "of peak",
-        "tokens/s",
-        "memory",
-        "place by the model",
-    )
+    head = ("data × z × y × x", "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
     rows = []
     for entry in found.entries[:ROWS]:
         figures, candidate = entry.figures, entry.candidate
         if figures is None or candidate.memory is None:
             continue
-        rows.append((" × ".join(map(str, candidate.grid.sizes)), ", ".join(options_words(candidate, varied)),
-                     f"{figures.step_seconds:.3f} s", f"{100 * figures.exposed_share:.1f} %",
-                     f"{figures.hardware_percent_of_peak:.1f} %", f"{figures.tokens_per_second:,.0f}",
-                     f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB", f"{entry.model_rank:,}"))  # fmt: skip
+        rows.append(
+            (
+                " × ".join(map(str, candidate.grid.sizes)),
+                ", ".join(options_words(candidate, varied)),
+                f"{figures.step_seconds:.3f} s",
+                f"{100 * figures.exposed_share:.1f} %",
+                f"{figures.hardware_percent_of_peak:.1f} %",
+                f"{figures.tokens_per_second:,.0f}",
+                f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+                f"{entry.model_rank:,}",
+            )
+        )
     return _table("Fastest", head, rows)
 
 
@@ -131,11 +134,18 @@ def _by_ranks(fleet: Fleet) -> str:
             continue
         best, bill = plan.found.entries[0], fleet.bill(plan)
         assert best.figures is not None
-        row = [f"{plan.ranks:,}", " × ".join(map(str, best.candidate.grid.sizes)),
-               f"{best.figures.step_seconds:.3f} s", f"{best.figures.tokens_per_second:,.0f}"]  # fmt: skip
+        row = [
+            f"{plan.ranks:,}",
+            " × ".join(map(str, best.candidate.grid.sizes)),
+            f"{best.figures.step_seconds:.3f} s",
+            f"{best.figures.tokens_per_second:,.0f}",
+        ]
         if bill is not None:
-            row += [f"{bill.seconds / DAY_SECONDS:,.1f}", f"{bill.device_hours:,.0f}",
-                    f"{bill.energy_joules / 3.6e9:,.1f} MWh"]  # fmt: skip
+            row += [
+                f"{bill.seconds / DAY_SECONDS:,.1f}",
+                f"{bill.device_hours:,.0f}",
+                f"{bill.energy_joules / 3.6e9:,.1f} MWh",
+            ]
         rows.append(row)
     return _table("By number of ranks", head, rows)
 
@@ -143,8 +153,10 @@ def _by_ranks(fleet: Fleet) -> str:
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     top = "".join(f"<th>{_text(word)}</th>" for word in head)
     body = "".join("<tr>" + "".join(f"<td>{_text(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return (f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>")  # fmt: skip
+    return (
+        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _text(word: str) -> str:

@@ -36,20 +36,20 @@ def parse_ranks(text: str) -> list[int]:
         elif match := _RANGE.fullmatch(word):
             found |= set(_range(text, *(int(g) if g else 0 for g in match.groups())))
         else:
-            raise fail("--ranks", "expected numbers and ranges such as 4096, 1024-8192 (doubling) or "
-                       "512-2048:512 (in steps), separated by commas, of at most 12 digits", text)  # fmt: skip
+            raise fail(
+                "--ranks",
+                "expected numbers and ranges such as 4096, 1024-8192 (doubling) or "
+                "512-2048:512 (in steps), separated by commas, of at most 12 digits",
+                text,
+            )
     if len(found) > MOST_COUNTS:
-        raise fail(
-            "--ranks", f"asks for {len(found)} numbers of ranks; use at most {MOST_COUNTS}", text
-        )
+        raise fail("--ranks", f"asks for {len(found)} numbers of ranks; use at most {MOST_COUNTS}", text)
     return sorted(found)
 
 
 def _range(text: str, low: int, high: int, step: int) -> list[int]:
     if not 0 < low <= high:
-        raise fail(
-            "--ranks", "a range goes from a smaller to a larger number, such as 1024-8192", text
-        )
+        raise fail("--ranks", "a range goes from a smaller to a larger number, such as 1024-8192", text)
     if step:
         return list(range(low, high + 1, step)[: MOST_COUNTS + 1])
     return [low * 2**i for i in range((high // low).bit_length())]
@@ -69,9 +69,7 @@ def parse_tokens(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 1 <= number <= MOST_TOKENS:  # neither is a number that is none
-        raise fail(
-            "--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text
-        )
+        raise fail("--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text)
     return number
 
 
@@ -105,9 +103,7 @@ def parse_grid(texts: list[str]) -> dict[Axis, frozenset[int]]:
         name, equals, sizes = text.partition("=")
         words = [word.strip() for word in sizes.split(",")]
         if not equals or not all(_NUMBER.fullmatch(word) and int(word) > 0 for word in words):
-            raise fail(
-                "--grid", "expected AXIS=SIZE[,SIZE…], such as y=1,2,4, of at most 12 digits", text
-            )
+            raise fail("--grid", "expected AXIS=SIZE[,SIZE…], such as y=1,2,4, of at most 12 digits", text)
         axis = next((a for a in AXES if a == name.strip()), None)
         if axis is None:
             raise fail("--grid", did_you_mean(name.strip(), AXES), text)

@@ -118,9 +118,15 @@ class Search:
         return sorted(ranked, key=lambda e: e.model_rank or 0)
 
 
-def search(job: Job, *, over: frozenset[Varied] = frozenset(), by: By = "simulation",
-           only: Mapping[Axis, frozenset[int]] | None = None, workers: int = 1,
-           progress: Progress = lambda _done, _all: None) -> Search:  # fmt: skip
+def search(
+    job: Job,
+    *,
+    over: frozenset[Varied] = frozenset(),
+    by: By = "simulation",
+    only: Mapping[Axis, frozenset[int]] | None = None,
+    workers: int = 1,
+    progress: Progress = lambda _done, _all: None,
+) -> Search:
     """Search every grid of a job's ranks, and the options in `over`.
 
     With `by="axonn"` the published communication model alone decides, and only its first is
@@ -152,9 +158,7 @@ def why_nothing(found: Sequence[Candidate]) -> str:
     if too_long := [c for c in found if c.hindrance == "size"]:
         return f"no grid can be simulated; {too_long[0].grid}: {too_long[0].reason}"
     if found:
-        return (
-            f"no grid divides the model and the batch; such as {found[0].grid}: {found[0].reason}"
-        )
+        return f"no grid divides the model and the batch; such as {found[0].grid}: {found[0].reason}"
     return NO_GRID
 
 
@@ -165,11 +169,7 @@ def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progr
     work = partial(figures_of, base)
     asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
     answers = in_parallel(
-        work,
-        asked,
-        workers,
-        lambda done, _all: progress(min(done * BATCH, len(order)), len(order)),
-        chunk=1,
+        work, asked, workers, lambda done, _all: progress(min(done * BATCH, len(order)), len(order)), chunk=1
     )
     found = list(entries)
     for batch, answer in zip(batches, answers, strict=True):
@@ -241,6 +241,4 @@ def _classes(entry: Entry) -> int | None:
 def options_varied(search: Search) -> list[str]:
     """Names of the options that differ between candidates."""
     seen = [entry.candidate.options for entry in search.entries]
-    return [
-        name for name in Options.__dataclass_fields__ if len({getattr(o, name) for o in seen}) > 1
-    ]
+    return [name for name in Options.__dataclass_fields__ if len({getattr(o, name) for o in seen}) > 1]

@@ -40,10 +40,9 @@ def model_top(found: Search) -> dict[str, Any]:
         "simulated_ranks": ranks,
         "among_fastest": sum(rank is not None and rank <= TOP for rank in ranks),
         "best_slower_than_fastest": min(
-            (e.figures.step_seconds / fastest.step_seconds - 1.0 for e in top if e.figures and fastest),
-            default=None,
+            (e.figures.step_seconds / fastest.step_seconds - 1.0 for e in top if e.figures and fastest), default=None
         ),
-    }  # fmt: skip
+    }
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -67,7 +66,9 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "step_seconds": figures.step_seconds if figures else None,
         "communication_model_rank": entry.model_rank,
         "communication_model_seconds": candidate.communication_seconds,
-        "memory": None if memory is None else {
+        "memory": None
+        if memory is None
+        else {
             "per_rank_bytes": memory.per_rank_bytes,
             "capacity_bytes": memory.capacity_bytes,
             "fits": memory.fits,
@@ -85,7 +86,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "energy_joules": figures.energy_joules if figures else None,
         "classes": figures.classes if figures else None,
         "global_link_contention": figures.global_link_contention if figures else None,
-    }  # fmt: skip
+    }
 
 
 def flat_table(objects: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -73,8 +73,10 @@ def model_words(found: Search) -> str:
         return ""
     places = ", ".join("–" if rank is None else f"{rank:,}" for rank in top["simulated_ranks"])
     best, slower = len(top["simulated_ranks"]), top["best_slower_than_fastest"]
-    said = (f"The published communication model's {best} best lie at places {places} of {found.simulated:,}; "
-            f"{top['among_fastest']} of them are among the {TOP} fastest")  # fmt: skip
+    said = (
+        f"The published communication model's {best} best lie at places {places} of {found.simulated:,}; "
+        f"{top['among_fastest']} of them are among the {TOP} fastest"
+    )
     if not slower:
         return f"{said}, and so is the fastest of all."
     return f"{said}; the fastest of them takes {100 * slower:.1f} % longer than the fastest of all."
@@ -87,10 +89,7 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
     entry, bill = found.entries[0], fleet.bill(fleet.chosen)
     assert entry.figures is not None
     facts = [
-        (
-            "fastest" if found.by == "simulation" else "first by the model",
-            grid_words(entry.candidate.grid),
-        ),
+        ("fastest" if found.by == "simulation" else "first by the model", grid_words(entry.candidate.grid)),
         ("options", ", ".join(options_words(entry.candidate, ()))),
         ("step", f"{entry.figures.step_seconds:.3f} s"),
         ("candidates", f"{len(found.entries):,}"),
@@ -98,7 +97,5 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
         ("simulated", f"{found.simulated:,} in {found.wall_seconds:.1f} s"),
     ]
     if bill is not None and fleet.tokens is not None:
-        facts.append(
-            (f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}")
-        )
+        facts.append((f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}"))
     return facts

@@ -25,8 +25,9 @@ AHEAD = 2
 INSTALL = "needs Dask; install it with: pip install 'fourfold[dask]'"
 
 
-def completed_by(client: Client, work: Callable[[Task], Answer],
-                 tasks: Sequence[Task]) -> Generator[tuple[Task, Answer | None], None, None]:  # fmt: skip
+def completed_by(
+    client: Client, work: Callable[[Task], Answer], tasks: Sequence[Task]
+) -> Generator[tuple[Task, Answer | None], None, None]:
     """Apply `work` to every task on the scheduler's workers; yield each with its answer as it comes.
 
     The answer is None if workers kept dying over a task.
@@ -89,8 +90,10 @@ def slurm(jobs: int, code: Callable[[], str]) -> Iterator[Client]:
     try:
         cluster = SLURMCluster()
     except (ValueError, RuntimeError) as error:
-        raise fail("--slurm", f"{str(error).splitlines()[0]}; describe your jobs in ~/.config/dask/jobqueue.yaml "
-                   "(docs/studies.md)") from None  # fmt: skip
+        raise fail(
+            "--slurm",
+            f"{str(error).splitlines()[0]}; describe your jobs in ~/.config/dask/jobqueue.yaml (docs/studies.md)",
+        ) from None
     with cluster, Client(cluster) as client:
         cluster.scale(jobs=jobs)
         client.wait_for_workers(1)
@@ -107,7 +110,4 @@ def check_workers(client: Client, code: Callable[[], str]) -> None:
     for worker, theirs in found.items():
         if theirs != own:
             shown = "no Fourfold" if isinstance(theirs, BaseException) else f"Fourfold {theirs}"
-            raise fail(
-                "--scheduler",
-                f"worker {worker} has {shown}, and this is {own}; install the same there",
-            )
+            raise fail("--scheduler", f"worker {worker} has {shown}, and this is {own}; install the same there")

@@ -23,8 +23,12 @@ from twin.study.every_rank import simulate_every_rank
 Status = Literal["done", "refused", "crashed"]
 """refused: the job is impossible, for the reason given; crashed: something broke, worth another try."""
 
-PARTS = {"exposed_by_axis": "exposed", "peers_by_axis": "peers", "communication_by_axis": "communication",
-         "compute_by_phase": "compute"}  # fmt: skip
+PARTS = {
+    "exposed_by_axis": "exposed",
+    "peers_by_axis": "peers",
+    "communication_by_axis": "communication",
+    "compute_by_phase": "compute",
+}
 """Figures by axis or phase, and the first word of their columns."""
 LEFT_OUT = {"job", "caveat", "wall_seconds", "percent_of_peak"}
 """What `simulate --json` prints and a point does not repeat."""
@@ -68,8 +72,14 @@ def compute_point(task: Task) -> Answer:
     begin = time.perf_counter()
 
     def answer(status: Status, reason: str, figures: dict[str, Any], job: dict[str, Any]) -> Answer:
-        return Answer(number=task["number"], status=status, reason=reason, figures=figures, job=job,
-                      wall_seconds=time.perf_counter() - begin)  # fmt: skip
+        return Answer(
+            number=task["number"],
+            status=status,
+            reason=reason,
+            figures=figures,
+            job=job,
+            wall_seconds=time.perf_counter() - begin,
+        )
 
     try:
         job = load_job(task["raw"])
@@ -79,9 +89,7 @@ def compute_point(task: Task) -> Answer:
     except Exception as error:
         # one broken point must not end a study of thousands
         return answer("crashed", f"{type(error).__name__}: {error}".strip(": "), {}, {})
-    reason = (
-        "" if figures["memory_fits"] else f"does not fit into memory: {figures['memory_advice']}"
-    )
+    reason = "" if figures["memory_fits"] else f"does not fit into memory: {figures['memory_advice']}"
     return answer("done", reason, figures, dict(task["raw"]) | settled(job))
 
 
@@ -120,8 +128,12 @@ def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
             columns |= {f"memory_{k}": v for k, v in value.items() if k != "by_category"}
         elif key == "seeds":
             columns["seeds"] = value["count"]
-            columns |= {f"{figure}_{name}": v for figure, marks in value.items() if figure != "count"
-                        for name, v in marks.items()}  # fmt: skip
+            columns |= {
+                f"{figure}_{name}": v
+                for figure, marks in value.items()
+                if figure != "count"
+                for name, v in marks.items()
+            }
         elif key == "grid":
             columns |= {f"grid_{axis}": size for axis, size in value.items()}
         elif key not in LEFT_OUT:

@@ -31,8 +31,7 @@ def rows_of(run: StudyRun) -> list[Row]:
     for point in run.points:
         answer = run.answers[point.number]
         figures = answer["figures"]
-        row: Row = {"point": point.number, **point.labels, "status": answer["status"],
-                    "reason": answer["reason"]}  # fmt: skip
+        row: Row = {"point": point.number, **point.labels, "status": answer["status"], "reason": answer["reason"]}
         for key in known & point.labels.keys():
             # `{small: 64}` names a value; what follows from the point needs the value itself
             value = figures.get(key, point.values.get(key))
@@ -117,9 +116,7 @@ class Effect:
     @property
     def swing_seconds(self) -> float:
         """Length of the bar: from the fastest to the slowest of base, low and high."""
-        known = [
-            s for s in (self.low_seconds, self.high_seconds, self.base_seconds) if s is not None
-        ]
+        known = [s for s in (self.low_seconds, self.high_seconds, self.base_seconds) if s is not None]
         return max(known) - min(known)
 
 
@@ -134,6 +131,14 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
     found = []
     for parameter, moved in sides.items():
         low, high = moved.get("low", {}), moved.get("high", {})
-        found.append(Effect(parameter, low.get("value", ""), high.get("value", ""),
-                            low.get("step_seconds"), high.get("step_seconds"), base))  # fmt: skip
+        found.append(
+            Effect(
+                parameter,
+                low.get("value", ""),
+                high.get("value", ""),
+                low.get("step_seconds"),
+                high.get("step_seconds"),
+                base,
+            )
+        )
     return sorted(found, key=lambda effect: (-effect.swing_seconds, effect.parameter))

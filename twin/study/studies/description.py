@@ -99,26 +99,25 @@ class Study(Spec):
     def _consistent(self) -> Self:
         problems = []
         if self.study == "sensitivity":
-            problems += [f"{key}: is not for a sensitivity study; use parameters"
-                         for key in ("vary", "points") if getattr(self, key)]  # fmt: skip
+            problems += [
+                f"{key}: is not for a sensitivity study; use parameters"
+                for key in ("vary", "points")
+                if getattr(self, key)
+            ]
             if self.parameters is not None and not self.parameters:
-                problems.append(
-                    "parameters: is empty; name keys, or leave it out for all of the machine's"
-                )
+                problems.append("parameters: is empty; name keys, or leave it out for all of the machine's")
         else:
             if not self.vary and not self.points:
                 problems.append("vary: nothing varies; give vary, points or both")
             if self.parameters is not None:
                 problems.append("parameters: is for a sensitivity study; use vary")
-        problems += [f"vary.{key}: has no values; give at least one"
-                     for key, values in self.vary.items() if not values]  # fmt: skip
-        problems += [f"vary.{key}: has a value twice; keep one"
-                     for key, values in self.vary.items() if has_twice(values)]  # fmt: skip
+        problems += [f"vary.{key}: has no values; give at least one" for key, values in self.vary.items() if not values]
+        problems += [
+            f"vary.{key}: has a value twice; keep one" for key, values in self.vary.items() if has_twice(values)
+        ]
         both = sorted({key for point in self.points for key in point} & set(self.vary))
         problems += [f"vary.{key}: is also in points; keep one" for key in both]
-        problems += [
-            f"points.{i}: is empty; give it keys" for i, p in enumerate(self.points) if not p
-        ]
+        problems += [f"points.{i}: is empty; give it keys" for i, p in enumerate(self.points) if not p]
         if self.seeds > 1 and self.engine != "ranks":
             problems.append("seeds: is for engine: ranks; the other engines draw nothing")
         if self.study == "target" and self.target is None:
@@ -126,9 +125,7 @@ class Study(Spec):
         if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:
             problems.append("vary: scaling studies vary ranks; add ranks to vary or points")
         if self.x is not None and self.x not in self.varied:
-            problems.append(
-                f"x: {self.x!r} does not vary; {did_you_mean(self.x, self.varied or ['ranks'])}"
-            )
+            problems.append(f"x: {self.x!r} does not vary; {did_you_mean(self.x, self.varied or ['ranks'])}")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -167,9 +164,10 @@ class Study(Spec):
         if self.horizontal == "name":
             return ()
         return tuple(
-            key for key in self.varied
+            key
+            for key in self.varied
             if key != self.horizontal and not (weak and key.split(".")[0] in {"model", "batch"})
-        )  # fmt: skip
+        )
 
 
 def has_twice(values: Sequence[Any] | Mapping[str, Any]) -> bool:

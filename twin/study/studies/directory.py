@@ -37,10 +37,16 @@ SCHEMA_VERSION = 1
 HALF_WRITTEN = ".[0-9]*.????????.*"
 """Temporary files of `twin.description.files`."""
 DECIDING = (
-    "description/**/*.py", "schedule/**/*.py", "cost/**/*.py", "engine/**/*.py", "study/*.py",
-    "study/search/*.py", "study/studies/compute.py", "study/studies/points.py",
+    "description/**/*.py",
+    "schedule/**/*.py",
+    "cost/**/*.py",
+    "engine/**/*.py",
+    "study/*.py",
+    "study/search/*.py",
+    "study/studies/compute.py",
+    "study/studies/points.py",
     "study/studies/sensitivity.py",
-)  # fmt: skip
+)
 """Parts of the twin that decide what a point's figures are."""
 
 
@@ -90,20 +96,13 @@ def job_text(answer: Answer) -> str:
 
 
 @contextmanager
-def study_directory(
-    path: Path, manifest: dict[str, Any], *, force: bool
-) -> Iterator[StudyDirectory]:
+def study_directory(path: Path, manifest: dict[str, Any], *, force: bool) -> Iterator[StudyDirectory]:
     """Open the directory of a study, new or to go on where it stopped.
 
     `manifest` holds the study's `digest` and number of `points`. With `force` the results of
     another study are removed, but nothing that a study did not write.
     """
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "study",
-        **manifest,
-        "code": code_digest(),
-    }
+    manifest = {"schema_version": SCHEMA_VERSION, "kind": "study", **manifest, "code": code_digest()}
     _check_place(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -162,8 +161,11 @@ def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> No
     if found.get("digest") != wanted["digest"] or found.get("points") != wanted["points"]:
         raise fail(str(path), f"holds another study, or this one before it was changed; {remedy}")
     if found.get("code") != wanted["code"]:
-        raise fail(str(path), f"was computed by {found.get('code')}, and this is {wanted['code']}: "
-                   f"figures of both must not be mixed; {remedy}")  # fmt: skip
+        raise fail(
+            str(path),
+            f"was computed by {found.get('code')}, and this is {wanted['code']}: "
+            f"figures of both must not be mixed; {remedy}",
+        )
 
 
 def _remove(path: Path) -> None:

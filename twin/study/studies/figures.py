@@ -22,7 +22,7 @@ PARTS = {
     "exposed_z_seconds": ("exposed z", "#009E73"),
     "exposed_data_seconds": ("exposed data", "#000000"),
     "idle_seconds": ("idle, peers waited for", "#BBBBBB"),
-}  # fmt: skip
+}
 """What a step is made of, in the colours that axes have everywhere."""
 MOST_BARS, MOST_LINES, MOST_EFFECTS, MOST_NUMBERED_CELLS = 60, 24, 25, 200
 WIDE = 4.0
@@ -61,29 +61,34 @@ def pictures(study: Study, rows: Sequence[Row], found: Sequence[Effect]) -> list
     return drawn
 
 
-def _lines(study: Study, rows: Sequence[Row], column: str, title: str, unit: str, *,
-           ideal: bool = False, measured: bool = True) -> Picture:  # fmt: skip
+def _lines(
+    study: Study, rows: Sequence[Row], column: str, title: str, unit: str, *, ideal: bool = False, measured: bool = True
+) -> Picture:
     """Draw one line for each series; measured points hollow, ideal strong scaling dotted."""
     series = by_series(study, rows)
     data: list[dict[str, Any]] = []
     beside = False
     for number, (name, members) in enumerate(list(series.items())[:MOST_LINES]):
-        colour, symbol = (
-            PALETTE[number % len(PALETTE)],
-            SYMBOLS[number // len(PALETTE) % len(SYMBOLS)],
-        )
+        colour, symbol = (PALETTE[number % len(PALETTE)], SYMBOLS[number // len(PALETTE) % len(SYMBOLS)])
         x = [_across(row, study.horizontal) for row in members]
         shown = name or "predicted"
-        data.append(_line(shown, x, [row[column] for row in members], colour, symbol,
-                          [_hover(study, row) for row in members]))  # fmt: skip
+        data.append(
+            _line(shown, x, [row[column] for row in members], colour, symbol, [_hover(study, row) for row in members])
+        )
         if column == "step_seconds" and all("step_seconds_p50" in row for row in members):
             data[-1] |= _spread(members)
         if ideal and len(members) > 1:
             first = min(members, key=lambda row: row["ranks"])
             perfect = [first[column] * first["ranks"] / row["ranks"] for row in members]
-            data.append(_line("ideal", x, perfect, colour, "", []) | {
-                "mode": "lines", "line": {"color": colour, "width": 1, "dash": "dot"},
-                "showlegend": False, "hoverinfo": "skip"})  # fmt: skip
+            data.append(
+                _line("ideal", x, perfect, colour, "", [])
+                | {
+                    "mode": "lines",
+                    "line": {"color": colour, "width": 1, "dash": "dot"},
+                    "showlegend": False,
+                    "hoverinfo": "skip",
+                }
+            )
         known = [row for row in members if measured and "measured_step_seconds" in row]
         if known:
             beside = True
@@ -95,19 +100,28 @@ def _lines(study: Study, rows: Sequence[Row], column: str, title: str, unit: str
         note = f"{note} The first {MOST_LINES} of {len(series)} lines.".strip()
     if ideal:
         note = f"{note} Dotted: ideal.".strip()
-    layout = {"xaxis": _axis(study.horizontal, [_across(row, study.horizontal) for row in rows]),
-              "yaxis": {"title": {"text": f"{title.lower()} ({unit})"}}}  # fmt: skip
+    layout = {
+        "xaxis": _axis(study.horizontal, [_across(row, study.horizontal) for row in rows]),
+        "yaxis": {"title": {"text": f"{title.lower()} ({unit})"}},
+    }
     layout["yaxis"] |= {"type": "log", "dtick": 1} if ideal else {"rangemode": "tozero"}
     return Picture(title, note, data, layout)
 
 
-def _line(name: str, x: Sequence[Any], y: Sequence[float], colour: str, symbol: str,
-          hover: Sequence[str]) -> dict[str, Any]:  # fmt: skip
+def _line(
+    name: str, x: Sequence[Any], y: Sequence[float], colour: str, symbol: str, hover: Sequence[str]
+) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines+markers", "name": text(name), "x": [_place(v) for v in x],
-        "y": list(y), "line": {"color": colour}, "marker": {"color": colour, "size": 8, "symbol": symbol},
-        "hovertext": list(hover), "hoverinfo": "text",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": text(name),
+        "x": [_place(v) for v in x],
+        "y": list(y),
+        "line": {"color": colour},
+        "marker": {"color": colour, "size": 8, "symbol": symbol},
+        "hovertext": list(hover),
+        "hoverinfo": "text",
+    }
 
 
 def _spread(rows: Sequence[Row]) -> dict[str, Any]:
@@ -120,22 +134,28 @@ def _spread(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _measured(study: Study, rows: Sequence[Row], name: str, colour: str) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "markers", "name": text(f"{name}, measured" if study.series else "measured"),
+        "type": "scatter",
+        "mode": "markers",
+        "name": text(f"{name}, measured" if study.series else "measured"),
         "x": [_place(_across(row, study.horizontal)) for row in rows],
         "y": [row["measured_step_seconds"] for row in rows],
         "marker": {"color": colour, "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
-        "hovertext": [text(f"measured {row['measured_step_seconds']:.4g} s, predicted {row['error']:+.1%}")
-                      for row in rows],
+        "hovertext": [
+            text(f"measured {row['measured_step_seconds']:.4g} s, predicted {row['error']:+.1%}") for row in rows
+        ],
         "hoverinfo": "text",
-    }  # fmt: skip
+    }
 
 
 def _efficiency(study: Study, rows: Sequence[Row]) -> Picture:
     percent = [row | {"efficiency": 100.0 * row["efficiency"]} for row in rows]
     drawn = _lines(study, percent, "efficiency", "Efficiency", "%", measured=False)
-    note = ("FLOP/s of a rank relative to the smallest point of its line." if study.study == "weak_scaling"
-            else "Ranks × seconds of the smallest feasible point over those of each point; more than 100 % "
-                 "where the smallest is short of memory.")  # fmt: skip
+    note = (
+        "FLOP/s of a rank relative to the smallest point of its line."
+        if study.study == "weak_scaling"
+        else "Ranks × seconds of the smallest feasible point over those of each point; more than 100 % "
+        "where the smallest is short of memory."
+    )
     return replace(drawn, note=note)
 
 
@@ -144,9 +164,7 @@ def _to_target(study: Study, rows: Sequence[Row]) -> Picture:
     assert target is not None
     days = [row | {"target_days": row["target_seconds"] / DAY} for row in rows]
     strong = study.study == "strong_scaling"
-    drawn = _lines(
-        study, days, "target_days", "Days to the target", "d", ideal=strong, measured=False
-    )
+    drawn = _lines(study, days, "target_days", "Days to the target", "d", ideal=strong, measured=False)
     note = f"To train on {format_si(target.tokens, 'tokens')}, without checkpoints, failures and restarts."
     return replace(drawn, note=note)
 
@@ -155,9 +173,7 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
     """Draw the step over two varied keys."""
     across = study.horizontal
     down = next(key for key in study.varied if key != across)
-    columns, lines = (
-        list(dict.fromkeys(_place(label_of(row, key)) for row in rows)) for key in (across, down)
-    )
+    columns, lines = (list(dict.fromkeys(_place(label_of(row, key)) for row in rows)) for key in (across, down))
     cells: list[list[float | None]] = [[None] * len(columns) for _ in lines]
     for row in rows:
         at = columns.index(_place(label_of(row, across)))
@@ -165,37 +181,62 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
     few = len(columns) * len(lines) <= MOST_NUMBERED_CELLS
     numbers = {"texttemplate": "%{z:.4g}"} if few else {}
     return Picture(
-        "Seconds per step over both", "Darker is slower; empty cells are impossible.",
-        [{"type": "heatmap", "x": [str(c) for c in columns], "y": [str(c) for c in lines], "z": cells,
-          "colorscale": "Viridis", "reversescale": True, **numbers, "hoverongaps": False,
-          "colorbar": {"title": {"text": "s"}}}],
-        {"xaxis": {"title": {"text": text(across)}, "type": "category", "automargin": True},
-         "yaxis": {"title": {"text": text(down)}, "type": "category", "automargin": True}},
-    )  # fmt: skip
+        "Seconds per step over both",
+        "Darker is slower; empty cells are impossible.",
+        [
+            {
+                "type": "heatmap",
+                "x": [str(c) for c in columns],
+                "y": [str(c) for c in lines],
+                "z": cells,
+                "colorscale": "Viridis",
+                "reversescale": True,
+                **numbers,
+                "hoverongaps": False,
+                "colorbar": {"title": {"text": "s"}},
+            }
+        ],
+        {
+            "xaxis": {"title": {"text": text(across)}, "type": "category", "automargin": True},
+            "yaxis": {"title": {"text": text(down)}, "type": "category", "automargin": True},
+        },
+    )
 
 
 def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
     """Draw what each step is made of."""
     shown = rows[:MOST_BARS]
-    names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal)))
-             for row in shown]  # fmt: skip
+    names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal))) for row in shown]
     # points of weak scaling that differ in nothing else still differ in their model
-    names = [name if names.count(name) == 1 else f"{name} ({row['point']})"
-             for name, row in zip(names, shown, strict=True)]  # fmt: skip
+    names = [
+        name if names.count(name) == 1 else f"{name} ({row['point']})" for name, row in zip(names, shown, strict=True)
+    ]
     data = [
-        {"type": "bar", "name": part, "x": names, "y": [row.get(column, 0.0) for row in shown],
-         "marker": {"color": colour}, "hovertemplate": f"{part} %{{y:.4g}} s<extra></extra>"}
+        {
+            "type": "bar",
+            "name": part,
+            "x": names,
+            "y": [row.get(column, 0.0) for row in shown],
+            "marker": {"color": colour},
+            "hovertemplate": f"{part} %{{y:.4g}} s<extra></extra>",
+        }
         for column, (part, colour) in PARTS.items()
         if any(row.get(column, 0.0) > 0 for row in shown)
-    ]  # fmt: skip
+    ]
     more = f" The first {MOST_BARS} of {len(rows)} points." if len(rows) > MOST_BARS else ""
     shares = study.study == "strong_scaling"  # the smallest jobs would dwarf all others
     return Picture(
-        "Where the step goes", f"Means over all ranks, predicted.{more}", data,
-        {"barmode": "stack", "yaxis": {"title": {"text": "share of the step (%)" if shares else "seconds"}},
-         **({"barnorm": "percent"} if shares else {}),
-         "xaxis": {"type": "category", "automargin": True, "tickangle": -40}, "height": 520},
-    )  # fmt: skip
+        "Where the step goes",
+        f"Means over all ranks, predicted.{more}",
+        data,
+        {
+            "barmode": "stack",
+            "yaxis": {"title": {"text": "share of the step (%)" if shares else "seconds"}},
+            **({"barnorm": "percent"} if shares else {}),
+            "xaxis": {"type": "category", "automargin": True, "tickangle": -40},
+            "height": 520,
+        },
+    )
 
 
 def tornado(found: Sequence[Effect]) -> Picture:
@@ -205,20 +246,35 @@ def tornado(found: Sequence[Effect]) -> Picture:
     data = []
     for name, colour in (("low", "#0072B2"), ("high", "#E69F00")):
         seconds = [getattr(effect, f"{name}_seconds") for effect in shown]
-        data.append({
-            "type": "bar", "orientation": "h", "name": f"{name} value", "y": [text(e.parameter) for e in shown],
-            "x": [100 * (s / base - 1) if s is not None else None for s in seconds], "base": 0,
-            "marker": {"color": colour},
-            "hovertext": [text(f"{e.parameter} = {getattr(e, f'{name}_value')}: {s:.4g} s") if s is not None else ""
-                          for e, s in zip(shown, seconds, strict=True)],
-            "hoverinfo": "text",
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": f"{name} value",
+                "y": [text(e.parameter) for e in shown],
+                "x": [100 * (s / base - 1) if s is not None else None for s in seconds],
+                "base": 0,
+                "marker": {"color": colour},
+                "hovertext": [
+                    text(f"{e.parameter} = {getattr(e, f'{name}_value')}: {s:.4g} s") if s is not None else ""
+                    for e, s in zip(shown, seconds, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
     still = sum(effect.swing_seconds == 0 for effect in found)
     note = f"Change of the step ({base:.4g} s) when one parameter is moved. {still} parameters change nothing."
-    return Picture("Which parameter matters most", note, data, {
-        "barmode": "overlay", "height": 120 + 24 * len(shown),
-        "xaxis": {"title": {"text": "change of the step (%)"}, "zeroline": True, "zerolinecolor": "#444c56"},
-        "yaxis": {"automargin": True, "type": "category"}})  # fmt: skip
+    return Picture(
+        "Which parameter matters most",
+        note,
+        data,
+        {
+            "barmode": "overlay",
+            "height": 120 + 24 * len(shown),
+            "xaxis": {"title": {"text": "change of the step (%)"}, "zeroline": True, "zerolinecolor": "#444c56"},
+            "yaxis": {"automargin": True, "type": "category"},
+        },
+    )
 
 
 def _across(row: Row, key: str) -> Any:
@@ -241,16 +297,17 @@ def _axis(key: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _place(value: Any) -> Any:
-    return (
-        text(value) if isinstance(value, str) else str(value) if isinstance(value, bool) else value
-    )
+    return text(value) if isinstance(value, str) else str(value) if isinstance(value, bool) else value
 
 
 def _hover(study: Study, row: Mapping[str, Any]) -> str:
     grid = " × ".join(f"{axis} {row[f'grid_{axis}']}" for axis in AXES)
     varied = ", ".join(f"{key} {label_of(row, key)}" for key in study.varied if key in row)
-    lines = [varied, f"{row['step_seconds']:.4g} s, {row['hardware_percent_of_peak']:.1f} % of peak",
-             f"{grid}, {row['micro_sequences']} sequences at a time"]  # fmt: skip
+    lines = [
+        varied,
+        f"{row['step_seconds']:.4g} s, {row['hardware_percent_of_peak']:.1f} % of peak",
+        f"{grid}, {row['micro_sequences']} sequences at a time",
+    ]
     return "<br>".join(text(line) for line in lines)
 
 

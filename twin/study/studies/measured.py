@@ -15,15 +15,15 @@ SEQUENCE = 2048
 """Tokens of a sequence in the published runs."""
 
 
-def measured_columns(measured: Literal["published"] | Sequence[Measured], point: Point,
-                     figures: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip
+def measured_columns(
+    measured: Literal["published"] | Sequence[Measured], point: Point, figures: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the columns of the measured point that belongs to a predicted one, if there is one."""
     if measured == "published":
         return _published(point, figures)
     for one in measured:
         if isinstance(one, Measured) and all(
-            key in point.labels and point.labels[key] in (value, label(value))
-            for key, value in one.at.items()
+            key in point.labels and point.labels[key] in (value, label(value)) for key, value in one.at.items()
         ):
             return _columns(one.step_seconds, one.source, one.note, figures)
     return {}
@@ -47,9 +47,7 @@ def _published(point: Point, figures: Mapping[str, Any]) -> dict[str, Any]:
 def _alike(job: Job) -> Job:
     """Leave out of a job what a published run may differ in and still be the same run."""
     batch = job.batch.model_copy(update={"micro_sequences": "auto"})
-    return job.model_copy(
-        update={"grid": "auto", "batch": batch, "seed": 0, "name": "", "train": {}}
-    )
+    return job.model_copy(update={"grid": "auto", "batch": batch, "seed": 0, "name": "", "train": {}})
 
 
 def _columns(seconds: float, source: str, note: str, figures: Mapping[str, Any]) -> dict[str, Any]:

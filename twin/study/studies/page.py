@@ -18,22 +18,20 @@ from twin.study.studies.table import Column, cell
 MOST_ROWS = 1000
 
 
-def page(title: str, facts: Sequence[tuple[str, str]], drawn: Sequence[Picture],
-         tables: Sequence[tuple[str, Sequence[Column]]], rows: Sequence[Row]) -> str:  # fmt: skip
+def page(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    drawn: Sequence[Picture],
+    tables: Sequence[tuple[str, Sequence[Column]]],
+    rows: Sequence[Row],
+) -> str:
     """Return the page."""
     from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
 
-    template = (
-        resources.files("twin.study.studies").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    plots = [f'<h2>{_text(p.title)}</h2><p>{_text(p.note)}</p><div id="plot{i}"></div>'
-             for i, p in enumerate(drawn)]  # fmt: skip
+    template = resources.files("twin.study.studies").joinpath("page.html").read_text(encoding="utf-8")
+    plots = [f'<h2>{_text(p.title)}</h2><p>{_text(p.note)}</p><div id="plot{i}"></div>' for i, p in enumerate(drawn)]
     data = json.dumps([{"data": p.data, "layout": p.layout} for p in drawn], separators=(",", ":"))
-    note = (
-        f"<p>The first {MOST_ROWS:,} of {len(rows):,}; all are in table.csv.</p>"
-        if len(rows) > MOST_ROWS
-        else ""
-    )
+    note = f"<p>The first {MOST_ROWS:,} of {len(rows):,}; all are in table.csv.</p>" if len(rows) > MOST_ROWS else ""
     parts = {
         "TITLE": _text(title),
         "FACTS": "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts),
@@ -46,9 +44,7 @@ def page(title: str, facts: Sequence[tuple[str, str]], drawn: Sequence[Picture],
         "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
     }
     # in one pass, so that a study that is named like a placeholder keeps its name
-    return re.sub(
-        r"%(TITLE|FACTS|PLOTS|TABLES|PLOTLY|DATA)%", lambda match: parts[match[1]], template
-    )
+    return re.sub(r"%(TITLE|FACTS|PLOTS|TABLES|PLOTLY|DATA)%", lambda match: parts[match[1]], template)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> str:

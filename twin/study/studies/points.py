@@ -46,13 +46,14 @@ def points_of(loaded: LoadedStudy, folder: Path) -> list[Point]:
     rows: list[dict[str, tuple[Label, Any]]] = [
         {key: (label(value), value) for key, value in row.items()} for row in study.points
     ] or [{}]
-    choices = [[(key, shown, value) for shown, value in _choices(values)]
-               for key, values in study.vary.items()]  # fmt: skip
+    choices = [[(key, shown, value) for shown, value in _choices(values)] for key, values in study.vary.items()]
     lengths = [len(rows), *map(len, choices)]
     if (count := math.prod(lengths)) > MOST_POINTS:
         sizes = " × ".join(str(length) for length in lengths if length > 1)
-        raise fail("vary", f"makes {count:,} points ({sizes}), more than the {MOST_POINTS:,} of one study; "
-                   "vary fewer keys or values")  # fmt: skip
+        raise fail(
+            "vary",
+            f"makes {count:,} points ({sizes}), more than the {MOST_POINTS:,} of one study; vary fewer keys or values",
+        )
     points: list[Point] = []
     for row in rows:
         for combination in itertools.product(*choices):
@@ -79,16 +80,13 @@ def sensitivity_points(loaded: LoadedStudy, folder: Path) -> list[Point]:
     for lever in levers(job, study.parameters, study.change, draws=study.engine == "ranks"):
         for side in lever.sides:
             raw = with_values(base, side.settings, folder, "parameters")
-            labels: dict[str, Label] = {
-                "parameter": lever.key, "side": side.name, "value": side.shown,
-            }  # fmt: skip
+            labels: dict[str, Label] = {"parameter": lever.key, "side": side.name, "value": side.shown}
             points.append(Point(len(points) + 1, labels, side.settings, raw))
     check_keys(points)
     return points
 
 
-def with_values(base: Mapping[str, Any], values: Mapping[str, Any], folder: Path,
-                where: str) -> dict[str, Any]:  # fmt: skip
+def with_values(base: Mapping[str, Any], values: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
     """Set keys of a job, outer keys first: a machine is named before its parts are changed."""
     raw = dict(base)
     for key in sorted(values, key=lambda k: k.count(".")):
@@ -112,9 +110,7 @@ def label(value: Any) -> Label:
         return value
     if value is None:
         return "none"
-    text = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True
-    )
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
     return text.strip().removesuffix("...").strip()
 
 

@@ -49,8 +49,7 @@ def results_of(run: StudyRun) -> Results:
     if further := target_columns(study):
         named = tuple(column for column in first if column.key in {"point", *study.varied})
         tables.append(("To the target", named + tuple(further)))
-    return Results(run, tuple(rows), tuple(found), tuple(tables), tuple(facts_of(run, rows)),
-                   caveats_of(run))  # fmt: skip
+    return Results(run, tuple(rows), tuple(found), tuple(tables), tuple(facts_of(run, rows)), caveats_of(run))
 
 
 def caveats_of(run: StudyRun) -> dict[str, str]:
@@ -74,9 +73,8 @@ def write_results(results: Results) -> None:
     contents: dict[str, str | bytes] = {
         "points.parquet": _parquet(rows),
         "table.csv": _csv(rows),
-        "study.html": page(run.loaded.title, [*results.facts, *results.caveats.items()], drawn,
-                           results.tables, rows),
-    }  # fmt: skip
+        "study.html": page(run.loaded.title, [*results.facts, *results.caveats.items()], drawn, results.tables, rows),
+    }
     for name in TABLES:
         write_whole(run.directory / name, contents[name])
 
@@ -84,8 +82,7 @@ def write_results(results: Results) -> None:
 def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What a reader should know before the figures: (what, value)."""
     done = [row for row in rows if row["status"] == "done"]
-    facts = [("kind", run.loaded.study.study.replace("_", " ")),
-             ("points", f"{len(done):,} of {len(rows):,} possible")]  # fmt: skip
+    facts = [("kind", run.loaded.study.study.replace("_", " ")), ("points", f"{len(done):,} of {len(rows):,} possible")]
     if machines := list(dict.fromkeys(str(row["machine"]) for row in done)):
         facts.append(("machine", ", ".join(machines[:6]) + (", …" if len(machines) > 6 else "")))
     errors = [abs(row["error"]) for row in rows if "error" in row]

@@ -38,8 +38,15 @@ class StudyRun:
     """Points computed by this run; the others were finished before."""
 
 
-def run_study(file: Path, out: Path, where: Where, *, overrides: Sequence[str] = (), force: bool = False,
-              progress: Callable[[int, int], None] = lambda _done, _all: None) -> StudyRun:  # fmt: skip
+def run_study(
+    file: Path,
+    out: Path,
+    where: Where,
+    *,
+    overrides: Sequence[str] = (),
+    force: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> StudyRun:
     """Compute what is not finished yet of a study, and return all of it.
 
     Interrupted at any moment, it goes on from the finished points when it is called again.
@@ -47,27 +54,27 @@ def run_study(file: Path, out: Path, where: Where, *, overrides: Sequence[str] =
     loaded = load_study(file, overrides)
     points = points_of(loaded, file.parent)
     manifest = {
-        "study": loaded.study.study, "title": loaded.title, "digest": loaded.digest,
-        "points": len(points), "file": str(file),
+        "study": loaded.study.study,
+        "title": loaded.title,
+        "digest": loaded.digest,
+        "points": len(points),
+        "file": str(file),
         "asked": loaded.study.model_dump(mode="json", by_alias=True, exclude_defaults=True),
-    }  # fmt: skip
+    }
     with study_directory(out, manifest, force=force) as directory:
         left = [point for point in points if point.number not in directory.answers]
         progress(len(points) - len(left), len(points))
-        compute(
-            left, loaded, where, directory, lambda: progress(len(directory.answers), len(points))
-        )
+        compute(left, loaded, where, directory, lambda: progress(len(directory.answers), len(points)))
         return StudyRun(loaded, tuple(points), dict(directory.answers), out, len(left))
 
 
-def compute(points: Sequence[Point], loaded: LoadedStudy, where: Where, directory: StudyDirectory,
-            tick: Callable[[], None]) -> None:  # fmt: skip
+def compute(
+    points: Sequence[Point], loaded: LoadedStudy, where: Where, directory: StudyDirectory, tick: Callable[[], None]
+) -> None:
     """Compute points, large jobs first so that the last ones are short, and keep each at once."""
     order = sorted(points, key=lambda p: -_size(p.raw))
     study = loaded.study
-    tasks = [
-        Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds) for p in order
-    ]
+    tasks = [Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds) for p in order]
     if not tasks:
         return
     with ExitStack() as stack:
@@ -81,8 +88,11 @@ def _answers(tasks: Sequence[Task], where: Where, stack: ExitStack) -> Completed
         return completed(compute_point, tasks, where.workers)
     from twin.study.studies import cluster  # noqa: PLC0415 - Dask is an extra
 
-    opened = (cluster.scheduler(where.scheduler, code_digest) if where.scheduler is not None
-              else cluster.slurm(where.slurm or 1, code_digest))  # fmt: skip
+    opened = (
+        cluster.scheduler(where.scheduler, code_digest)
+        if where.scheduler is not None
+        else cluster.slurm(where.slurm or 1, code_digest)
+    )
     return cluster.completed_by(stack.enter_context(opened), compute_point, tasks)
 
 
@@ -92,5 +102,11 @@ def _size(raw: dict[str, Any]) -> int:
 
 
 def _lost(task: Task) -> Answer:
-    return Answer(number=task["number"], status="crashed", reason="its worker died, twice; out of memory?",
-                  figures={}, job={}, wall_seconds=0.0)  # fmt: skip
+    return Answer(
+        number=task["number"],
+        status="crashed",
+        reason="its worker died, twice; out of memory?",
+        figures={},
+        job={},
+        wall_seconds=0.0,
+    )

@@ -46,8 +46,13 @@ class Lever:
     sides: tuple[Side, ...]
 
 
-def levers(job: Job, wanted: Sequence[str] | Mapping[str, Sequence[Any]] | None,
-           change: float | Mapping[Kind, float], *, draws: bool = False) -> list[Lever]:  # fmt: skip
+def levers(
+    job: Job,
+    wanted: Sequence[str] | Mapping[str, Sequence[Any]] | None,
+    change: float | Mapping[Kind, float],
+    *,
+    draws: bool = False,
+) -> list[Lever]:
     """Return what is moved, and to which values.
 
     `wanted` names keys, or gives two values for each; `change` is relative, or one for each kind
@@ -61,8 +66,12 @@ def levers(job: Job, wanted: Sequence[str] | Mapping[str, Sequence[Any]] | None,
         del known[LINKS]
     for key in wanted or []:
         if key not in known:
-            raise fail("parameters", f"is no parameter of {job.machine.name}; {did_you_mean(key, known)}, "
-                       "or give two values: {KEY: [low, high]}", key)  # fmt: skip
+            raise fail(
+                "parameters",
+                f"is no parameter of {job.machine.name}; {did_you_mean(key, known)}, "
+                "or give two values: {KEY: [low, high]}",
+                key,
+            )
     found = []
     left_out = STILL if draws else STILL + DRAWN
     for key in wanted or [key for key in known if not key.startswith(left_out)]:
@@ -102,8 +111,7 @@ def _given(key: str, values: Sequence[Any]) -> Lever:
     return Lever(key, (Side("low", str(low), {key: low}), Side("high", str(high), {key: high})))
 
 
-def _relative(key: str, named: tuple[str, Parameter] | None,
-              change: float | Mapping[Kind, float]) -> Lever:  # fmt: skip
+def _relative(key: str, named: tuple[str, Parameter] | None, change: float | Mapping[Kind, float]) -> Lever:
     assert named is not None
     name, value = named
     by = change if isinstance(change, float) else change.get(value.kind, 0.0)
@@ -120,9 +128,7 @@ def _relative(key: str, named: tuple[str, Parameter] | None,
 
 def _within(name: str, value: float) -> float:
     """Keep shares at most 1 and spreads below 1."""
-    if name.endswith(
-        ("efficiency", "_share", "_smoothing", "all_gather", "reduce_scatter", "all_reduce")
-    ):
+    if name.endswith(("efficiency", "_share", "_smoothing", "all_gather", "reduce_scatter", "all_reduce")):
         return min(value, 1.0)
     return min(value, 0.999) if name.endswith("_spread") else value
 
@@ -134,10 +140,12 @@ def _links(job: Job, change: float | Mapping[Kind, float]) -> Lever:
     sides = []
     for side, factor in (("low", 1 - by), ("high", 1 + by)):
         moved = [
-            {"devices": list(link.devices),
-             "bandwidth": {"value": link.bandwidth_bytes_per_second * factor, "kind": "assumed", "source": SOURCE}}
+            {
+                "devices": list(link.devices),
+                "bandwidth": {"value": link.bandwidth_bytes_per_second * factor, "kind": "assumed", "source": SOURCE},
+            }
             for link in links
-        ]  # fmt: skip
+        ]
         if by:
             sides.append(Side(side, f"all × {factor:g}", {LINKS: moved}))
     return Lever(LINKS, tuple(sides))

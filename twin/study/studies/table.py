@@ -100,7 +100,9 @@ EFFECT_TITLES = ("parameter", "low value", "high value", "step low", "step high"
 def effect_cells(effect: Effect) -> tuple[str, ...]:
     """Return one line of the table of effects."""
     return (
-        effect.parameter, effect.low_value, effect.high_value,
+        effect.parameter,
+        effect.low_value,
+        effect.high_value,
         *("" if s is None else _seconds(s) for s in (effect.low_seconds, effect.high_seconds)),
         f"{effect.swing_seconds / effect.base_seconds:.1%}",
-    )  # fmt: skip
+    )

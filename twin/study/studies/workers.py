@@ -22,8 +22,9 @@ AHEAD = 1
 """Tasks handed out beyond one for each worker, so that none waits for the next."""
 
 
-def completed(work: Callable[[Task], Answer], tasks: Sequence[Task],
-              workers: int) -> Generator[tuple[Task, Answer | None], None, None]:  # fmt: skip
+def completed(
+    work: Callable[[Task], Answer], tasks: Sequence[Task], workers: int
+) -> Generator[tuple[Task, Answer | None], None, None]:
     """Apply `work`, a module-level function, to every task; yield each with its answer as it comes.
 
     The answer is None if the process that worked on it died, twice.
@@ -46,8 +47,9 @@ def completed(work: Callable[[Task], Answer], tasks: Sequence[Task],
             yield task, alone[0][1] if alone else None
 
 
-def _until_broken(work: Callable[[Task], Answer], tasks: Sequence[Task], workers: int,
-                  suspects: list[Task]) -> Generator[tuple[Task, Answer], None, None]:  # fmt: skip
+def _until_broken(
+    work: Callable[[Task], Answer], tasks: Sequence[Task], workers: int, suspects: list[Task]
+) -> Generator[tuple[Task, Answer], None, None]:
     """Yield answers until all are there or a worker dies; `suspects` are then the tasks in hand."""
     left = iter(tasks)
     with pool_with_lifeline(workers) as pool:
