@@ -94,9 +94,8 @@ class Writer(StorageWriter):
                         offsets=tuple(chunk.offsets), sizes=tuple(chunk.sizes), file=file, key=_key(index), crc32=crc32
                     )
                 )
-            tensors[name] = SavedTensor(
-                shape=tuple(saved.size), chunks=tuple(chunks), dtype=DTYPE_NAMES[saved.properties.dtype]
-            )  # type: ignore[arg-type]  # checked by pydantic
+            dtype: Any = DTYPE_NAMES[saved.properties.dtype]  # checked by pydantic
+            tensors[name] = SavedTensor(shape=tuple(saved.size), chunks=tuple(chunks), dtype=dtype)
         manifest = Manifest.model_validate(dict(self.facts) | {"tensors": tensors})
         with (self.temporary / MANIFEST).open("xb") as file:
             file.write(to_text(manifest))

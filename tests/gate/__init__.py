@@ -1,0 +1,1 @@
+"""The gate: digests of what the twin predicts, which a change of structure must not touch."""
