@@ -10,7 +10,7 @@ from typing import Any, get_args
 import yaml
 
 from dashboards.catalog import Catalog, Entry
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.problems import DescriptionError, fail
 from twin.description.strict_yaml import read_yaml
 from twin.study.search.best import settled

@@ -11,16 +11,16 @@ import numpy as np
 from dashboards.catalog import Entry
 from dashboards.events import Events
 from twin.cost.collective import collective_cost
-from twin.description.grid import Axis, Grid
+from twin.strategies.four_d.grid import Axis, Grid
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
 from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import price
 from twin.engine.program import compile_program
 from twin.schedule.ops import COMMUNICATOR_AXIS
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 from twin.study.compare.kinds import collective_kind
 from twin.study.single import BUS_FACTOR
 

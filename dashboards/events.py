@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dashboards.catalog import Catalog, Entry
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.problems import DescriptionError, fail
 from twin.trace.store import EVENTS
 

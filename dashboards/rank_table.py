@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Events, Floats, events_of, grid_of
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.problems import fail
 
 RANKS = "ranks.parquet"

@@ -22,7 +22,7 @@ from torch import nn
 from runtime import auto_parallelize
 from runtime.environment import from_environment
 from runtime.launch import choose_device, join, open_store, set_threads
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 WINDOW, ROWS, STEPS = 16, 240, 120
 

@@ -20,7 +20,7 @@ from runtime.auto import Parallel
 from runtime.mesh import Mesh
 from runtime.recorder import record_step
 from runtime.recorder.own import Step
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.schedule.recording import write_recording
 
 GRID = Grid(data=64, z=8, y=2, x=4)

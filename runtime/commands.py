@@ -93,7 +93,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         from runtime.options import read_options
         from runtime.survive.signals import hold
         from runtime.watch.wanted import WatchWanted
-        from twin.description.load import load_job
+        from twin.strategies import load_job
 
         described = load_job(job, overrides or [])
         options = read_options(described.train, job.parent)

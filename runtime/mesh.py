@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from twin.description.grid import AXES, Axis, Grid
+from twin.strategies.four_d.grid import AXES, Axis, Grid
 
 Communicator = Literal["x", "y", "z_gather", "z_scatter", "data"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from twin.description.grid import Axis, Grid
+from twin.strategies.four_d.grid import Axis, Grid
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 
 from runtime import random
 from runtime.shards import ParameterSpec, Shard
-from twin.description.grid import Axis, Grid
+from twin.strategies.four_d.grid import Axis, Grid
 
 LOSS_ELEMENTS = 1
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 MakeJob = Callable[..., Job]
 

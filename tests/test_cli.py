@@ -13,7 +13,8 @@ import yaml
 
 import twin
 from twin.cli import main
-from twin.description.load import load_job, names
+from twin.strategies import load_job
+from twin.description.load import names
 from twin.description.model import presets
 from twin.trace.store import read_trace
 from twin.trace.table import check_table

@@ -17,7 +17,7 @@ import yaml
 
 import twin
 from twin.cli import main
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 ROOT = Path(twin.__file__).parents[1]
 PAGES = [p for p in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))] if p.is_file()]

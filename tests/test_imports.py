@@ -55,7 +55,7 @@ def test_calibration_tools_load_no_framework():
     assert not loaded(*present) & (set(HEAVY) - {"scipy"})
 
 
-@pytest.mark.parametrize("name", ["twin.description.load", "twin.schedule.step"])
+@pytest.mark.parametrize("name", ["twin.description.load", "twin.strategies.four_d.step"])
 def test_description_and_schedule_load_no_engine(name):
     """A program that only reads job files pays for no simulator."""
     assert not loaded(name) & {"simpy", "pyarrow", "plotly", "typer"}

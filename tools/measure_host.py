@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 BLOCKS, WARM, RUNS = 20, 10, 40
 WIDTH, HEADS, TOKENS = 16, 2, 4

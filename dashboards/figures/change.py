@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.figures.waterfall import waterfall
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 from twin.study.compare.compare import Term
 
 NAMES = ("as it is", "what if")

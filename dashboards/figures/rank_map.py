@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from dashboards.events import Floats
 from dashboards.parts import finished
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 FEW = 16
 MOST_NAMED = 4096

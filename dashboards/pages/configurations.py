@@ -15,7 +15,7 @@ from dashboards.figures.pareto import MOST_LINES, MOST_POINTS, TOP, drawable, or
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 from twin.description.problems import DescriptionError, fail
 from twin.study.search.words import HINDRANCES
 

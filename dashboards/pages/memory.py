@@ -13,7 +13,8 @@ from dashboards.collectives import job_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
-from twin.description.job import DataReduction, Job
+from twin.strategies.four_d.job import DataReduction
+from twin.description.job import Job
 from twin.description.problems import fail
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

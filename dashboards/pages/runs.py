@@ -14,7 +14,7 @@ from dashboards.catalog import Entry, Kind
 from dashboards.events import step_seconds
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, seconds, table
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 
 TABLE = "runs"
 HEADINGS = {

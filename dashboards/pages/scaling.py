@@ -12,7 +12,7 @@ from dashboards.figures.scaling import MOST_DRAWN, drawn, height_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 from twin.description.problems import fail
 from twin.study.studies.table import EFFECT_TITLES, effect_cells
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from twin.cost.memory import largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import fail
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
@@ -63,7 +63,7 @@ def _simulated(raw: Mapping[str, Any]) -> Simulated:
             f"{MOST_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
             job.concrete_micro_sequences,
         )
-    simulation = simulate(job, most_classes=MANY_CLASSES)
+    simulation = simulate(job, max_classes=MANY_CLASSES)
     return Simulated(as_json(simulation, report(simulation), time.perf_counter() - begin), simulation)
 
 

@@ -14,7 +14,7 @@ from dashboards.page import Query, state
 from dashboards.parts import aria
 from dashboards.whatif.form import Field, changed, grid_choices, said
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.units import format_si
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
-from twin.description.grid import AXES, divisors
+from twin.strategies.four_d.grid import AXES
+from twin.description.grid import divisors
 from twin.description.job import Job
-from twin.description.load import load_job, names, with_value
+from twin.strategies import load_job
+from twin.description.load import names, with_value
 from twin.description.model import presets
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.description.schema import job_schema

@@ -24,7 +24,7 @@ from torch.nn.modules.module import (
 
 from runtime.auto.linear import ParallelLinear
 from runtime.shards import ParameterSpec
-from twin.description.grid import Axis, Grid
+from twin.strategies.four_d.grid import Axis, Grid
 from twin.description.problems import fail
 
 ORIENTATIONS: tuple[tuple[Axis, Axis], tuple[Axis, Axis]] = (("y", "x"), ("x", "y"))

@@ -20,7 +20,7 @@ from runtime.auto.linear import Layout, ParallelLinear, run
 from runtime.mesh import Communicator, Mesh
 from runtime.ops import Place
 from runtime.shards import Shard
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError, fail, from_pydantic
 
 BUCKET_BYTES = 25 * 2**20

@@ -14,7 +14,7 @@ from runtime.calibration.sample import Sample
 from runtime.calibration.team import Team
 from runtime.layers.attention import Attention4D
 from runtime.ops import Place
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 Form = Literal["flash", "plain", "fused_softmax"]
 SHAPES: tuple[tuple[int, int, int, int, Form], ...] = (

@@ -10,7 +10,7 @@ from runtime.calibration.listening import hear
 from runtime.calibration.quiet import QuietRank, quiet_context
 from runtime.calibration.sample import spread, synchronize
 from runtime.calibration.team import Team
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 MODEL = {"layers": 2, "hidden": 16, "heads": 2, "sequence": 4, "vocabulary": 16}
 GRIDS = (Grid(), Grid(x=2, y=2), Grid(z=2), Grid(x=2, y=2, z=2))

@@ -13,7 +13,7 @@ from runtime.calibration.busy import busy_sets, joined
 from runtime.calibration.listening import Kind, by_kind, hear, sample_of
 from runtime.calibration.quiet import QuietRank, quiet_context
 from runtime.calibration.team import Team
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 SHAPES = ((32, 64, 512), (64, 256, 256), (128, 128, 1024), (256, 512, 1024), (384, 1024, 4096))
 """(hidden, tokens, vocabulary), for CPUs."""

@@ -12,7 +12,8 @@ from runtime.calibration.team import Team
 from runtime.collectives import Collectives, Handle
 from runtime.mesh import AXIS_OF, Communicator, Mesh, line
 from runtime.ops import CollectiveKind, Ops, Place
-from twin.description.grid import Grid, divisors
+from twin.strategies.four_d.grid import Grid
+from twin.description.grid import divisors
 
 KINDS: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 AXIS: Communicator = "y"

@@ -19,8 +19,8 @@ from runtime.ops import Listener, Phase, Place
 from runtime.optimizer import Optimizer
 from runtime.optimizer_settings import AdamSettings
 from runtime.step import MicroBatch, Trainee
-from twin.description.grid import Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies import load_job
 
 
 @dataclass(frozen=True)

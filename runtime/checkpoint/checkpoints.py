@@ -36,7 +36,7 @@ from runtime.collectives import CollectiveError
 from runtime.context import Context
 from runtime.mesh import Mesh
 from runtime.optimizer import Optimizer
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError, Problem, fail
 
 T = TypeVar("T")

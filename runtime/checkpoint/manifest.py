@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.tensor_file import UnusableFileError, open_regular
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import from_pydantic
 
 SCHEMA_VERSION = 1

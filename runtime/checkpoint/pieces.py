@@ -15,7 +15,7 @@ import torch
 
 from runtime.shards import Rectangle, Shard
 from runtime.store import Parameter, ParameterStore
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 
 MODEL = "model"
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runtime.data.manifest import rebuild
 from runtime.data.order import shuffled
 from runtime.data.tokens import TokenFile
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError, fail
 
 

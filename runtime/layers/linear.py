@@ -24,7 +24,7 @@ from runtime.mesh import Communicator
 from runtime.ops import Phase, Place
 from runtime.shards import ParameterSpec
 from runtime.store import Parameter
-from twin.description.grid import Axis
+from twin.strategies.four_d.grid import Axis
 from twin.schedule.kernels import Memory
 
 

@@ -41,7 +41,7 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
     ) -> None:
         """Run the real training step of one rank of any world here, without devices, and record it."""
         from runtime.commands import need_torch
-        from twin.description.load import load_job
+        from twin.strategies import load_job
 
         need_torch("record")
         changed = [*(overrides or []), *([f"ranks={ranks}"] if ranks is not None else [])]
@@ -49,7 +49,7 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
         from runtime.recorder.gpt import record as run
         from twin.schedule.difference import difference
         from twin.schedule.recording import write_recording
-        from twin.schedule.step import generate
+        from twin.strategies.four_d.step import generate
 
         begin = time.perf_counter()
         recording = run(described, rank)

@@ -24,7 +24,7 @@ from runtime.ops import Op, Phase
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener, T
 from runtime.recorder.world import fake_world
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
 from twin.schedule.ops import Compute

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from runtime.mesh import Mesh
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import fail
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from runtime.launch import DisagreementError
 from runtime.plan import Plan
 from runtime.survive.board import Board
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 

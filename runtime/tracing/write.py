@@ -18,7 +18,7 @@ from runtime.mesh import AXIS_OF, Mesh
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from twin import __version__
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 from twin.description.job import Job
 from twin.trace.html import timeline_html
 from twin.trace.names import group_number, short_name

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runtime.mesh import AXIS_OF, Mesh
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
-from twin.description.grid import Axis
+from twin.strategies.four_d.grid import Axis
 
 Nanoseconds = NDArray[np.int64]
 

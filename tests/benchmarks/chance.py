@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.all_ranks import differences, drawn, simulate_ranks
 from twin.engine.cube import Cube
 from twin.engine.simulate import simulate

@@ -53,8 +53,8 @@ class Trained:
         from runtime.optimizer import Optimizer
         from runtime.optimizer_settings import AdamSettings
         from runtime.step import Trainee
-        from twin.description.grid import Grid
-        from twin.description.load import load_job
+        from twin.strategies.four_d.grid import Grid
+        from twin.strategies import load_job
 
         self.mesh = worker.mesh(Grid(**GRID))
         job = load_job(

@@ -27,7 +27,7 @@ from typing import Any
 
 from dashboards.catalog import Catalog
 from tests.benchmarks.processes import machine
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.report import as_json, report_all_ranks
 from twin.engine.seeds import rank_table

@@ -39,8 +39,8 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
     from runtime.optimizer_settings import AdamSettings
     from runtime.step import MicroBatch, Trainee
     from tests.benchmarks import peers
-    from twin.description.grid import Grid
-    from twin.description.load import load_job
+    from twin.strategies.four_d.grid import Grid
+    from twin.strategies import load_job
 
     sizes = Grid(**grid)
     local = peers.SEQUENCES // (sizes.data * sizes.z)

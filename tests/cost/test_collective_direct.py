@@ -8,7 +8,7 @@ import pytest
 
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.machine import Machine
 
 LARGEST = 256 * 1024

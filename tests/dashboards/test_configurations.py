@@ -22,7 +22,7 @@ from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 
 JOB = {

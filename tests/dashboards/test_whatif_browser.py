@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.dashboards.test_browser import LONG, Visitor, expect
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 SIMULATED = 60_000
 """Milliseconds that a simulation may take on a loaded machine, with the start of its process."""

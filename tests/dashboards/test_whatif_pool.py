@@ -19,7 +19,7 @@ from dashboards.whatif.answer import Memory, answer, shown_ranks
 from dashboards.whatif.pool import MOST_WAITING, Answer, Pool
 from dashboards.whatif.worker import serve
 from tests.dashboards.serving import EVIL
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin.description.grid import Grid
-from twin.description.job import Batch, Job, check, check_grid
-from twin.description.load import load_job, load_machine
+from twin.strategies.four_d.grid import Grid
+from twin.description.job import Batch, Job
+from twin.strategies import check
+from twin.strategies.four_d.job import check_grid
+from twin.strategies import load_job
+from twin.description.load import load_machine
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 

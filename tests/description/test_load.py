@@ -11,7 +11,8 @@ import yaml
 
 import topologies
 from twin.cli import main
-from twin.description.load import apply_override, load_job, load_machine
+from twin.description.load import apply_override, load_machine
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from twin.description.grid import AXES, Grid, divisors, factorizations, nearest
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
+from twin.description.grid import divisors, nearest
 from twin.description.model import Model, presets
 
 moderate = settings(max_examples=150, deadline=None, derandomize=True)

@@ -12,7 +12,7 @@ import yaml
 
 import topologies
 from twin.cli import main
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.schema import DIALECT, job_schema, machine_schema
 
 jsonschema = pytest.importorskip("jsonschema")

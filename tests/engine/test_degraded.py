@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twin.cost.collective import collective_cost, resource_capacity
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import Simulation, simulate
 from twin.schedule.ops import COMMUNICATOR_AXIS

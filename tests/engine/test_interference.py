@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twin.cost.collective import collective_cost
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.load import load_machine
 from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import price

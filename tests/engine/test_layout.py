@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cost.placement import Placement
-from twin.description.grid import AXES, Grid, factorizations
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
 from twin.description.load import load_machine
 from twin.engine.layout import Layout, axis_members, groups_of
 

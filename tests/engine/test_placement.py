@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cost.collective_tree import tree_crossings
-from twin.description.grid import AXES, Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import AXES, Grid
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout, groups_of
 from twin.engine.report import report

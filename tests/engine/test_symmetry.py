@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.load import load_machine
 from twin.engine.layout import AxisGroups, Layout, groups_of
 from twin.engine.symmetry import Edges, Partition, fold, unfolded

@@ -29,7 +29,7 @@ from dashboards.whatif.answer import Memory
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.form import FIELDS, KEYS, changed
 from tests.dashboards import serving
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "runs"

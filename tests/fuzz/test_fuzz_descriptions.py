@@ -13,7 +13,8 @@ from tests.fuzz.harness import cases, fuzz, guarded, survives, tree
 from tests.fuzz.mutations import as_json, as_yaml, damaged, mutated, texts
 from twin.cost.memory import memory_use
 from twin.description.job import Job
-from twin.description.load import apply_override, load_job, load_machine
+from twin.description.load import apply_override, load_machine
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json as figures_of
 from twin.engine.report import report

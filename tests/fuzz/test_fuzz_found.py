@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml
 from twin.schedule.recording import read_recording

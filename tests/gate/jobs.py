@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tests.recorder.jobs import JOBS, MODEL, ODD, job
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 ROOT = Path(__file__).parents[2]
 LARGE = 8

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 MODEL = {"layers": 2, "hidden": 48, "heads": 12, "sequence": 16, "vocabulary": 96}
 # no weight divides by a z of 7, and the vocabulary by nothing

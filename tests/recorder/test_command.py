@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from twin.cli import main
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.simulate import simulate
 from twin.schedule.emit import Emitter
 from twin.schedule.ops import Compute, Schedule
 from twin.schedule.recording import read_recording, write_recording
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 JOB = """
 model: {layers: 2, hidden: 48, heads: 12, sequence: 16, vocabulary: 96}

@@ -9,10 +9,10 @@ import pytest
 
 from runtime.recorder import record
 from tests.recorder.jobs import JOBS, job, some_ranks
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.schedule.difference import difference
 from twin.schedule.ops import Schedule
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

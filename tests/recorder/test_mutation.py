@@ -17,9 +17,9 @@ from tests.recorder.jobs import ALL, job
 from twin.description.problems import DescriptionError
 from twin.schedule.difference import difference
 from twin.schedule.emit import Emitter
-from twin.schedule.linear import WeightGathers as GeneratedGathers
-from twin.schedule.shapes import Shapes
-from twin.schedule.step import generate
+from twin.strategies.four_d.linear import WeightGathers as GeneratedGathers
+from twin.strategies.four_d.shapes import Shapes
+from twin.strategies.four_d.step import generate
 
 JOB = job(ALL, overlap={"prefetch_depth": 2})
 WAIT = "micro0/fwd/block1/qkv/all_reduce_x"

@@ -14,7 +14,7 @@ from runtime import auto_parallelize
 from runtime.recorder import record_step
 from runtime.recorder.own import kernel_of
 from twin.cli import main
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait

@@ -13,7 +13,7 @@ from runtime.data.tokens import TokenFile
 from runtime.evaluate import generate, validation_loss
 from runtime.step import Trainee
 from tests.runtime import parity
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 VOCABULARY = 37  # two ranks of y hold 19 and 18 of them
 MODEL = {**parity.MODEL, "vocabulary": VOCABULARY}

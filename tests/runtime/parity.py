@@ -13,9 +13,9 @@ from runtime.model import GPT
 from runtime.optimizer import Optimizer
 from runtime.optimizer_settings import AdamSettings
 from runtime.step import MicroBatch, Trainee
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 MODEL = {"layers": 2, "hidden": 64, "heads": 8, "sequence": 8, "vocabulary": 40}
 SEQUENCES, STEPS = 16, 5

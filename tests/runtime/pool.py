@@ -36,7 +36,7 @@ def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
     import torch.distributed as dist
 
     from runtime.mesh import AXIS_OF, Mesh
-    from twin.description.grid import Grid
+    from twin.strategies.four_d.grid import Grid
 
     sizes = Grid(**grid)
     if str(sizes) in worker.meshes:

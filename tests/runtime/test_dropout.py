@@ -14,7 +14,7 @@ from runtime.layers.elementwise import residual
 from runtime.mesh import Mesh
 from runtime.ops import Place
 from tests.runtime import parity
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 
 ALL, HIDDEN, HEADS, LENGTH = 6, 64, 8, parity.MODEL["sequence"]  # sequences in the full tensors
 SIZE, SEED, STEP, DROP = HIDDEN // HEADS, 11, 3, 0.3

@@ -26,7 +26,7 @@ from tests.runtime.evaluate_tasks import (
     texts,
 )
 from tests.runtime.test_parity import assemble
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 
 ONE = dict.fromkeys(AXES, 1)
 GRIDS = [ONE, {"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2}]

@@ -16,7 +16,7 @@ from runtime.feed import Feed
 from runtime.goldfish import Goldfish
 from runtime.mesh import Mesh
 from tests.runtime import parity
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 
 ONE = dict.fromkeys(AXES, 1)
 GRIDS = [{"data": 2, "z": 2, "y": 1, "x": 1}, {"data": 1, "z": 1, "y": 2, "x": 2}, {"data": 2, "z": 1, "y": 1, "x": 2}]

@@ -11,7 +11,7 @@ from runtime import tuning
 from runtime.gemm import MODES, NATURAL, Gemms, Signature, arrange, natural_operands, time_modes
 from runtime.mesh import Mesh
 from tests.runtime import parity
-from twin.description.grid import AXES
+from twin.strategies.four_d.grid import AXES
 
 
 @pytest.mark.parametrize(("mode", "stored"), list(itertools.product(MODES, MODES)))

@@ -10,7 +10,7 @@ from runtime import random
 from runtime.mesh import Mesh
 from tests.runtime import parity
 from tests.runtime.test_parity import assemble
-from twin.description.grid import AXES, Grid, factorizations
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 ONE = dict.fromkeys(AXES, 1)
 FOURS = [dict(zip(AXES, grid.sizes, strict=True)) for grid in factorizations(4)]

@@ -13,7 +13,7 @@ import torch
 
 from runtime.mesh import Mesh
 from tests.runtime import parity, reference
-from twin.description.grid import AXES, factorizations
+from twin.strategies.four_d.grid import AXES, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from runtime.environment import Process, first_host, from_environment
 from runtime.slurm import script
 from tests.runtime import runs
 from twin.cli import main
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,10 +14,10 @@ from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.tracing.write import merge, notes_table
 from tests.runtime import runs
-from twin.description.grid import Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies import load_job
 from twin.schedule.ops import Compute, Start, Wait
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 from twin.trace.store import read_trace
 from twin.trace.table import check_table
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twin.description.job import Job
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Start, Wait
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 LAYERS = 3
 MODEL = {"layers": LAYERS, "hidden": 240, "heads": 60, "sequence": 32, "vocabulary": 960}

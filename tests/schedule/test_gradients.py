@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.schedule.ops import Start, Wait
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 MODEL = {"layers": 3, "hidden": 240, "heads": 60, "sequence": 32, "vocabulary": 960}
 sizes = st.sampled_from([1, 2])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twin.description.job import Job
 from twin.schedule.ops import Compute, Start, Wait
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 
 FORWARD = ("qkv", "projection", "mlp_up", "mlp_down")
 MODEL = {"layers": 3, "hidden": 240, "heads": 60, "sequence": 32, "vocabulary": 960}

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute, Start
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 from twin.trace.metrics import model_flops
 
 MODEL = {"layers": 3, "hidden": 240, "heads": 60, "sequence": 32, "vocabulary": 960}

@@ -7,7 +7,7 @@ import pytest
 from twin.description.job import Job
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait
-from twin.schedule.step import generate
+from twin.strategies.four_d.step import generate
 from twin.trace.metrics import model_flops
 
 OLD = {"layers": 3, "hidden": 240, "heads": 60, "sequence": 32, "vocabulary": 960}

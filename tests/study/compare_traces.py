@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from twin import __version__
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.study.compare.compare import Comparison, compare
 from twin.trace.store import write_trace

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.all_ranks import AllRanks, simulate_ranks
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.study.diagnose.diagnose import diagnose
@@ -79,7 +79,7 @@ def drawn(number: int, kind: Kind | None = None) -> Case:
 @cache
 def _nominal(number: int) -> Simulation:
     job = _job({"model": "gpt-80b", "ranks": RANKS, "batch": BATCH, **JOBS[number]})
-    return simulate(job, most_classes=MANY_CLASSES)
+    return simulate(job, max_classes=MANY_CLASSES)
 
 
 def _job(raw: dict[str, Any]) -> Job:

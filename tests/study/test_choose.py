@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from twin.cost.memory import largest_micro_sequences, memory_use, with_micro_sequences
-from twin.description.grid import Grid, factorizations
+from twin.strategies.four_d.grid import Grid, factorizations
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.study import choose as choose_module
 from twin.study.choose import CANDIDATES, candidates, choose, is_concrete, with_grid
-from twin.study.ranking import communication_seconds
+from twin.strategies.four_d.communication_model import communication_seconds
 
 MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
 
@@ -141,7 +141,7 @@ def test_a_result_without_global_contention_says_so(make_job) -> None:
         per_rank=2,
         overrides=["machine.network.group_nodes=2", "machine.network.group_bandwidth=1 GB/s"],
     )
-    full, few = simulate(job), simulate(job, most_classes=1)
+    full, few = simulate(job), simulate(job, max_classes=1)
     assert not full.global_links_left_out
     assert few.global_links_left_out
     assert few.partition.rank_classes < full.partition.rank_classes

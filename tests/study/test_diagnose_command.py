@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.study.observations import MODEL
 from twin.cli import application
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate

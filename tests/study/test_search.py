@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twin.cost.memory import memory_use, with_micro_sequences
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate

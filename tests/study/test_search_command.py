@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from twin.cli import main
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 JOB = """\
 # a comment of the user's own

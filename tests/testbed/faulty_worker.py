@@ -25,7 +25,7 @@ from runtime.plan import Plan
 from runtime.tracing.wanted import TraceWanted
 from runtime.trainer import train
 from tests.testbed.worker import leave
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 POLL_SECONDS = 0.02
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 RATE = 400e6
 """Bits per second of a host's link, unless a scenario has another."""

@@ -16,7 +16,7 @@ import pytest
 from tests.testbed.report import spearman
 from tests.testbed.scenarios import SCENARIOS, grids
 from tests.testbed.validate import machine_of
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.simulate import simulate
 
 DATA = Path(__file__).parent / "data"

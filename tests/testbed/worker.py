@@ -34,7 +34,7 @@ from runtime.step import MicroBatch, Trainee
 from runtime.tracing.tracer import Tracer
 from runtime.tracing.wanted import TraceWanted
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 
 TIMEOUT_SECONDS = 120.0
 LEARNING_RATE = 1e-4

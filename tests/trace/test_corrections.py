@@ -13,8 +13,8 @@ from runtime.ops import Op
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.tracing.write import Corrections, notes_table, put_together, write_run_trace
-from twin.description.grid import Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies import load_job
 from twin.trace.store import read_trace
 
 JOB = {

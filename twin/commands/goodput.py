@@ -79,8 +79,8 @@ def goodput(
     """Predict what failures and checkpoints leave of a long run, and the best checkpoint interval."""
     from twin import show
     from twin.cost.memory import advice, memory_use
-    from twin.description.load import load_job
     from twin.engine.simulate import simulate
+    from twin.strategies import load_job
     from twin.study.choose import choose, is_concrete
     from twin.study.goodput.cycle import Policy
     from twin.study.goodput.plan import plan_of

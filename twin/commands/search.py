@@ -68,14 +68,14 @@ def search(
     """Simulate every grid of a job's ranks and say which is fastest."""
     from twin import show
     from twin.description.problems import fail
+    from twin.strategies import strategy_of
     from twin.study.parallel import cores
     from twin.study.search.best import Given
     from twin.study.search.fleet import search_fleet
-    from twin.study.search.options import parse_over
+    from twin.study.search.over import parse_over
     from twin.study.search.quantities import parse_deadline, parse_grid, parse_ranks, parse_tokens
     from twin.study.search.write import search_directory, write_fleet
 
-    varied, only = parse_over(over), parse_grid(grid or [])
     counts = parse_ranks(ranks) if ranks else []
     wanted = parse_tokens(tokens) if tokens else None
     if within and wanted is None:
@@ -83,6 +83,8 @@ def search(
     deadline = parse_deadline(within) if within else None
     given = Given(job, tuple(overrides or ()))
     described = given.job()
+    strategy = strategy_of(described)
+    varied, only = parse_over(over, strategy), parse_grid(grid or [], strategy.axes)
     with search_directory(out, overwrite=force) as place:
         with show.progress("simulating candidates") as advance:
             fleet = search_fleet(

@@ -91,10 +91,10 @@ def simulate(
         )
         return
     from twin import show
-    from twin.description.load import load_job
     from twin.engine.report import as_json as to_object
     from twin.engine.report import report
     from twin.engine.simulate import simulate as run
+    from twin.strategies import load_job
 
     if job is None:
         raise fail("JOB", "name a job file, or a recording with --schedule")

@@ -29,27 +29,30 @@ Assumed, not measured: with 128 rows it costs 12 % at 2048 tokens and 2 % at 163
 """
 
 
-_PARENTS = {"norm1": "norm", "norm2": "norm", "final_norm": "norm"} | {
-    name: name for name in ("norm", "embedding", "loss", "clip")
-}
+def measured_kind(device: Device, kernel: Kernel, phase: Phase) -> str:
+    """Return the key of `Device.kernels` that prices a memory-bound kernel; empty if none was measured.
 
-
-def kind_of_work(name: str, phase: Phase) -> str:
-    """Return the kind that a memory-bound op belongs to, as `Device.kernels` has them.
-
-    >>> kind_of_work("micro{micro}/bwd/block3/norm1/gradient", "bwd")
-    'bwd/norm/gradient'
-    >>> kind_of_work("micro0/recompute/block3/residual2", "recompute")
-    'residual'
+    It is the kernel's kind of work, of backward passes with `bwd/` before it. What was not measured
+    over split features is priced as over whole ones.
     """
-    *parents, last = name.split("/")
-    above = _PARENTS.get(parents[-1] if parents else "")
-    last = last.replace("residual1", "residual").replace("residual2", "residual")
-    return "/".join(part for part in ("bwd" if phase == "bwd" else None, above, last) if part)
+    if not device.kernels or not isinstance(kernel, Memory) or not kernel.work:
+        return ""
+    work = kind_of_work(kernel.work, phase)
+    known = (work, work.removesuffix("/split"))
+    return next((kind for kind in known if kind in device.kernels), "")
+
+
+def kind_of_work(work: str, phase: Phase) -> str:
+    """Name a kind of work as `Device.kernels` does.
+
+    >>> kind_of_work("norm/gradient", "bwd"), kind_of_work("residual", "recompute")
+    ('bwd/norm/gradient', 'residual')
+    """
+    return f"bwd/{work}" if phase == "bwd" else work
 
 
 def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True, kind: str | None = None) -> float:
-    """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`, `kind` of `kind_of_work`."""
+    """Return the seconds of one kernel op; `tuned` as in `gemm_seconds`, `kind` of `measured_kind`."""
     match kernel:
         case Gemm():
             return gemm_seconds(device, kernel, tuned=tuned)

@@ -1,9 +1,4 @@
-"""Memory of one rank by category, against the device's capacity.
-
-Letters: m tokens of a micro-step, e bytes of a number in compute precision. Parameters are
-kept as one e-byte copy for compute, an fp32 gradient sum, and the optimizer's fp32 master
-weight and two moments.
-"""
+"""Memory of the rank that needs most, by category, against the device's capacity."""
 
 from __future__ import annotations
 
@@ -11,10 +6,7 @@ from dataclasses import dataclass
 
 from twin.description.grid import divisors
 from twin.description.job import Job
-from twin.schedule.shapes import FP32_BYTES, Shapes
-
-OPTIMIZER_BYTES = 12
-"""fp32 master weight and two moments."""
+from twin.strategies import strategy_of
 
 
 @dataclass(frozen=True)
@@ -42,93 +34,16 @@ class MemoryUse:
 
 
 def memory_use(job: Job) -> MemoryUse:
-    """Count the peak memory of one rank."""
-    shapes = Shapes(job)
-    e = job.element_bytes
-    elements = shapes.local_elements
-    parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
-    own = -(-elements // parts)
-    device = job.machine.device
-    by_category = {
-        "weights": float(e * elements) if e < FP32_BYTES else 0.0,  # fp32 computes on the master
-        "gradients": float(FP32_BYTES * (elements + (own if parts > 1 else 0))),
-        "optimizer": float(OPTIMIZER_BYTES * own),
-        "activations": activation_bytes(job, shapes),
-        "gathered weights": gathered_bytes(job, shapes),
-        "buffers": buffer_bytes(job, shapes),
-    }
-    return MemoryUse(by_category, float(device.memory_bytes - device.reserved_memory_bytes))
-
-
-def block_activation_bytes(job: Job, shapes: Shapes) -> float:
-    """What one block's backward pass needs of its forward pass.
-
-    Two norm inputs and outputs (m, h/G_x), qkv (m, 3h/G_y), attention output (m, h/G_y), MLP
-    before and after its activation (m, 4h/G_y; with SwiGLU gate and up, so 8h/G_y, before), norm
-    statistics; unfused attention also keeps its scores before and after normalisation, and
-    dropout's mask. Rotary positions turn queries and keys where they are.
-    """
-    m, e = shapes.tokens, job.element_bytes
-    hidden_y = shapes.heads_y * job.model.head_size
-    saved = e * m * (4 * shapes.hidden_x + 4 * hidden_y + shapes.mlp_up_y + shapes.mlp_y)
-    saved += 4 * FP32_BYTES * m
-    scores = shapes.sequences * shapes.heads_y * job.model.sequence
-    if job.attention == "flash":
-        return float(saved + FP32_BYTES * scores)
-    return float(saved + (2 * e + (job.dropout > 0)) * scores * job.model.sequence)
-
-
-def activation_bytes(job: Job, shapes: Shapes) -> float:
-    """Saved activations of all blocks plus the working set of one block or of the loss."""
-    m, e = shapes.tokens, job.element_bytes
-    block = block_activation_bytes(job, shapes)
-    residual = float(e * m * shapes.hidden_x)
-    kept = job.model.layers * (residual if job.recompute else block)
-    gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
-    block_working = (block if job.recompute else 0.0) + gradients
-    logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
-    return kept + max(block_working, logits)
-
-
-def gathered_bytes(job: Job, shapes: Shapes) -> float:
-    """Weights gathered over z: cached blocks, the block at work, and the prefetched units."""
-    if shapes.grid.z == 1:
-        return 0.0
-    cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
-    largest = shapes.largest_unit_elements
-    ahead = (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
-    # The recomputed block keeps its four weights for its backward; without recomputation one unit
-    # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
-    at_work = shapes.block_gathered_elements if job.recompute else largest + ahead
-    head = shapes.head.gathered_elements + ahead
-    return float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
-
-
-def buffer_bytes(job: Job, shapes: Shapes) -> float:
-    """Gradients in compute precision: partial ones in flight over z, and all finished ones.
-
-    Where the most reduce-scatters are in flight one more gradient is there, whose own is to start.
-    """
-    e = job.element_bytes
-    finished = e * shapes.local_elements
-    if shapes.grid.z == 1:
-        return float(finished)
-    return float(finished + e * _most_in_flight(job, shapes))
-
-
-def _most_in_flight(job: Job, shapes: Shapes) -> int:
-    """Elements of the largest partial gradients that are there at once."""
-    units = shapes.gather_units(shapes.block_linears(0))[::-1]
-    several = job.scatters_in_flight + 1
-    blocks = min(job.model.layers, -(-several // len(units)) + 1)  # blocks are alike
-    sizes = [shapes.head.gathered_elements] + blocks * [unit.gathered_elements for unit in units]
-    return max(sum(sizes[i : i + several]) for i in range(len(sizes)))
+    """Count the peak memory of a rank: of the role that needs most."""
+    strategy, device = strategy_of(job), job.machine.device
+    by_role = [dict(strategy.memory(job, role)) for role in strategy.roles(job)]
+    most = max(by_role, key=lambda by_category: sum(by_category.values()))
+    return MemoryUse(most, float(device.memory_bytes - device.reserved_memory_bytes))
 
 
 def largest_micro_sequences(job: Job) -> int | None:
     """Return the largest micro-batch that fits into memory, or None."""
-    grid = job.concrete_grid
-    local = job.batch.sequences // (grid.data * grid.z)
+    local = job.batch.sequences // job.concrete_grid.replicas
     for micro in reversed(divisors(local)):
         if memory_use(with_micro_sequences(job, micro)).fits:
             return micro
@@ -151,12 +66,8 @@ def advice(job: Job, use: MemoryUse) -> str:
         again = job.model_copy(update={"recompute": True})
         if (micro := largest_micro_sequences(again)) is not None:
             return f"{head}; recompute: true with micro_sequences {micro} would fit"
-    grid = job.concrete_grid
-    inside = grid.z * grid.y * grid.x
-    for factor in divisors(grid.data)[1:]:
-        grown = job.model_copy(
-            update={"grid": grid.model_copy(update={"z": grid.z * factor, "data": grid.data // factor})}
-        )
-        if largest_micro_sequences(grown) is not None:
-            return f"{head}; z {grid.z * factor} with data {grid.data // factor} would fit"
-    return f"{head}; split the model over more than z·y·x = {inside} devices"
+    strategy = strategy_of(job)
+    for words, other in strategy.advice(job):
+        if largest_micro_sequences(other) is not None:
+            return f"{head}; {words} would fit"
+    return f"{head}; {strategy.why_not(job)}"

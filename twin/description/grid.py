@@ -1,60 +1,103 @@
-"""The 4D grid of ranks: `G_data × G_z × G_y × G_x`, x innermost.
+"""Meshes of ranks: named axes and their sizes, outermost first, so that the last axis is innermost.
 
-rank = ((d · G_z + z) · G_y + y) · G_x + x
+rank = ((a₀ · n₁ + a₁) · n₂ + a₂) · n₃ + … with aᵢ the coordinate along axis i of size nᵢ. Which axes there
+are is a strategy's business; nothing here knows any by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
 
-from twin.description.model import Positive
 from twin.description.spec import Spec
 
-Axis = Literal["data", "z", "y", "x"]
-AXES: tuple[Axis, ...] = ("data", "z", "y", "x")
-"""The axes, outermost first."""
+Axis = str
+"""The name of an axis of a mesh."""
 
 
-class Grid(Spec):
-    """Sizes of the four axes."""
-
-    data: Positive = 1
-    z: Positive = 1
-    y: Positive = 1
-    x: Positive = 1
+class Axes:
+    """What a mesh and the grid of a job file have in common."""
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Sizes in the order of `AXES`: (data, z, y, x)."""
-        return self.data, self.z, self.y, self.x
+    def axes(self) -> tuple[Axis, ...]:
+        """Names, outermost first."""
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes in the order of `axes`."""
+        raise NotImplementedError
 
     @property
     def ranks(self) -> int:
         """Product of the sizes."""
-        return self.data * self.z * self.y * self.x
+        return prod(self.sizes)
 
     def size(self, axis: Axis) -> int:
         """Return the size of one axis."""
-        return self.sizes[AXES.index(axis)]
+        return self.sizes[self.axes.index(axis)]
 
     def inner(self, axis: Axis) -> int:
         """Product of the sizes of the axes inside this one: the stride between group members."""
-        product = 1
-        for size in self.sizes[AXES.index(axis) + 1 :]:
-            product *= size
-        return product
+        return prod(self.sizes[self.axes.index(axis) + 1 :])
 
     def coordinates(self, rank: int) -> dict[Axis, int]:
         """Coordinates of a rank.
 
-        >>> Grid(data=2, z=2, y=1, x=2).coordinates(5)
-        {'data': 1, 'z': 0, 'y': 0, 'x': 1}
+        >>> Mesh(("data", "z", "x"), (2, 2, 2)).coordinates(5)
+        {'data': 1, 'z': 0, 'x': 1}
         """
-        return {axis: rank // self.inner(axis) % self.size(axis) for axis in AXES}
+        return {axis: rank // self.inner(axis) % self.size(axis) for axis in self.axes}
+
+    def by_axis(self) -> dict[Axis, int]:
+        """Size of every axis by its name."""
+        return dict(zip(self.axes, self.sizes, strict=True))
 
     def __str__(self) -> str:
-        return " × ".join(f"{axis} {size}" for axis, size in zip(AXES, self.sizes, strict=True))
+        return " × ".join(f"{axis} {size}" for axis, size in self.by_axis().items())
+
+
+@dataclass(frozen=True)
+class Mesh(Axes):
+    """Names and sizes of the axes that a strategy cuts a job's ranks into."""
+
+    axes: tuple[Axis, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return Axes.__str__(self)
+
+
+class GridSpec(Axes, Spec):
+    """The `grid:` of a job file: each field is an axis, outermost first. Strategies derive theirs."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Names, outermost first."""
+        return tuple(type(self).model_fields)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes in the order of `axes`."""
+        return tuple(getattr(self, axis) for axis in self.axes)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The same as a mesh."""
+        return Mesh(self.axes, self.sizes)
+
+    batch_axes: ClassVar[tuple[Axis, ...]] = ()
+    """The axes over which the global batch is split."""
+
+    @property
+    def replicas(self) -> int:
+        """Parts that the global batch is split into; ranks of one part see the same sequences."""
+        return prod(self.size(axis) for axis in self.batch_axes)
+
+    def __str__(self) -> str:
+        return Axes.__str__(self)
 
 
 def divisors(number: int) -> list[int]:
@@ -72,9 +115,19 @@ def nearest(target: int, choices: list[int]) -> int:
     return min(choices, key=lambda c: (max(c / target, target / c), c))
 
 
-def factorizations(ranks: int) -> Iterator[Grid]:
-    """Yield every grid of this many ranks."""
-    for x in divisors(ranks):
-        for y in divisors(ranks // x):
-            for z in divisors(ranks // x // y):
-                yield Grid(data=ranks // x // y // z, z=z, y=y, x=x)
+def factorizations(ranks: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes of every mesh of this many ranks and axes; the innermost grows last.
+
+    >>> list(factorizations(4, 2))
+    [(4, 1), (2, 2), (1, 4)]
+    """
+    if axes == 0:
+        if ranks == 1:
+            yield ()
+        return
+    if axes == 1:
+        yield (ranks,)
+        return
+    for innermost in divisors(ranks):
+        for outer in factorizations(ranks // innermost, axes - 1):
+            yield (*outer, innermost)

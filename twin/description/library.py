@@ -21,7 +21,25 @@ from pydantic import Field, model_validator
 from twin.description.parameter import Parameter
 from twin.description.spec import Spec
 
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
+CollectiveKind = Literal[
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "broadcast",
+    "all_to_all",
+    "send",
+    "receive",
+    "exchange",
+    "to_host",
+    "to_device",
+]
+"""What a stream other than compute can carry: collectives; messages between two, `exchange` being one each
+way at once; and copies between a device and its host."""
+MEASURED_KINDS: dict[CollectiveKind, Literal["all_gather", "reduce_scatter", "all_reduce"]] = {
+    "reduce_scatter": "reduce_scatter",
+    "all_reduce": "all_reduce",
+}
+"""Whose constants a kind has; all others move data as an all-gather does, without adding."""
 ProtocolName = Literal["LL", "LL128", "Simple"]
 
 
@@ -40,8 +58,8 @@ class ByCollective(Spec):
         return self
 
     def of(self, kind: CollectiveKind) -> float:
-        """Return the number of a collective; a broadcast moves data as an all-gather does."""
-        return float(getattr(self, "all_gather" if kind == "broadcast" else kind))
+        """Return the number of a collective; what adds nothing moves data as an all-gather does."""
+        return float(getattr(self, MEASURED_KINDS.get(kind, "all_gather")))
 
 
 class SecondsByCollective(Spec):
@@ -52,8 +70,8 @@ class SecondsByCollective(Spec):
     all_reduce_seconds: Parameter
 
     def of(self, kind: CollectiveKind) -> float:
-        """Return the duration of a collective; a broadcast is treated as an all-gather."""
-        return float(getattr(self, ("all_gather" if kind == "broadcast" else kind) + "_seconds"))
+        """Return the duration of a collective; what adds nothing is treated as an all-gather."""
+        return float(getattr(self, f"{MEASURED_KINDS.get(kind, 'all_gather')}_seconds"))
 
 
 class Protocol(Spec):

@@ -1,6 +1,6 @@
-"""Read job and machine files, apply overrides, and report everything that is wrong at once.
+"""Read machine files and the parts of job files, apply overrides, and report everything that is wrong at once.
 
-* `load_job(path, overrides)`: a job file, or a mapping already read.
+* `twin.strategies.load_job(path, overrides)` reads job files with what is here.
 * `load_machine(name_or_path)`: a name in `topologies/`, or a path.
 * `extends: NAME` in a machine file starts from another one; keys given replace keys inherited.
 * `a.b.c=value` overrides reach any key of the job and, below `machine.`, of the machine.
@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 import topologies
-from twin.description import job as job_module
 from twin.description.device import Device
-from twin.description.job import Job
 from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.description.model import presets
@@ -41,58 +39,29 @@ def names(folder: str = "") -> list[str]:
 def load_machine(name: str | Path) -> Machine:
     """Read a machine by name, or from a path (which contains `/` or ends in `.yaml`)."""
     raw = _machine_mapping(str(name), "machine", ())
-    return _validate(Machine, raw, str(name))
+    return validate(Machine, raw, str(name))
 
 
 def load_device(name: str) -> Device:
     """Read a device of `topologies/devices` by name."""
-    return _validate(Device, _packaged(name, "devices", "device"), name)
+    return validate(Device, _packaged(name, "devices", "device"), name)
 
 
 def load_library(name: str) -> Library:
     """Read a collective library of `topologies/libraries` by name."""
-    return _validate(Library, _packaged(name, "libraries", "library"), name)
+    return validate(Library, _packaged(name, "libraries", "library"), name)
 
 
-def load_job(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """Read a job from a file or mapping, apply `a.b=c` overrides, and check all rules.
-
-    Raises DescriptionError with every problem found.
-    """
-    if isinstance(source, Path):
-        raw, origin = {"name": source.stem, **read_yaml(source)}, str(source)
-    else:
-        raw, origin = dict(source), "job"
-    for override in overrides:
-        raw = apply_override(raw, override)
-    try:
-        raw = _resolve_names(raw, Path(origin).parent)
-    except DescriptionError as error:
-        raise DescriptionError([*error.problems, *_other_problems(raw)], origin) from None
-    job = _validate(Job, raw, origin)
-    if problems := job_module.check(job):
-        raise DescriptionError(problems, origin)
-    return job
-
-
-def _other_problems(raw: Mapping[str, Any]) -> list[Problem]:
-    """Problems of the rest of the job when its model or machine cannot be found."""
-    try:
-        Job.model_validate(raw)
-    except ValidationError as error:
-        found = from_pydantic(error, Job)
-        return [p for p in found if not p.path.startswith(("machine", "model"))]
-    return []
-
-
-def _validate(model: type[S], raw: Mapping[str, Any], origin: str) -> S:
+def validate(model: type[S], raw: Mapping[str, Any], origin: str) -> S:
+    """Check what was read; raises DescriptionError with every problem, its path and a hint."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         raise DescriptionError(from_pydantic(error, model), origin) from None
 
 
-def _resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Put in the model and the machine that a job names; paths count from `folder`."""
     resolved = dict(raw)
     problems: list[Problem] = []
     if isinstance(raw.get("model"), str):

@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from twin.description.grid import AXES, Axis
+from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine.bundles import Bundles
 from twin.engine.cube import Cube, Floats
 from twin.engine.des import Timeline
-from twin.engine.layout import axis_members
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Variation, run
 from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import axis_of
 
 COMPUTE_SALT, COLLECTIVE_SALT = 1, 2
 
@@ -32,7 +31,7 @@ class AllRanks:
     seed: int
     outcome: Outcome
     slowness: Floats
-    """Compute time of each rank's device relative to the mean device, (data, z, y, x)."""
+    """Compute time of each rank's device relative to the mean device, an array over the mesh."""
     recorded: tuple[int, ...]
     """Ranks whose events were kept."""
 
@@ -58,7 +57,8 @@ class AllRanks:
         )
         kept = self.outcome.recorded
         timeline = Timeline(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
-        return replace(self.nominal, partition=partition, timeline=timeline)
+        part = replace(self.nominal.only, classes=np.arange(len(self.recorded)), timeline=timeline)
+        return replace(self.nominal, partition=partition, parts=(part,))
 
 
 def simulate_ranks(
@@ -90,8 +90,9 @@ def simulate_ranks(
             f"(machine {job.machine.name}); use --engine folded or des",
         )
     seed = job.seed if seed is None else seed
-    nominal = nominal or simulate(job, most_classes=MANY_CLASSES)
-    cube = Cube.of(job.concrete_grid)
+    nominal = nominal or simulate(job, max_classes=MANY_CLASSES)
+    _need_one_program_on_axes(nominal)
+    cube = Cube.of(nominal.mesh)
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
@@ -99,6 +100,18 @@ def simulate_ranks(
     bundles = sharing(nominal) if random and varies(job) else {}
     outcome = run(nominal.program, cube, prices(nominal, cube), variation, interference, bundles, record)
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record))
+
+
+def _need_one_program_on_axes(nominal: Simulation) -> None:
+    """Refuse what this engine does not know: several roles, and groups that are no axis of the mesh."""
+    axes = nominal.mesh.axes
+    others = [c.name for c in nominal.communicators.values() if c.partition not in axes]
+    if len(nominal.parts) > 1 or others:
+        what = f"{len(nominal.parts)} roles" if len(nominal.parts) > 1 else f"the groups of {others[0]}"
+        raise fail(
+            "engine",
+            f"the all-ranks engine knows one program over the axes of a mesh, not {what}; use --engine folded or des",
+        )
 
 
 def varies(job: Job) -> bool:
@@ -142,7 +155,7 @@ def differences(variation: Variation, cube: Cube) -> Differences:
 
     def of_collective(op: int, axis: Axis) -> Floats:
         assert collective is not None
-        groups = cube.ranks // cube.sizes[AXES.index(axis)]
+        groups = cube.ranks // cube.sizes[cube.number(axis)]
         return cube.from_memory(collective.of(op, groups), axis).reshape(-1)
 
     return Differences(
@@ -153,10 +166,10 @@ def differences(variation: Variation, cube: Cube) -> Differences:
 def sharing(nominal: Simulation) -> dict[Axis, Bundles]:
     """Find the groups of each axis that share links inside or at the border of nodes."""
     found: dict[Axis, Bundles] = {}
-    grid, prices = nominal.job.concrete_grid, nominal.prices
-    for axis in AXES:
+    mesh, prices = nominal.mesh, nominal.prices
+    for axis in mesh.axes:
         if axis in prices.edges:
-            groups = grid.ranks // grid.size(axis)
+            groups = mesh.ranks // mesh.size(axis)
             bundles = Bundles.of(axis, prices.edges[axis], groups, prices.resources.first_uplink)
             if bundles is not None:
                 found[axis] = bundles
@@ -172,21 +185,21 @@ def prices(nominal: Simulation, cube: Cube) -> Callable[[int], Price]:
     member: dict[str, list[int]] = {}
     place: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = {}
     for number, (communicator, _, _) in enumerate(program.calls):
-        axis = COMMUNICATOR_AXIS[communicator]
+        axis = axis_of(communicator)
         groups = partition.groups[axis]
         costs = [nominal.prices.costs[number][group.pattern] for group in groups]
         startup.append(np.array([cost.startup_seconds for cost in costs]))
         transfer.append(np.array([cost.transfer_seconds for cost in costs]))
         if axis not in place:
             member[axis] = [group.rank_classes[0] for group in groups]
-            first = axis_members(nominal.job.concrete_grid, axis)[:, 0]
+            first = nominal.communicators[communicator].members[:, 0]
             of_class = np.array(partition.group_class_of_rank_class[axis], dtype=np.int64)
             place[axis] = cube.laid_out(of_class[partition.rank_class[first]], axis).astype(np.int64)
 
     def price(op: int) -> Price:
         assert program.code[op] == START
         call = program.target[op]
-        axis = COMMUNICATOR_AXIS[program.calls[call][0]]
+        axis = axis_of(program.calls[call][0])
         shares = share[member[axis], op]
         seconds = transfer[call] / shares
         if len(seconds) == 1:

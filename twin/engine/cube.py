@@ -1,7 +1,7 @@
-"""Arrays over all ranks: four axes, and groups as the same array with one axis of length 1.
+"""Arrays over all ranks: the mesh's axes, and groups as the same array with one axis of length 1.
 
-Every array has the logical shape (data, z, y, x). In memory the largest axis lies innermost, so
-that numpy's inner loops are long: with x = 8 innermost, everything takes twice as long.
+Every array has the logical shape of the mesh. In memory the largest axis lies innermost, so
+that numpy's inner loops are long: with one of 8 innermost, everything takes twice as long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.description.grid import AXES, Axis, Grid
+from twin.description.grid import Axis, Mesh
 
 Floats = NDArray[np.float64]
 
@@ -20,20 +20,26 @@ Floats = NDArray[np.float64]
 class Cube:
     """The shape of a job's ranks, and how they lie in memory."""
 
+    axes: tuple[Axis, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     """Axes from outermost to innermost in memory."""
 
     @classmethod
-    def of(cls, grid: Grid) -> Cube:
-        """Lay out the ranks of a grid.
+    def of(cls, mesh: Mesh) -> Cube:
+        """Lay out the ranks of a mesh.
 
-        >>> Cube.of(Grid(data=4, z=16, y=2, x=8)).order
+        >>> Cube.of(Mesh(("data", "z", "y", "x"), (4, 16, 2, 8))).order
         (0, 2, 3, 1)
         """
-        largest = max(range(len(AXES)), key=lambda axis: (grid.sizes[axis], -axis))
-        others = [axis for axis in range(len(AXES)) if axis != largest]
-        return cls(grid.sizes, (*others, largest))
+        numbers = range(len(mesh.axes))
+        largest = max(numbers, key=lambda axis: (mesh.sizes[axis], -axis))
+        others = [axis for axis in numbers if axis != largest]
+        return cls(mesh.axes, mesh.sizes, (*others, largest))
+
+    def number(self, axis: Axis) -> int:
+        """Return the place of an axis in an array over ranks."""
+        return self.axes.index(axis)
 
     @property
     def ranks(self) -> int:
@@ -44,7 +50,7 @@ class Cube:
         """Shape of an array over ranks, or over the groups of an axis."""
         if axis is None:
             return self.sizes
-        collapsed = AXES.index(axis)
+        collapsed = self.number(axis)
         return tuple(1 if i == collapsed else size for i, size in enumerate(self.sizes))
 
     def from_memory(self, flat: Floats, axis: Axis | None = None) -> Floats:

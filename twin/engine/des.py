@@ -9,6 +9,8 @@ Each rank (or class of ranks with the same future) is a process that walks throu
   program, else it is slower by another factor. (Members at different ops are almost never all
   idle at once, and this way what slows a collective follows from program order alone, which is
   what lets the all-ranks engine agree exactly.)
+* Members that run different programs (a message between pipeline stages) are never at the same op: what
+  joins them is taken to run beside compute.
 * A collective starts when its last member has arrived and the communicator's previous
   collective is done. After its start-up it is a flow that shares links with all others.
 * Time is in seconds from the start of the step. Same job, same result, to the bit.
@@ -24,25 +26,28 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from twin.description.problems import fail
+from twin.engine.layout import NOWHERE
 from twin.engine.links import ActiveFlow, Links, Transfer, listen
 from twin.engine.program import COMPUTE, START, Program
-from twin.schedule.ops import Communicator
 
 Process = Generator[simpy.Event, None, None]
 BUSY = -1
+MAX_SHOWN = 4
+"""Ranks that wait for ever, of which the message tells."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """What the engine needs besides the program: who meets whom, and at which price.
 
-    `group_class[communicator][rank class]` is the group class a rank class belongs to;
+    `group_class[communicator][rank class]` is the group class a rank class belongs to, NOWHERE if none;
     `members[communicator][group class]` are the rank classes in it;
     `transfers[call][group class]` the price; `slowness[rank class]` multiplies compute time.
     """
 
-    group_class: dict[Communicator, list[int]]
-    members: dict[Communicator, list[tuple[int, ...]]]
+    group_class: dict[str, list[int]]
+    members: dict[str, list[tuple[int, ...]]]
     transfers: list[list[Transfer]]
     capacity: list[float]
     slowness: list[float]
@@ -56,11 +61,13 @@ class Setting:
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()
     """Which resources are cores."""
+    role: list[int] = field(default_factory=list)
+    """Which of the programs each rank class runs; empty: there is one."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each op of each rank class ran, seconds, arrays (rank classes, ops).
+    """When each op of the rank classes of one role ran, seconds, arrays (rank classes, ops).
 
     For a wait: from when the stream came to it until it could go on. `arrival` is when the
     stream came to a collective; `start` when its last member had.
@@ -78,16 +85,20 @@ class Timeline:
         return float(self.end.max()) if self.end.size else 0.0
 
 
-def run(program: Program, setting: Setting) -> Timeline:
-    """Simulate one step and return when everything happened."""
-    recorder = _Recorder(*([array("d", bytes(8 * len(program))) for _ in setting.slowness] for _ in range(4)))
+def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
+    """Simulate one step and return when everything happened, by role: rank classes in ascending order.
+
+    Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
+    """
+    role = setting.role or [0] * len(setting.slowness)
+    recorder = _Recorder(*([array("d", bytes(8 * len(programs[r]))) for r in role] for _ in range(4)))
     environment = simpy.Environment()
     links = Links(environment, setting.capacity, setting.cores)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
     core_use = setting.core_use or [()] * len(setting.slowness)
     stretch = 1.0 + setting.compute_slowdown
     ranks = [
-        _Rank(environment, links, c, slow, stretch, use)
+        _Rank(environment, links, c, programs[role[c]], slow, stretch, use)
         for c, (slow, use) in enumerate(zip(setting.slowness, core_use, strict=True))
     ]
     streams = {
@@ -95,16 +106,30 @@ def run(program: Program, setting: Setting) -> Timeline:
         for communicator, members in setting.members.items()
     }
     for rank in ranks:
-        own = {c: streams[c][classes[rank.number]] for c, classes in setting.group_class.items()}
-        indices = {c: classes[rank.number] for c, classes in setting.group_class.items()}
+        indices = {c: of[rank.number] for c, of in setting.group_class.items() if of[rank.number] != NOWHERE}
+        own = {c: streams[c][index] for c, index in indices.items()}
         transfers = [
-            setting.transfers[i][indices[communicator]] for i, (communicator, _, _) in enumerate(program.calls)
+            setting.transfers[i][indices[communicator]] if communicator in indices else None
+            for i, (communicator, _, _) in enumerate(rank.program.calls)
         ]
-        factors, noise = _factors_of(rank.number, program, setting, indices)
-        environment.process(_walk(environment, rank, program, own, transfers, recorder, factors, noise))
+        factors, noise = _factors_of(rank.number, rank.program, setting, indices)
+        environment.process(_walk(environment, rank, own, transfers, recorder, factors, noise))
     environment.run()
+    _check_ended(ranks)
     recorded = (recorder.start, recorder.end, recorder.arrival, recorder.share)
-    return Timeline(*(np.array(rows) for rows in recorded))
+    of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
+    return [Timeline(*(np.array([rows[c] for c in classes]) for rows in recorded)) for classes in of_role]
+
+
+def _check_ended(ranks: Sequence[_Rank]) -> None:
+    """Refuse programs in which somebody waits for what nobody sends."""
+    stuck = [rank for rank in ranks if rank.at < len(rank.program)]
+    if not stuck:
+        return
+    names = "; ".join(f"class {r.number} at {r.program.name(r.at)}" for r in stuck[:MAX_SHOWN])
+    raise fail(
+        "schedule", f"ranks wait for each other for ever: {names}; each op needs its peers' ops, in the same order"
+    )
 
 
 @dataclass
@@ -116,7 +141,7 @@ class _Recorder:
 
 
 def _factors_of(
-    rank: int, program: Program, setting: Setting, group: Mapping[Communicator, int]
+    rank: int, program: Program, setting: Setting, group: Mapping[str, int]
 ) -> tuple[list[float] | None, list[float] | None]:
     """Return one rank's factors on its compute and on its collectives, by op."""
     compute, collective = setting.compute_factor, setting.collective_factor
@@ -134,23 +159,24 @@ def _factors_of(
 def _walk(
     environment: simpy.Environment,
     rank: _Rank,
-    program: Program,
-    streams: dict[Communicator, _Stream],
-    transfers: Sequence[Transfer],
+    streams: dict[str, _Stream],
+    transfers: Sequence[Transfer | None],
     recorder: _Recorder,
     factors: Sequence[float] | None,
     noise: Sequence[float] | None,
 ) -> Process:
     """One rank's program, op by op."""
+    program = rank.program
     start, end, arrival = (rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival))
     host = 0.0
     done: dict[int, simpy.Event] = {}
-    call_stream = [streams[communicator] for communicator, _, _ in program.calls]
+    call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
     slowness = [rank.slowness] * len(program) if factors is None else [rank.slowness * f for f in factors]
     for i, (code, amount, target, issue) in enumerate(
         zip(program.code, program.amount, program.target, program.host_seconds, strict=True)
     ):
         host += issue
+        rank.at = i
         if code == COMPUTE:
             if host > environment.now:
                 rank.stands_still(i)
@@ -168,8 +194,12 @@ def _walk(
                 rank.goes_on()
                 yield rank.compute(amount * slowness[i])
             arrival[i] = environment.now
-            transfer = transfers[target] if noise is None else transfers[target].longer(noise[i])
-            done[i] = call_stream[target].arrive(rank, i, transfer)
+            stream, transfer = call_stream[target], transfers[target]
+            assert stream is not None
+            assert transfer is not None
+            if noise is not None:
+                transfer = transfer.longer(noise[i])
+            done[i] = stream.arrive(rank, i, target, transfer)
         else:
             start[i] = arrival[i] = environment.now
             event = done.pop(target)
@@ -177,6 +207,7 @@ def _walk(
                 rank.stands_still(i)
                 yield event
             end[i] = environment.now
+    rank.at = len(program)
     rank.stands_still(len(program))
 
 
@@ -188,12 +219,16 @@ class _Rank:
         environment: simpy.Environment,
         links: Links,
         number: int,
+        program: Program,
         slowness: float,
         stretch: float,
         core_use: tuple[tuple[int, float], ...],
     ) -> None:
         self.number = number
+        self.program = program
         self.slowness = slowness
+        self.at = 0
+        """Op that the rank has come to."""
         self._environment = environment
         self._links = links
         self._core_use = core_use
@@ -295,6 +330,7 @@ class _Rank:
 class _Pending:
     """One collective in a stream's queue."""
 
+    call: int
     transfer: Transfer
     done: simpy.Event
     ops: list[tuple[int, int]] = field(default_factory=list)
@@ -310,6 +346,7 @@ class _Stream:
         self._environment = environment
         self._links = links
         self._members = members
+        self._several_roles = any(member.program is not members[0].program for member in members)
         self._beside = beside
         self._flow: ActiveFlow | None = None
         self._recorder = recorder
@@ -318,13 +355,20 @@ class _Stream:
         self._done = 0
         self._running = False
 
-    def arrive(self, rank: _Rank, op: int, transfer: Transfer) -> simpy.Event:
+    def arrive(self, rank: _Rank, op: int, call: int, transfer: Transfer) -> simpy.Event:
         """Note that a member's stream has come to its next collective."""
         number = self._arrived[rank.number]
         self._arrived[rank.number] = number + 1
         if number - self._done == len(self._queue):
-            self._queue.append(_Pending(transfer, self._environment.event()))
+            self._queue.append(_Pending(call, transfer, self._environment.event()))
         pending = self._queue[number - self._done]
+        if pending.call != call:
+            theirs, ours = rank.program.calls[pending.call], rank.program.calls[call]
+            raise fail(
+                "schedule",
+                f"{rank.program.name(op)}: a peer's op in the same place is {theirs[1]} of {theirs[2]:,.0f} bytes, "
+                f"this one {ours[1]} of {ours[2]:,.0f} bytes; members must start the same ops in the same order",
+            )
         pending.ops.append((rank.number, op))
         self._begin_if_ready()
         return pending.done
@@ -346,6 +390,8 @@ class _Stream:
         listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
     def _limit(self) -> float:
+        if self._several_roles:  # ops of different programs cannot be the same one
+            return self._beside
         op = self._members[0].idle_at
         at_rest = op != BUSY and all(member.idle_at == op for member in self._members)
         return 1.0 if at_rest else self._beside

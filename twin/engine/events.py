@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twin.engine.program import COMPUTE, START, WAIT
-from twin.engine.simulate import Simulation
-from twin.schedule.ops import COMMUNICATOR_AXIS, Compute, Start
-from twin.trace.names import group_number, micro_step, short_name
+from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.simulate import Part, Simulation
+from twin.schedule.communicator import Communicator
+from twin.schedule.ops import Compute, Start
+from twin.trace.names import micro_step, short_name
 from twin.trace.table import SCHEMA
 
-MOST_EVENTS = 5_000_000
+MAX_EVENTS = 5_000_000
 
 
 def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) -> pa.Table:
@@ -23,26 +25,36 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
 
     A rank that was not simulated itself has the times of its class.
     """
-    program = simulation.program
-    if len(ranks) * len(program) > MOST_EVENTS:
-        most = MOST_EVENTS // max(len(program), 1)
-        raise ValueError(f"{len(ranks)} ranks have {len(ranks) * len(program):,} events; choose at most {most}")
-    columns = _op_columns(simulation, step)
     classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
     if (classes < 0).any():
         raise ValueError(f"the events of rank {ranks[int(np.argmin(classes))]} were not kept")
+    of_class = {int(c): (part, row) for part in simulation.parts for row, c in enumerate(part.classes)}
+    found = [of_class[int(c)] for c in classes]
+    if (events := sum(len(part.program) for part, _ in found)) > MAX_EVENTS:
+        most = MAX_EVENTS * len(ranks) // max(events, 1)
+        raise ValueError(f"{len(ranks)} ranks have {events:,} events; choose at most {most}")
+    columns = {id(part): _op_columns(part.program, step) for part in simulation.parts}
+    tables = []
+    for part, own in groupby(zip(ranks, found, strict=True), key=lambda one: one[1][0]):
+        chosen = list(own)
+        rows = np.array([row for _, (_, row) in chosen], dtype=np.int64)
+        tables.append(_part_table(simulation, part, [rank for rank, _ in chosen], rows, columns[id(part)]))
+    return pa.concat_tables(tables).combine_chunks() if len(tables) != 1 else tables[0]
+
+
+def _part_table(
+    simulation: Simulation, part: Part, ranks: Sequence[int], rows: NDArray[np.int64], columns: dict[str, pa.Array]
+) -> pa.Table:
+    """Events of ranks that run the same program; `rows` are theirs in the part's timeline."""
+    timeline, count = part.timeline, len(part.program)
     times = {
-        name: _nanoseconds(values[classes].ravel())
-        for name, values in (
-            ("start_ns", simulation.timeline.start),
-            ("end_ns", simulation.timeline.end),
-            ("arrival_ns", simulation.timeline.arrival),
-        )
+        name: _nanoseconds(values[rows].ravel())
+        for name, values in (("start_ns", timeline.start), ("end_ns", timeline.end), ("arrival_ns", timeline.arrival))
     }
-    count = len(program)
     arrays = {name: _repeat(array, len(ranks)) for name, array in columns.items()}
     arrays["rank"] = pa.array(np.repeat(np.array(ranks, dtype=np.int32), count))
-    arrays["group"] = pa.array(_groups(simulation, ranks), mask=np.tile(_no_group(simulation), len(ranks)))
+    groups = _groups(simulation, part.program, ranks)
+    arrays["group"] = pa.array(groups, mask=np.tile(_no_group(part.program), len(ranks)))
     arrays |= {name: pa.array(values) for name, values in times.items()}
     return pa.table({field.name: arrays[field.name] for field in SCHEMA}, schema=SCHEMA)
 
@@ -55,8 +67,7 @@ def _repeat(array: pa.Array, times: int) -> pa.Array:
     return pa.concat_arrays([array] * times) if times > 1 else array
 
 
-def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
-    program = simulation.program
+def _op_columns(program: Program, step: int) -> dict[str, pa.Array]:
     kind_of = {COMPUTE: "compute", START: "collective", WAIT: "wait"}
     op_names, kinds, streams, axes, phases, names, layers, micros, sizes = ([] for _ in range(9))
     for index, (op, values) in enumerate(program.ops):
@@ -66,7 +77,7 @@ def _op_columns(simulation: Simulation, step: int) -> dict[str, pa.Array]:
         op_names.append(f"step{step}/{full}" + ("/wait" if code == WAIT else ""))
         kinds.append(kind_of[code])
         streams.append(op.communicator if isinstance(op, Start) else "compute")
-        axes.append(COMMUNICATOR_AXIS[started.communicator] if isinstance(started, Start) else None)
+        axes.append(started.axis if isinstance(started, Start) else None)
         phases.append(op.phase)
         names.append(short_name(full))
         layers.append(op.layer)
@@ -95,24 +106,29 @@ def _bytes(op: Any) -> float:
     return float(op.kernel.bytes) if isinstance(op, Compute) else 0.0
 
 
-def _no_group(simulation: Simulation) -> NDArray[np.bool_]:
-    return np.asarray(np.array(simulation.program.code) == COMPUTE, dtype=np.bool_)
+def _no_group(program: Program) -> NDArray[np.bool_]:
+    return np.asarray(np.array(program.code) == COMPUTE, dtype=np.bool_)
 
 
-def _groups(simulation: Simulation, ranks: Sequence[int]) -> NDArray[np.int32]:
-    """Number of the group, within its axis, that each rank meets in each op."""
-    program = simulation.program
-    grid = simulation.job.concrete_grid
-    axes = [COMMUNICATOR_AXIS[communicator] for communicator, _, _ in program.calls]
+def _groups(simulation: Simulation, program: Program, ranks: Sequence[int]) -> NDArray[np.int32]:
+    """Number of the group, within its partition, that each rank meets in each op."""
     call = np.array(
         [
             -1 if c == COMPUTE else program.target[i] if c == START else program.target[program.target[i]]
             for i, c in enumerate(program.code)
         ]
     )
+    of_call = [_group_of_rank(simulation.communicators[c], ranks) for c, _, _ in program.calls]
     rows = []
-    for rank in ranks:
-        number = [group_number(grid, rank, axis) for axis in axes]
-        table = np.array([*number, 0], dtype=np.int32)
+    for position in range(len(ranks)):
+        table = np.array([*(int(numbers[position]) for numbers in of_call), 0], dtype=np.int32)
         rows.append(table[call])
     return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+
+
+def _group_of_rank(communicator: Communicator, ranks: Sequence[int]) -> NDArray[np.int64]:
+    """Number of each rank's group; that of a rank that is in none does not matter."""
+    members = communicator.members
+    number = np.zeros(max(int(members.max()), *ranks, 0) + 1, dtype=np.int64)
+    number[members.ravel()] = np.repeat(np.arange(len(members)), members.shape[1])
+    return number[np.array(ranks, dtype=np.int64)]

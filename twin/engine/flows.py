@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from twin.description.grid import AXES, Axis
+from twin.description.grid import Axis
 from twin.engine.cube import Floats
 
 
@@ -49,16 +49,13 @@ class Stream:
     """The collectives of one communicator, in order: those nobody has waited for yet."""
 
     axis: Axis
+    number: int
+    """Place of the axis in an array over ranks."""
     beside: float
     """Speed of a transfer beside compute, relative to alone."""
     open: list[Flow] = field(default_factory=list)
     last_end: Floats | None = None
     """End of the last one that was waited for."""
-
-    @property
-    def number(self) -> int:
-        """Place of the axis in an array over ranks."""
-        return AXES.index(self.axis)
 
     def start(self, op: int, gate: Floats, startup: Floats | float, transfer: Floats | float) -> Flow:
         """Put a collective into the queue; `transfer` is its time with nothing beside it."""

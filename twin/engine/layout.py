@@ -1,7 +1,7 @@
-"""Ranks on nodes, and the groups of each communicator with their placement.
+"""Ranks on nodes, and the groups of each partition with their placement.
 
 Ranks fill nodes in order (rank r sits on node r // devices, device r % devices), which packs
-x groups into a node first, then y, z and data. In which dragonfly group a node is, the job's
+groups of the innermost axis into a node first. In which dragonfly group a node is, the job's
 placement decides; nothing but what crosses groups depends on it.
 """
 
@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.placement import Placement
-from twin.description.grid import AXES, Axis, Grid
 from twin.description.job import Job
 from twin.description.machine import Machine
 
 Ints = NDArray[np.int64]
-Relation = Axis | Literal["core"]
-"""What brings ranks together: the groups of an axis, or the cores that they share."""
+Relation = str
+"""What brings ranks together: a partition that communicators run over, or the cores that they share."""
+CORES: Relation = "core"
+NOWHERE = -1
+"""Group of a rank that a partition leaves out."""
 
 
 @dataclass(frozen=True)
@@ -58,29 +59,22 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class AxisGroups:
-    """The groups of one axis: members, and which placement pattern each group has."""
+class Groups:
+    """The groups of one partition: members, and which placement pattern each group has."""
 
-    axis: Relation
+    relation: Relation
     members: Ints
     """(groups, size): the ranks of each group, ascending."""
     group_of_rank: Ints
+    """(ranks,): NOWHERE for ranks that are in none."""
     pattern: Ints
     """(groups,): index into `placements`."""
     placements: tuple[Placement, ...]
 
 
-def axis_members(grid: Grid, axis: Axis) -> Ints:
-    """Return the ranks of every group of an axis, shape (groups, size)."""
-    ranks = np.arange(grid.ranks, dtype=np.int64).reshape(grid.sizes)
-    moved = np.moveaxis(ranks, AXES.index(axis), -1)
-    return np.ascontiguousarray(moved.reshape(-1, grid.size(axis)))
-
-
-def groups_of(grid: Grid, axis: Axis, layout: Layout) -> AxisGroups:
-    """Find the groups of an axis and reduce their placements to the distinct patterns."""
-    members = axis_members(grid, axis)
-    group_of_rank = np.empty(grid.ranks, dtype=np.int64)
+def groups_of(members: Ints, relation: Relation, layout: Layout) -> Groups:
+    """Reduce the placements of a partition's groups, (groups, size), to the distinct patterns."""
+    group_of_rank = np.full(len(layout.node), NOWHERE, dtype=np.int64)
     group_of_rank[members.ravel()] = np.repeat(np.arange(len(members)), members.shape[1])
     # A pattern is which nodes are equal, which devices are used, which switch groups are equal.
     node = _renumber(layout.node[members])
@@ -88,7 +82,7 @@ def groups_of(grid: Grid, axis: Axis, layout: Layout) -> AxisGroups:
     key = (group * (node.max() + 1) + node) * layout.devices_per_node + layout.device[members]
     pattern, first = distinct_rows(key)
     placements = tuple(_placement(node[i], layout.device[members[i]], group[i]) for i in first)
-    return AxisGroups(axis, members, group_of_rank, pattern, placements)
+    return Groups(relation, members, group_of_rank, pattern, placements)
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
@@ -127,10 +121,10 @@ def by_appearance(values: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     return number[inverse].astype(np.int64), first[order].astype(np.int64)
 
 
-def each_alone(ranks: int) -> AxisGroups:
+def each_alone(ranks: int) -> Groups:
     """Make every rank a group of its own, which may load the cores that it shares."""
     own = np.arange(ranks, dtype=np.int64)
-    return AxisGroups("core", own[:, None], own, np.zeros_like(own), ())
+    return Groups(CORES, own[:, None], own, np.zeros_like(own), ())
 
 
 def _renumber(rows: Ints) -> Ints:

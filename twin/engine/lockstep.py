@@ -20,7 +20,6 @@ from twin.engine import des
 from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program, Repeated
 from twin.engine.sharing import Flow, assign_speeds
-from twin.schedule.ops import Communicator
 
 
 def applies(setting: des.Setting) -> bool:
@@ -46,7 +45,7 @@ class _Running:
 
     __slots__ = ("allowed", "call", "op", "remaining", "speed", "stream", "transferring", "until")
 
-    def __init__(self, stream: Communicator, call: int, op: int, until: float) -> None:
+    def __init__(self, stream: str, call: int, op: int, until: float) -> None:
         self.stream = stream
         self.call = call
         self.op = op
@@ -78,7 +77,7 @@ class _Device:
         self._settled = 0.0
         self._busy = False
         self._running: list[_Running] = []
-        self._waiting: dict[Communicator, deque[tuple[int, int]]] = {c: deque() for c in setting.group_class}
+        self._waiting: dict[str, deque[tuple[int, int]]] = {c: deque() for c in setting.group_class}
         self._free = dict.fromkeys(setting.group_class, True)
         self.start, self.end, self.arrival, self.share = (array("d", bytes(8 * len(program))) for _ in range(4))
 
@@ -216,7 +215,7 @@ class _Device:
         else:
             self._waiting[stream].append((call, op))
 
-    def _begin(self, stream: Communicator, call: int, op: int) -> None:
+    def _begin(self, stream: str, call: int, op: int) -> None:
         self._free[stream] = False
         self.start[op] = self._now
         until = self._now + self._transfers[call].startup_seconds

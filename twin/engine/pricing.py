@@ -22,10 +22,10 @@ from twin.cost.collective_group import look
 from twin.description.degraded import Degraded
 from twin.description.library import Library
 from twin.description.machine import Machine
-from twin.engine.layout import AxisGroups, Ints, Layout, Relation
+from twin.engine.layout import CORES, Groups, Ints, Layout, Relation
 from twin.engine.program import Call
 from twin.engine.symmetry import Edges
-from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
+from twin.schedule.communicator import Communicator
 
 ResourceKind = Literal["nic", "link", "port", "cores", "uplink"]
 
@@ -112,7 +112,8 @@ def price(
     machine: Machine,
     library: Library,
     calls: Sequence[Call],
-    axes: Mapping[Relation, AxisGroups],
+    communicators: Mapping[str, Communicator],
+    axes: Mapping[Relation, Groups],
     layout: Layout,
     degraded: Sequence[Degraded] = (),
 ) -> Prices:
@@ -134,7 +135,7 @@ def price(
     costs = [
         [
             collective_cost(machine, library, kind, size, group.placement, group)
-            for group in looked[COMMUNICATOR_AXIS[communicator]]
+            for group in looked[communicators[communicator].partition]
         ]
         for communicator, kind, size in calls
     ]
@@ -142,11 +143,11 @@ def price(
     found: dict[Relation, _Loads] = {}
     alike: dict[Relation, Ints] = {}
     for axis, groups in axes.items():
-        if axis == "core":
+        if axis == CORES:
             found[axis] = _compute_loads(layout, resources)
             alike[axis] = np.zeros(1, dtype=np.int64)
             continue
-        own = {i: costs[i] for i, call in enumerate(calls) if COMMUNICATOR_AXIS[call[0]] == axis}
+        own = {i: costs[i] for i, call in enumerate(calls) if communicators[call[0]].partition == axis}
         streams = {i: calls[i][0] for i in own}
         found[axis] = _loads(groups, layout, resources, own, streams)
         alike[axis] = _alike(len(groups.placements), own)
@@ -193,10 +194,10 @@ def _most(
     loads: Sequence[tuple[int, float]],
     number: int,
     costs: Mapping[int, list[CollectiveCost]],
-    streams: Mapping[int, Communicator],
+    streams: Mapping[int, str],
 ) -> float:
     """Most bytes per second of these loads: one call of each communicator at a time."""
-    fastest: dict[Communicator, float] = {}
+    fastest: dict[str, float] = {}
     for call, size in loads:
         rate = size / max(costs[call][number].transfer_seconds, 1e-30)
         fastest[streams[call]] = max(fastest.get(streams[call], 0.0), rate)
@@ -204,11 +205,11 @@ def _most(
 
 
 def _loads(
-    groups: AxisGroups,
+    groups: Groups,
     layout: Layout,
     resources: _Resources,
     costs: Mapping[int, list[CollectiveCost]],
-    streams: Mapping[int, Communicator],
+    streams: Mapping[int, str],
 ) -> _Loads:
     labels: dict[tuple[tuple[int, float], ...], int] = {}
     columns: list[tuple[Ints, Ints, Ints]] = []

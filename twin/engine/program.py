@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.kernels import kernel_seconds, kind_of_work
+from twin.cost.kernels import kernel_seconds, measured_kind
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Attention, Gemm, Kernel
-from twin.schedule.ops import Communicator, Compute, Op, Repeat, Schedule, Simple, Start
+from twin.schedule.ops import Compute, Op, Repeat, Schedule, Simple, Start
 
 COMPUTE, START, WAIT = 0, 1, 2
 
-Call = tuple[Communicator, CollectiveKind, float]
-"""What the price of a collective depends on, besides the placement of the group."""
+Call = tuple[str, CollectiveKind, float]
+"""What the price of a collective depends on, besides the placement of the group: communicator, kind, bytes.
+
+A message between two is named as the first member of the group sees it: `send` is from the first to the second."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Program:
     def __len__(self) -> int:
         return len(self.code)
 
+    def name(self, op: int) -> str:
+        """Return the full name of an op."""
+        simple, values = self.ops[op]
+        return simple.name.format_map(values)
+
     @property
     def compute_seconds(self) -> float:
         """All compute ops, one after the other, at nominal speed."""
@@ -65,24 +72,38 @@ class Program:
 
 def compile_program(schedule: Schedule, job: Job) -> Program:
     """Flatten a schedule and price its compute ops on the job's device."""
-    program = Program([], [], [], [], [], [])
-    compiler = _Compiler(program, job)
-    compiler.add(schedule.ops, {})
-    program.calls.extend(compiler.calls)
-    return program
+    return compile_programs([(schedule, frozenset())], job)[0]
+
+
+def compile_programs(schedules: Sequence[tuple[Schedule, frozenset[str]]], job: Job) -> list[Program]:
+    """Flatten the schedules of all roles; they share one list of calls.
+
+    With each schedule come the communicators of two in which its ranks are the second member.
+    """
+    calls: dict[Call, int] = {}
+    programs = [Program([], [], [], [], [], []) for _ in schedules]
+    for program, (schedule, second) in zip(programs, schedules, strict=True):
+        _Compiler(program, job, calls, second).add(schedule.ops, {})
+    for program in programs:
+        program.calls.extend(calls)
+    return programs
+
+
+SEEN_BY_FIRST: dict[CollectiveKind, CollectiveKind] = {"send": "receive", "receive": "send"}
+"""What a message of a pair's second member is to the first."""
 
 
 class _Compiler:
     """Writes ops into a program; what a `Repeat` repeats is priced once and copied."""
 
-    def __init__(self, program: Program, job: Job) -> None:
-        self.calls: dict[Call, int] = {}
+    def __init__(self, program: Program, job: Job, calls: dict[Call, int], second: frozenset[str]) -> None:
+        self.calls = calls
+        self._second = second
         self._program = program
         self._job = job
         self._device = job.machine.device
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
-        self._split = job.concrete_grid.x > 1
         host = _COLLECTIVE_HOST_KERNELS * self._device.host_seconds
         self._collective = (host, 0.0) if self._on_device else (0.0, host)
         self._prices: dict[Kernel | tuple[Kernel, str], tuple[float, float]] = {}
@@ -105,7 +126,8 @@ class _Compiler:
                 amount, host = self._price(op)
             elif isinstance(op, Start):
                 code, (amount, host) = START, self._collective
-                target = calls.setdefault((op.communicator, op.kind, op.bytes), len(calls))
+                kind = SEEN_BY_FIRST.get(op.kind, op.kind) if op.communicator in self._second else op.kind
+                target = calls.setdefault((op.communicator, kind, op.bytes), len(calls))
                 by_name[op.name] = len(program.code)
             else:
                 code, amount, host, target = WAIT, 0.0, 0.0, by_name[op.name]
@@ -139,16 +161,13 @@ class _Compiler:
 
     def _price(self, op: Compute) -> tuple[float, float]:
         """Seconds on the device at nominal speed, and seconds of the host."""
-        device, kernel, kind = self._device, op.kernel, ""
-        if device.kernels:
-            kind = kind_of_work(op.name, op.phase)
-            if self._split and f"{kind}/split" in device.kernels:
-                kind += "/split"  # a norm over features that are split is other work
+        device, kernel = self._device, op.kernel
+        kind = measured_kind(device, kernel, op.phase)
         key = (kernel, kind) if kind else kernel
         price = self._prices.get(key)
         if price is None:
             seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
-            issue = (1 if kind in device.kernels else launches(kernel)) * device.host_seconds
+            issue = (1 if kind else launches(kernel)) * device.host_seconds
             price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
             self._prices[key] = price
         return price

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twin.description.grid import AXES, Axis
+from twin.description.grid import Axis
 from twin.engine.bundles import Bundles
 from twin.engine.coverage import stretched
 from twin.engine.cube import Cube, Floats
 from twin.engine.flows import Stream
 from twin.engine.program import COMPUTE, START, Program
 from twin.engine.variation import Factors
-from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator
+from twin.schedule.ops import axis_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Variation:
     """How ranks differ: slowness by rank, random factors by op."""
 
     slowness: Floats
-    """(data, z, y, x)."""
+    """of the mesh."""
     compute: Factors | None = None
     collective: Factors | None = None
 
@@ -71,7 +71,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One step of all ranks; arrays over ranks have the shape (data, z, y, x), in seconds."""
+    """One step of all ranks; arrays over ranks have the shape of the mesh, in seconds."""
 
     end: Floats
     """When each rank has done its last op."""
@@ -131,16 +131,16 @@ class _Run:
         self._bundles = bundles
         self._stretch = 1.0 + interference.compute
         beside = 1.0 / (1.0 + interference.collective)
-        communicators: dict[Communicator, None] = {c: None for c, _, _ in program.calls}
-        self._streams = {c: Stream(COMMUNICATOR_AXIS[c], beside) for c in communicators}
+        communicators = dict.fromkeys(c for c, _, _ in program.calls)
+        self._streams = {c: Stream(axis_of(c), cube.number(axis_of(c)), beside) for c in communicators}
         self.now = cube.zeros()
         self._floor = 0.0
         """Nobody's time is earlier."""
         self._chosen = np.array(record, dtype=np.int64)
         self._at = np.unravel_index(self._chosen, cube.sizes)
         self._record = Recorded(*(np.zeros((len(program), len(record))) for _ in range(3)))
-        self._exposed = {axis: cube.zeros() for axis in AXES}
-        self._peers = {axis: cube.zeros() for axis in AXES}
+        self._exposed = {axis: cube.zeros() for axis in cube.axes}
+        self._peers = {axis: cube.zeros() for axis in cube.axes}
         self._host = cube.zeros()
         self._transfer: dict[Axis, Floats] = {}
         self._phases: dict[str, float] = {}
@@ -286,7 +286,7 @@ class _Run:
             host=self._host,
             compute_by_phase=self._phases,
             communication_by_axis={
-                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0 for axis in AXES
+                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0 for axis in self._cube.axes
             },
             transfer=self._transfer,
             recorded=Recorded(recorded.start.T, recorded.end.T, recorded.arrival.T),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from twin.cost.energy import step_joules
 from twin.cost.memory import MemoryUse, advice, memory_use
-from twin.description.grid import AXES, Axis
+from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.engine.all_ranks import AllRanks
 from twin.engine.program import COMPUTE, START, WAIT, Program
-from twin.engine.simulate import Simulation
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.engine.simulate import Part, Simulation
+from twin.schedule.ops import axis_of
 from twin.trace.metrics import Breakdown, Intervals, breakdown, model_flops
 
 
@@ -63,11 +64,18 @@ def report(simulation: Simulation) -> Report:
     """Work out the figures of a simulated step."""
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
-    found = marks(simulation.program)
-    parts = [class_breakdown(simulation, found, c) for c in range(len(weight))]
+    found = {id(part): marks(part.program) for part in simulation.parts}
+    pieces = [
+        (float(weight[c]), class_breakdown(simulation, part, found[id(part)], row))
+        for part in simulation.parts
+        for row, c in enumerate(part.classes.tolist())
+    ]
+    shares = np.array([share for share, _ in pieces])
+    parts = [piece for _, piece in pieces]
+    axes = simulation.axes
 
     def mean(values: list[float]) -> float:
-        return float(np.dot(weight, values))
+        return float(np.dot(shares, values))
 
     compute = mean([part.compute for part in parts])
     typical = compute / simulation.typical_slowness
@@ -77,12 +85,21 @@ def report(simulation: Simulation) -> Report:
         compute_seconds=typical,
         slowest_device_wait_seconds=compute - typical,
         exposed_seconds=mean([part.exposed for part in parts]),
-        exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in AXES},
+        exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in axes},
         idle_seconds=mean([part.idle for part in parts]),
-        peers_by_axis=_waiting_for_peers(simulation, found, weight),
-        compute_by_phase=_compute_by_phase(simulation, weight),
-        communication_by_axis=_communication_by_axis(simulation, found, weight),
+        peers_by_axis=_sums(axes, (_waiting_for_peers(simulation, p, found[id(p)], weight) for p in simulation.parts)),
+        compute_by_phase=_sums((), (_compute_by_phase(simulation, p, weight) for p in simulation.parts)),
+        communication_by_axis=_sums((), (_communication_by_axis(p, found[id(p)], weight) for p in simulation.parts)),
     )
+
+
+def _sums(names: Sequence[str], parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add up mappings by key; `names` come first, 0 where no part has them."""
+    total = dict.fromkeys(names, 0.0)
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return total
 
 
 def report_all_ranks(every: AllRanks) -> Report:
@@ -91,7 +108,7 @@ def report_all_ranks(every: AllRanks) -> Report:
     Waiting for peers or for the host is idle here, whatever else is under way meanwhile.
     """
     outcome = every.outcome
-    exposed: dict[Axis, float] = {a: float(outcome.exposed[a].mean()) for a in AXES}
+    exposed: dict[Axis, float] = {a: float(seconds.mean()) for a, seconds in outcome.exposed.items()}
     compute = float(outcome.compute.mean())
     return _figures(
         every.job,
@@ -101,7 +118,7 @@ def report_all_ranks(every: AllRanks) -> Report:
         exposed_seconds=sum(exposed.values()),
         exposed_by_axis=exposed,
         idle_seconds=every.step_seconds - compute - sum(exposed.values()),
-        peers_by_axis={a: float(outcome.peers[a].mean()) for a in AXES},
+        peers_by_axis={a: float(seconds.mean()) for a, seconds in outcome.peers.items()},
         compute_by_phase=outcome.compute_by_phase,
         communication_by_axis={a: s for a, s in outcome.communication_by_axis.items() if s > 0.0},
     )
@@ -156,23 +173,24 @@ class Marks:
 def marks(program: Program) -> Marks:
     """Sort a program's op indices into compute, collectives and waits by axis."""
     code, target = np.array(program.code), np.array(program.target)
-    axis_of_call = np.array([AXES.index(COMMUNICATOR_AXIS[c]) for c, _, _ in program.calls], dtype=np.int64)
+    axes = list(dict.fromkeys(axis_of(c) for c, _, _ in program.calls))
+    axis_of_call = np.array([axes.index(axis_of(c)) for c, _, _ in program.calls], dtype=np.int64)
     starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
     return Marks(
         np.flatnonzero(code == COMPUTE),
-        _by_axis(starts, axis_of_call[target[starts]]),
-        _by_axis(waits, axis_of_call[target[target[waits]]]),
+        _by_axis(axes, starts, axis_of_call[target[starts]]),
+        _by_axis(axes, waits, axis_of_call[target[target[waits]]]),
     )
 
 
-def _by_axis(ops: NDArray[np.int64], axis: NDArray[np.int64]) -> dict[Axis, NDArray[np.int64]]:
+def _by_axis(axes: Sequence[Axis], ops: NDArray[np.int64], axis: NDArray[np.int64]) -> dict[Axis, NDArray[np.int64]]:
     """Sort op indices by their axes' numbers; an axis without any is left out."""
-    return {name: ops[axis == number] for number, name in enumerate(AXES) if (axis == number).any()}
+    return {name: ops[axis == number] for number, name in enumerate(axes) if (axis == number).any()}
 
 
-def class_breakdown(simulation: Simulation, found: Marks, rank_class: int) -> Breakdown:
-    """Where the step of one class of ranks goes; `found` are the marks of its program."""
-    start, end = simulation.timeline.start[rank_class], simulation.timeline.end[rank_class]
+def class_breakdown(simulation: Simulation, part: Part, found: Marks, row: int) -> Breakdown:
+    """Where the step of one class of ranks goes: a row of its part; `found` are the marks of the program."""
+    start, end = part.timeline.start[row], part.timeline.end[row]
 
     def at(indices: NDArray[np.int64]) -> Intervals:
         return start[indices], end[indices]
@@ -185,34 +203,49 @@ def class_breakdown(simulation: Simulation, found: Marks, rank_class: int) -> Br
     )
 
 
-def _compute_by_phase(simulation: Simulation, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight @ (simulation.timeline.end - simulation.timeline.start)
+def _compute_by_phase(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> dict[str, float]:
+    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
     number: dict[str, int] = {}
-    program = simulation.program
+    program = part.program
     computes = np.flatnonzero(np.array(program.code) == COMPUTE)
     phase = [number.setdefault(program.ops[i][0].phase, len(number)) for i in computes.tolist()]
     totals = np.bincount(np.array(phase, dtype=np.int64), weights=duration[computes] / simulation.typical_slowness)
     return dict(zip(number, totals.tolist(), strict=True))
 
 
-def _communication_by_axis(simulation: Simulation, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight @ (simulation.timeline.end - simulation.timeline.start)
+def _communication_by_axis(part: Part, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:
+    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
     return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
 
 
-def _waiting_for_peers(simulation: Simulation, found: Marks, weight: NDArray[np.float64]) -> dict[Axis, float]:
-    """Mean time from coming to a wait until the last member has come to the collective."""
-    timeline, partition, program = simulation.timeline, simulation.partition, simulation.program
-    target = np.array(program.target)
-    seconds: dict[Axis, float] = dict.fromkeys(AXES, 0.0)
+def _waiting_for_peers(
+    simulation: Simulation, part: Part, found: Marks, weight: NDArray[np.float64]
+) -> dict[Axis, float]:
+    """Mean time from coming to a wait until the last member has come to the collective.
+
+    Where members run different programs: until the collective begins, its stream's queue included.
+    """
+    target = np.array(part.program.target)
+    seconds: dict[Axis, float] = {}
     for axis, waits in found.waits.items():
         start = target[waits]
-        arrival = timeline.arrival[:, start]
-        last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[axis]])
-        gate = last[partition.group_class_of_rank_class[axis]]
-        came = timeline.arrival[:, waits]
-        seconds[axis] = float((weight @ np.maximum(gate - came, 0.0)).sum())
+        gate = _last_arrival(simulation, axis, start) if len(simulation.parts) == 1 else part.timeline.start[:, start]
+        came = part.timeline.arrival[:, waits]
+        seconds[axis] = float((weight[part.classes] @ np.maximum(gate - came, 0.0)).sum())
     return seconds
+
+
+def _last_arrival(simulation: Simulation, axis: Axis, start: NDArray[np.int64]) -> NDArray[np.float64]:
+    """When the last member came to each of these collectives of an axis, (rank classes, collectives)."""
+    part, partition = simulation.only, simulation.partition
+    relations = {c.partition for c in simulation.communicators.values() if c.axis == axis} & set(partition.groups)
+    if len(relations) != 1:
+        return part.timeline.start[:, start]
+    (relation,) = relations
+    arrival = part.timeline.arrival[:, start]
+    last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[relation]])
+    gates: NDArray[np.float64] = last[partition.group_class_of_rank_class[relation]]
+    return gates
 
 
 def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: float) -> dict[str, object]:
@@ -220,7 +253,6 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
     job = simulation.job
     nominal = simulation if isinstance(simulation, Simulation) else simulation.nominal
     every = nominal is not simulation
-    grid = job.concrete_grid
     memory = figures.memory
     return {
         "job": job.name,
@@ -228,7 +260,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
         "machine": job.machine.name,
         "caveat": job.machine.caveat,
         "ranks": job.ranks,
-        "grid": {axis: grid.size(axis) for axis in AXES},
+        "grid": job.concrete_grid.by_axis(),
         "micro_sequences": job.concrete_micro_sequences,
         "micro_steps": job.micro_steps,
         "step_seconds": figures.step_seconds,
@@ -255,7 +287,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
             "by_category": memory.by_category,
         },
         "energy_joules": figures.energy_joules,
-        "ops": len(nominal.program),
+        "ops": nominal.ops,
         "classes": job.ranks if every else nominal.partition.rank_classes,
         "global_link_contention": not nominal.global_links_left_out,
         "wall_seconds": wall_seconds,

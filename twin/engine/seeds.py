@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from twin.description.grid import AXES
 from twin.engine.all_ranks import AllRanks
 from twin.engine.cube import Cube
 from twin.engine.report import Report
@@ -32,8 +31,8 @@ def scalars(figures: Report) -> dict[str, float]:
         "compute_seconds": figures.compute_seconds,
         "exposed_communication_seconds": figures.exposed_seconds,
         "idle_seconds": figures.idle_seconds,
-        **{f"exposed_{axis}_seconds": figures.exposed_by_axis[axis] for axis in AXES},
-        **{f"peers_{axis}_seconds": figures.peers_by_axis[axis] for axis in AXES},
+        **{f"exposed_{axis}_seconds": seconds for axis, seconds in figures.exposed_by_axis.items()},
+        **{f"peers_{axis}_seconds": seconds for axis, seconds in figures.peers_by_axis.items()},
         "tokens_per_second": figures.tokens_per_second,
         "hardware_flops_per_second": figures.hardware_flops_per_second,
         "energy_joules": figures.energy_joules,
@@ -42,17 +41,17 @@ def scalars(figures: Report) -> dict[str, float]:
 
 def rank_table(every: AllRanks) -> pa.Table:
     """One row per rank: its coordinates, its device's slowness, and where its step went."""
-    outcome, cube = every.outcome, Cube.of(every.job.concrete_grid)
+    outcome, cube = every.outcome, Cube.of(every.nominal.mesh)
     at = np.unravel_index(np.arange(cube.ranks), cube.sizes)
     columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {
         "slowness": every.slowness,
         "end_seconds": outcome.end,
         "compute_seconds": outcome.compute,
         "host_seconds": outcome.host,
-        **{f"exposed_{axis}_seconds": outcome.exposed[axis] for axis in AXES},
-        **{f"peers_{axis}_seconds": outcome.peers[axis] for axis in AXES},
+        **{f"exposed_{axis}_seconds": outcome.exposed[axis] for axis in cube.axes},
+        **{f"peers_{axis}_seconds": outcome.peers[axis] for axis in cube.axes},
     }
     table: dict[str, Any] = {"rank": np.arange(cube.ranks, dtype=np.int32)}
-    table |= {axis: at[i].astype(np.int32) for i, axis in enumerate(AXES)}
+    table |= {axis: at[i].astype(np.int32) for i, axis in enumerate(cube.axes)}
     table |= {name: cube.in_rank_order(values) for name, values in columns.items()}
     return pa.table(table)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.description.grid import Axis
+from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import des, lockstep
-from twin.engine.layout import AxisGroups, Layout, Relation, each_alone, groups_of
+from twin.engine.layout import CORES, Ints, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
-from twin.engine.program import START, Program, compile_program
+from twin.engine.program import START, Call, Program, compile_programs
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
-from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Schedule
-from twin.schedule.step import generate
+from twin.schedule.communicator import Communicator, Role
+from twin.schedule.ops import Schedule
+from twin.strategies import strategy_of
 
 Engine = Literal["folded", "des"]
 Floats = NDArray[np.float64]
@@ -37,10 +38,10 @@ class Scales:
 
 
 EXACT = Scales()
-MOST_EVENTS = 20_000_000
+MAX_EVENTS = 20_000_000
 """Simulated classes × ops; each takes 24 bytes and some 10 µs."""
 MANY_CLASSES = 64
-"""Whoever simulates many jobs passes this as `most_classes`."""
+"""Whoever simulates many jobs passes this as `max_classes`."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,19 @@ class Differences:
     """(ranks,): factor on compute time."""
     compute: Callable[[int], Floats] | None = None
     """Further factors on an op's compute time, (ranks,)."""
-    collective: Callable[[int, Axis], Floats] | None = None
+    collective: Callable[[int, str], Floats] | None = None
     """Factors on the time of the collective that an op starts, (groups,)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the ranks of one role did."""
+
+    role: Role
+    program: Program
+    classes: Ints
+    """Numbers of the rank classes that run it, in the order of the timeline's rows."""
+    timeline: des.Timeline
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,11 @@ class Simulation:
     """One simulated step."""
 
     job: Job
-    program: Program
+    communicators: Mapping[str, Communicator]
+    parts: tuple[Part, ...]
+    """One for each role."""
     partition: Partition
     prices: Prices
-    timeline: des.Timeline
     slowness: Floats
     """(rank classes,): factor on the compute time of each class."""
     typical_slowness: float
@@ -74,7 +87,69 @@ class Simulation:
     @property
     def step_seconds(self) -> float:
         """Last rank's end minus first rank's start."""
-        return self.timeline.step_seconds
+        return max(part.timeline.step_seconds for part in self.parts)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The axes that the ranks are cut into."""
+        return strategy_of(self.job).mesh(self.job)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What collectives' time is booked under: the mesh's axes, then what else communicators have."""
+        return tuple(dict.fromkeys([*self.mesh.axes, *(c.axis for c in self.communicators.values())]))
+
+    @property
+    def ops(self) -> int:
+        """Ops of all programs."""
+        return sum(len(part.program) for part in self.parts)
+
+    @property
+    def only(self) -> Part:
+        """The one role's part, where all ranks run the same program; ValueError elsewhere."""
+        (part,) = self.parts
+        return part
+
+    @property
+    def program(self) -> Program:
+        """The one program, where all ranks run the same."""
+        return self.only.program
+
+    @property
+    def timeline(self) -> des.Timeline:
+        """The one timeline, where all ranks run the same program."""
+        return self.only.timeline
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who does what: roles with their schedules, and the communicators that these name."""
+
+    roles: tuple[Role, ...]
+    schedules: tuple[Schedule, ...]
+    communicators: Mapping[str, Communicator]
+
+    @classmethod
+    def of(cls, job: Job, schedule: Schedule | None = None) -> Cast:
+        """Ask a job's strategy; or let every rank do what was recorded."""
+        strategy = strategy_of(job)
+        communicators = {c.name: c for c in strategy.communicators(job)}
+        if schedule is not None:
+            return cls((Role.everyone(job.ranks),), (schedule,), communicators)
+        roles = strategy.roles(job)
+        return cls(roles, tuple(strategy.schedule(job, role) for role in roles), communicators)
+
+    def second_in(self, role: Role) -> frozenset[str]:
+        """Name the communicators of two in which the ranks of a role are the second member."""
+        pairs = {name: c for name, c in self.communicators.items() if c.size == 2}
+        return frozenset(name for name, c in pairs.items() if np.isin(c.members[:, 1], role.ranks).any())
+
+    def number_of_rank(self, ranks: int) -> Ints:
+        """Return the role of every rank, (ranks,)."""
+        number = np.zeros(ranks, dtype=np.int64)
+        for i, role in enumerate(self.roles):
+            number[role.ranks] = i
+        return number
 
 
 def simulate(
@@ -83,59 +158,74 @@ def simulate(
     engine: Engine = "folded",
     schedule: Schedule | None = None,
     scales: Scales = EXACT,
-    most_classes: int | None = None,
+    max_classes: int | None = None,
     differences: Differences | None = None,
 ) -> Simulation:
     """Simulate one training step; grid and micro-batch must be concrete.
 
     With `differences` (and engine `des`) no two ranks are alike.
 
-    With `most_classes`, a job whose ranks fall into more classes than that is simulated without
+    With `max_classes`, a job whose ranks fall into more classes than that is simulated without
     contention on global links, which is what makes classes many; the result says so.
     """
     machine = job.machine
-    program = compile_program(schedule or generate(job), job)
+    cast = Cast.of(job, schedule)
+    described = [(s, cast.second_in(r)) for r, s in zip(cast.roles, cast.schedules, strict=True)]
+    programs = compile_programs(described, job)
+    calls = programs[0].calls
     layout = Layout.of(job)
-    used: dict[Axis, None] = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
-    axes: dict[Relation, AxisGroups] = {axis: groups_of(job.concrete_grid, axis, layout) for axis in used}
+    used = {cast.communicators[c].partition: cast.communicators[c].members for c, _, _ in calls}
+    axes = {relation: groups_of(members, relation, layout) for relation, members in used.items()}
     if machine.cores is not None:
-        axes["core"] = each_alone(job.ranks)
+        axes[CORES] = each_alone(job.ranks)
     library = machine.libraries[job.library or machine.library]
-    prices = price(machine, library, program.calls, axes, layout, job.degraded)
+    prices = price(machine, library, calls, cast.communicators, axes, layout, job.degraded)
     speed, typical = _slowness(job)
     if differences is not None:
         speed, typical = differences.slowness, 1.0
+    role = cast.number_of_rank(job.ranks)
     left_out = False
     if engine == "folded":
-        partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity)
-        if most_classes is not None and partition.rank_classes > most_classes:
+        partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity, role)
+        if max_classes is not None and partition.rank_classes > max_classes:
             inside = prices.without_global_links()
-            partition = fold(axes, prices.alike, inside.edges, speed, prices.capacity)
+            partition = fold(axes, prices.alike, inside.edges, speed, prices.capacity, role)
             left_out = True
     else:
         partition = unfolded(axes, prices.edges, job.ranks, prices.capacity)
-    if (events := partition.rank_classes * len(program)) > MOST_EVENTS:
+    role_of_class = role[partition.representatives].tolist()
+    _refuse_too_many(sum(len(programs[r]) for r in role_of_class), partition.rank_classes, engine)
+    slowness = speed[partition.representatives]
+    setting = _setting(
+        job, calls, cast, partition, prices, (slowness * scales.compute).tolist(), scales.collective, role_of_class
+    )
+    if differences is not None:
+        setting = _differing(setting, programs[0], cast, differences)
+    alike = engine == "folded" and lockstep.applies(setting)
+    timelines = [lockstep.run(programs[0], setting)] if alike else des.run(programs, setting)
+    parts = tuple(
+        Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
+        for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
+    )
+    return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out)
+
+
+def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:
+    if events > MAX_EVENTS:
         remedy = "use --engine folded, " if engine == "des" else "use "
         raise fail(
             "engine",
-            f"{partition.rank_classes:,} classes of ranks with {len(program):,} ops each are "
-            f"{events:,} events, more than the {MOST_EVENTS:,} that fit into memory; {remedy}"
+            f"{classes:,} classes of ranks with {events // classes:,} ops each are "
+            f"{events:,} events, more than the {MAX_EVENTS:,} that fit into memory; {remedy}"
             "fewer ranks or fewer micro-steps",
         )
-    slowness = speed[partition.representatives]
-    setting = _setting(job, program, partition, prices, (slowness * scales.compute).tolist(), scales.collective)
-    if differences is not None:
-        setting = _differing(setting, program, differences)
-    alike = engine == "folded" and lockstep.applies(setting)
-    timeline = lockstep.run(program, setting) if alike else des.run(program, setting)
-    return Simulation(job, program, partition, prices, timeline, slowness, typical, left_out)
 
 
-def _differing(setting: des.Setting, program: Program, differences: Differences) -> des.Setting:
+def _differing(setting: des.Setting, program: Program, cast: Cast, differences: Differences) -> des.Setting:
     """Add the factors of every op; classes are single ranks and groups, in order."""
     compute, collective = differences.compute, differences.collective
     axes = [
-        COMMUNICATOR_AXIS[program.calls[target][0]] if code == START else None
+        cast.communicators[program.calls[target][0]].axis if code == START else None
         for code, target in zip(program.code, program.target, strict=True)
     ]
     return replace(
@@ -156,19 +246,26 @@ def _slowness(job: Job) -> tuple[Floats, float]:
 
 
 def _setting(
-    job: Job, program: Program, partition: Partition, prices: Prices, slowness: list[float], scale: float
+    job: Job,
+    calls: Sequence[Call],
+    cast: Cast,
+    partition: Partition,
+    prices: Prices,
+    slowness: list[float],
+    scale: float,
+    role_of_class: list[int],
 ) -> des.Setting:
-    communicators: dict[Communicator, None] = {c: None for c, _, _ in program.calls}
+    relation = {c: cast.communicators[c].partition for c, _, _ in calls}
     transfers = [
         [
-            transfer_of(prices, partition, number, COMMUNICATOR_AXIS[communicator], group, scale)
-            for group in partition.groups[COMMUNICATOR_AXIS[communicator]]
+            transfer_of(prices, partition, number, relation[communicator], group, scale)
+            for group in partition.groups[relation[communicator]]
         ]
-        for number, (communicator, _, _) in enumerate(program.calls)
+        for number, (communicator, _, _) in enumerate(calls)
     ]
     return des.Setting(
-        group_class={c: partition.group_class_of_rank_class[COMMUNICATOR_AXIS[c]] for c in communicators},
-        members={c: [group.rank_classes for group in partition.groups[COMMUNICATOR_AXIS[c]]] for c in communicators},
+        group_class={c: partition.group_class_of_rank_class[of] for c, of in relation.items()},
+        members={c: [group.rank_classes for group in partition.groups[of]] for c, of in relation.items()},
         transfers=transfers,
         capacity=partition.capacity,
         slowness=slowness,
@@ -180,6 +277,7 @@ def _setting(
             for number, resource in enumerate(partition.resource_representatives)
             if prices.kind_of(resource) == "cores"
         ),
+        role=role_of_class,
     )
 
 
@@ -188,20 +286,20 @@ def _core_use(machine: Machine, partition: Partition) -> list[tuple[tuple[int, f
     if machine.cores is None:
         return [() for _ in range(partition.rank_classes)]
     return [
-        tuple((use.resource_class, float(use.count)) for use in partition.groups["core"][g].uses)
-        for g in partition.group_class_of_rank_class["core"]
+        tuple((use.resource_class, float(use.count)) for use in partition.groups[CORES][g].uses)
+        for g in partition.group_class_of_rank_class[CORES]
     ]
 
 
 def transfer_of(
-    prices: Prices, partition: Partition, call: int, axis: Axis, group: GroupClass, scale: float = 1.0
+    prices: Prices, partition: Partition, call: int, relation: Relation, group: GroupClass, scale: float = 1.0
 ) -> Transfer:
     """Price one call on one class of groups, with its demands on classes of resources."""
     cost = prices.costs[call][group.pattern]
     seconds = cost.transfer_seconds
     demands: dict[int, float] = {}
     for use in group.uses:
-        moved = prices.label_bytes[axis][use.label].get(call, 0.0)
+        moved = prices.label_bytes[relation][use.label].get(call, 0.0)
         if moved > 0.0 and seconds > 0.0 and math.isfinite(partition.capacity[use.resource_class]):
             rate = moved / seconds
             demands[use.resource_class] = demands.get(use.resource_class, 0.0) + rate * use.count

@@ -1,8 +1,8 @@
 """Symmetry folding: which ranks, groups and links have the same future.
 
 An *equitable partition* of the machine as the job uses it, by colour refinement. Three kinds
-of vertices: ranks, groups (of every axis) and shared resources (NICs, links, global links).
-Colours start from what differs: a rank's device speed, what collectives cost on a group's
+of vertices: ranks, groups (of every partition) and shared resources (NICs, links, global links).
+Colours start from what differs: a rank's device speed and its role, what collectives cost on a group's
 placement, a resource's capacity. Then, until nothing splits any more:
 
 * a group's colour takes in the colours of its members and of the resources it loads,
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.engine.layout import AxisGroups, Ints, Relation, by_appearance, spread
+from twin.engine.layout import NOWHERE, Groups, Ints, Relation, by_appearance, spread
 
 Hashes = NDArray[np.uint64]
 
@@ -56,9 +56,9 @@ class Use:
 
 @dataclass(frozen=True)
 class GroupClass:
-    """Groups of one axis with the same future."""
+    """Groups of one partition with the same future."""
 
-    axis: Relation
+    relation: Relation
     pattern: int
     rank_classes: tuple[int, ...]
     uses: tuple[Use, ...]
@@ -76,6 +76,7 @@ class Partition:
     """(rank classes,): one rank of each class."""
     groups: Mapping[Relation, list[GroupClass]]
     group_class_of_rank_class: Mapping[Relation, list[int]]
+    """NOWHERE for a class of ranks that a partition leaves out."""
     capacity: list[float] = field(default_factory=list)
     """Bytes per second of each class of resources."""
     resource_representatives: list[int] = field(default_factory=list)
@@ -88,20 +89,24 @@ class Partition:
 
 
 def fold(
-    axes: Mapping[Relation, AxisGroups],
+    axes: Mapping[Relation, Groups],
     alike: Mapping[Relation, Ints],
     edges: Mapping[Relation, Edges],
     speed: NDArray[np.float64],
     capacity: NDArray[np.float64],
+    role: Ints | None = None,
 ) -> Partition:
     """Find the coarsest equitable partition.
 
-    `alike[axis]` numbers the placement patterns by what collectives cost on them; `speed` is
-    (ranks,), `capacity` is (resources,). Resources that nothing loads are in no class.
+    `alike[axis]` numbers the placement patterns by what collectives cost on them; `speed` and `role`, the
+    number of the program that a rank runs, are (ranks,), `capacity` is (resources,). Resources that
+    nothing loads are in no class.
     """
     loaded, edges = _only_loaded(edges, len(capacity))
     capacity = capacity[loaded]
     rank = _compress(speed.view(np.uint64))
+    if role is not None and role.any():
+        rank = _compress(_combine(rank, role.astype(np.uint64)))
     resource = _compress(capacity.view(np.uint64))
     group = {axis: _compress(alike[axis][a.pattern].astype(np.uint64)) for axis, a in axes.items()}
     before = -1
@@ -123,11 +128,19 @@ def fold(
             marked = _mix(group[axis][e.group], e.label * 8 + number + 3)
             np.add.at(seen, e.resource, _scramble(marked))
         resource = _compress(_combine(resource, seen))
-        through = [group[x][a.group_of_rank] for x, a in axes.items() if not _is_constant(group[x])]
+        through = [_through(group[x], a) for x, a in axes.items() if not _is_constant(group[x])]
         rank = _compress(_combine(rank, *through))
     found = _quotient(axes, edges, rank, group, resource, capacity)
     found.resource_representatives = loaded[found.resource_representatives].tolist()
     return found
+
+
+def _through(colour: Hashes, groups: Groups) -> Hashes:
+    """Return the colour of each rank's group; ranks that are in none have a colour of their own."""
+    at = groups.group_of_rank
+    if at.min(initial=0) > NOWHERE:
+        return colour[at]
+    return np.where(at == NOWHERE, np.uint64(0), colour[at] + np.uint64(1))
 
 
 def _only_loaded(edges: Mapping[Relation, Edges], resources: int) -> tuple[Ints, dict[Relation, Edges]]:
@@ -141,7 +154,7 @@ def _only_loaded(edges: Mapping[Relation, Edges], resources: int) -> tuple[Ints,
 
 
 def unfolded(
-    axes: Mapping[Relation, AxisGroups], edges: Mapping[Relation, Edges], ranks: int, capacity: NDArray[np.float64]
+    axes: Mapping[Relation, Groups], edges: Mapping[Relation, Edges], ranks: int, capacity: NDArray[np.float64]
 ) -> Partition:
     """Make the partition in which everything is a class of its own."""
     group = {axis: np.arange(len(a.members), dtype=np.uint64) for axis, a in axes.items()}
@@ -151,7 +164,7 @@ def unfolded(
 
 
 def _quotient(
-    axes: Mapping[Relation, AxisGroups],
+    axes: Mapping[Relation, Groups],
     edges: Mapping[Relation, Edges],
     rank: Hashes,
     group: Mapping[Relation, Hashes],
@@ -169,7 +182,7 @@ def _quotient(
         by_group = _by_representative(e.group, chosen)
         groups[axis] = [
             GroupClass(
-                axis=axis,
+                relation=axis,
                 pattern=int(a.pattern[g]),
                 rank_classes=tuple(np.unique(rank_class[a.members[g]]).tolist()),
                 uses=_uses(number, e, by_group[number], by_resource, resource_class, group_class),
@@ -177,7 +190,8 @@ def _quotient(
             )
             for number, g in enumerate(chosen)
         ]
-        of_rank[axis] = group_class[a.group_of_rank[representatives]].tolist()
+        own = a.group_of_rank[representatives]
+        of_rank[axis] = np.where(own == NOWHERE, NOWHERE, group_class[own]).tolist()
     return Partition(
         rank_class,
         representatives,

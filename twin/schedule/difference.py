@@ -13,9 +13,9 @@ from difflib import unified_diff
 from twin.schedule.kernels import Attention, Gemm, Kernel
 from twin.schedule.ops import Compute, Schedule, Simple, Start
 
-MOST_COMPARED = 2000
+MAX_COMPARED = 2000
 """Ops of each side, from the first difference on, that are laid side by side."""
-MOST_LINES = 200
+MAX_LINES = 200
 CONTEXT = 3
 
 
@@ -27,10 +27,10 @@ def difference(recorded: Schedule, generated: Schedule) -> str:
         return ""
     first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     begin = max(0, first - CONTEXT)
-    window = slice(begin, begin + MOST_COMPARED)
+    window = slice(begin, begin + MAX_COMPARED)
     lines = list(unified_diff(theirs[window], ours[window], "generated", "recorded", "", "", CONTEXT, lineterm=""))
-    if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], f"… {len(lines) - MOST_LINES} more lines"]
+    if len(lines) > MAX_LINES:
+        lines = [*lines[:MAX_LINES], f"… {len(lines) - MAX_LINES} more lines"]
     return "\n".join([_counts(ours, theirs, first), *lines])
 
 
@@ -67,7 +67,8 @@ def _kernel(kernel: Kernel) -> str:
                 f"{kernel.element_bytes} bytes"
             )
     flops = f", {_number(kernel.flops)} flops" if kernel.flops else ""
-    return f"memory {_number(kernel.bytes)} bytes{flops}"
+    work = f", {kernel.work}" if kernel.work else ""
+    return f"memory {_number(kernel.bytes)} bytes{flops}{work}"
 
 
 def _number(value: float) -> str:

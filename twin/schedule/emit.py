@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Kernel
-from twin.schedule.ops import COMMUNICATOR_AXIS, Communicator, Compute, Op, Phase, Start, Wait
+from twin.schedule.ops import Compute, Op, Phase, Start, Wait, axis_of
 
 
 @dataclass(slots=True)
@@ -26,9 +26,9 @@ class Emitter:
         """Append device work."""
         self.ops.append(Compute(self.prefix + name, self.phase, kernel, self.layer))
 
-    def start(self, kind: CollectiveKind, communicator: Communicator, bytes_: float, name: str = "") -> str:
+    def start(self, kind: CollectiveKind, communicator: str, bytes_: float, name: str = "") -> str:
         """Append the start of a collective and return its full name."""
-        full = self.prefix + (name or f"{kind}_{COMMUNICATOR_AXIS[communicator]}")
+        full = self.prefix + (name or f"{kind}_{axis_of(communicator)}")
         self.ops.append(Start(full, self.phase, kind, communicator, float(bytes_), self.layer))
         return full
 
@@ -36,6 +36,6 @@ class Emitter:
         """Append the wait for a collective that was started under this full name."""
         self.ops.append(Wait(full_name, self.phase, self.layer))
 
-    def collective(self, kind: CollectiveKind, communicator: Communicator, bytes_: float, name: str = "") -> None:
+    def collective(self, kind: CollectiveKind, communicator: str, bytes_: float, name: str = "") -> None:
         """Append a collective that nothing overlaps: its start and its wait."""
         self.wait(self.start(kind, communicator, bytes_, name))

@@ -105,11 +105,16 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`."""
+    """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`.
+
+    `work` says what kind it is, such as `norm/normalize` or `bwd/residual`: a device may have a measured
+    rate for it (`Device.kernels`). What has a variant for features that are split over ranks ends in `/split`.
+    """
 
     bytes: float
     kernels: int = 1
     flops: float = 0.0
+    work: str = ""
 
 
 Kernel = Gemm | Attention | Memory

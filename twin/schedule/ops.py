@@ -15,16 +15,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from twin.description.grid import Axis
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Kernel
 
 Phase = Literal["fwd", "loss", "recompute", "bwd", "reduce", "optimizer"]
 
-Communicator = Literal["x", "y", "z_gather", "z_scatter", "data"]
-"""Each has its own stream; gathers and scatters over z are apart, so both can be in flight."""
 
-COMMUNICATOR_AXIS: dict[Communicator, Axis] = {"x": "x", "y": "y", "z_gather": "z", "z_scatter": "z", "data": "data"}
+def axis_of(communicator: str) -> str:
+    """Return the axis that a communicator's time is booked under: its name up to the first underscore.
+
+    Communicators of one axis differ in what they are for, as `z_gather` and `z_scatter`, and each has a
+    stream of its own.
+
+    >>> axis_of("z_gather"), axis_of("data")
+    ('z', 'data')
+    """
+    return communicator.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +45,23 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a collective on its communicator's stream.
+    """Begin a collective, a message or a copy on its communicator's stream.
 
-    `bytes` is the gathered output of an all-gather, the input of a reduce-scatter, the buffer
-    of an all-reduce, on one rank.
+    `bytes` is the gathered output of an all-gather, the input of a reduce-scatter or of an all-to-all, the
+    buffer of an all-reduce, the message of a send or receive, what a copy moves: on one rank.
     """
 
     name: str
     phase: Phase
     kind: CollectiveKind
-    communicator: Communicator
+    communicator: str
     bytes: float
     layer: int | None = None
 
     @property
-    def axis(self) -> Axis:
-        """The grid axis of the group."""
-        return COMMUNICATOR_AXIS[self.communicator]
+    def axis(self) -> str:
+        """The axis that its time is booked under."""
+        return axis_of(self.communicator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ Simple = Compute | Start | Wait
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What every rank of a job does in one step (all ranks of a 4D grid do the same)."""
+    """What every rank of a role does in one step."""
 
     ops: tuple[Op, ...]
 

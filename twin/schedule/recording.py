@@ -20,24 +20,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from twin.description.files import write_whole
-from twin.description.grid import AXES, Grid
+from twin.description.grid import Mesh
 from twin.description.problems import DescriptionError, Problem, fail, shorten
 from twin.schedule.ops import Compute, Op, Repeat, Schedule, Simple, Start
 from twin.schedule.wire import FORMAT, SCHEMA_VERSION, RecordingFile, op_of, wire_of
 
-MOST_FILE_BYTES = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Of a recording, unpacked."""
-MOST_OPS = 5_000_000
-MOST_SHOWN = 8
+MAX_OPS = 5_000_000
+MAX_SHOWN = 8
 """Problems that are told."""
 MICRO = re.compile(r"micro(0|[1-9]\d*)/")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The schedule of one rank of a grid."""
+    """The schedule of one rank of a mesh."""
 
-    grid: Grid
+    mesh: Mesh
     rank: int
     schedule: Schedule
     job: Mapping[str, Any] | None = None
@@ -65,7 +65,7 @@ def _text(recording: Recording) -> str:
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
         "rank": recording.rank,
-        "grid": {axis: recording.grid.size(axis) for axis in AXES},
+        "grid": recording.mesh.by_axis(),
         "job": recording.job,
     }
     begin = json.dumps(head, allow_nan=False)[:-1]
@@ -87,33 +87,35 @@ def read_recording(path: Path) -> Recording:
     data = _unpacked(path)
     if not data.lstrip().startswith(b"{") or FORMAT.encode() not in data[:200]:
         raise fail(str(path), "is not a recorded schedule; `fourfold record` writes them")
+    if b'"schema_version": 1,' in data[:200]:
+        raise fail("schema_version", "an earlier Fourfold wrote it, without the kinds of work; record it again", 1)
     try:
         file = RecordingFile.model_validate_json(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        problems = [Problem(".".join(map(str, e["loc"])), e["msg"], shorten(e["input"])) for e in found[:MOST_SHOWN]]
+        problems = [Problem(".".join(map(str, e["loc"])), e["msg"], shorten(e["input"])) for e in found[:MAX_SHOWN]]
         raise DescriptionError(problems, str(path)) from None
-    grid = Grid(data=file.grid.data, z=file.grid.z, y=file.grid.y, x=file.grid.x)
-    if file.rank >= grid.ranks:
-        raise fail("rank", f"ranks of the grid are 0 to {grid.ranks - 1}", file.rank)
+    mesh = Mesh(tuple(file.grid), tuple(file.grid.values()))
+    if file.rank >= mesh.ranks:
+        raise fail("rank", f"ranks of the grid are 0 to {mesh.ranks - 1}", file.rank)
     schedule = Schedule(tuple(op_of(op) for op in file.ops))
-    if _count(schedule.ops) > MOST_OPS:
-        raise fail("ops", f"are {_count(schedule.ops):,}; at most {MOST_OPS:,} can be simulated")
-    check(schedule, grid)
+    if _count(schedule.ops) > MAX_OPS:
+        raise fail("ops", f"are {_count(schedule.ops):,}; at most {MAX_OPS:,} can be simulated")
+    check(schedule, mesh)
     # micro-steps are named in one way alone, so that a start and its wait agree, however they came
-    return Recording(grid, file.rank, Schedule(fold(schedule)), file.job)
+    return Recording(mesh, file.rank, Schedule(fold(schedule)), file.job)
 
 
 def _unpacked(path: Path) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise fail(str(path), "no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         raise fail(str(path), f"cannot be read: {error}") from None
-    if len(data) > MOST_FILE_BYTES:
-        raise fail(str(path), f"is larger than the {MOST_FILE_BYTES >> 20} MiB of a recording")
+    if len(data) > MAX_FILE_BYTES:
+        raise fail(str(path), f"is larger than the {MAX_FILE_BYTES >> 20} MiB of a recording")
     return data
 
 
@@ -121,7 +123,7 @@ def _count(ops: Sequence[Op]) -> int:
     return sum(len(op.values) * _count(op.body) if isinstance(op, Repeat) else 1 for op in ops)
 
 
-def check(schedule: Schedule, grid: Grid) -> None:
+def check(schedule: Schedule, mesh: Mesh) -> None:
     """Check what an engine relies on: names are unique, and each start has one wait behind it.
 
     Raises DescriptionError with the first problems.
@@ -137,18 +139,18 @@ def check(schedule: Schedule, grid: Grid) -> None:
             seen.add(name)
             if isinstance(op, Start):
                 flight.add(name)
-                if grid.size(op.axis) == 1:
+                if op.axis in mesh.axes and mesh.size(op.axis) == 1:
                     problems.append(Problem(path, f"is a collective over {op.axis}, which is one rank"))
         elif name in flight:
             flight.remove(name)
         else:
             why = "waits a second time" if name in seen else "waits for what was not started before"
             problems.append(Problem(path, why))
-        if len(problems) > MOST_SHOWN:
+        if len(problems) > MAX_SHOWN:
             break
     problems += [Problem(name, "is started and never waited for") for name in sorted(flight)]
     if problems:
-        raise DescriptionError(problems[:MOST_SHOWN], "schedule")
+        raise DescriptionError(problems[:MAX_SHOWN], "schedule")
 
 
 def fold(schedule: Schedule) -> tuple[Op, ...]:

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from twin.description.library import CollectiveKind
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, AttentionForm, Gemm, Kernel, Memory, Mode
-from twin.schedule.ops import Communicator, Compute, Op, Phase, Repeat, Simple, Start, Wait
+from twin.schedule.ops import Compute, Op, Phase, Repeat, Simple, Start, Wait
 
 FORMAT = "fourfold-schedule"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Size = Annotated[int, Field(ge=0, le=2**48)]
 Count = Annotated[int, Field(ge=1, le=2**48)]
@@ -25,6 +25,7 @@ Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
 NameOfRepeat = Annotated[
     str, Field(min_length=1, max_length=400, pattern=r"^[^{}\x00-\x1f]*(\{micro\}[^{}\x00-\x1f]*)?$")
 ]
+NameOfAxis = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 Layer = Annotated[int, Field(ge=0, le=10**6)] | None
 
 
@@ -65,6 +66,7 @@ class MemoryForm(_Form):
     bytes: Amount
     kernels: Annotated[int, Field(ge=0, le=10**6)]
     flops: Amount
+    work: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9_/]*$")]
 
 
 KernelForm = Annotated[GemmForm | AttentionOfHeads | MemoryForm, Field(discriminator="type")]
@@ -87,7 +89,7 @@ class StartForm(_Form):
     name: NameOfRepeat
     phase: Phase
     kind: CollectiveKind
-    communicator: Communicator
+    communicator: NameOfAxis
     bytes: Amount
     layer: Layer = None
 
@@ -117,22 +119,14 @@ OpForm = Annotated[ComputeForm | StartForm | WaitForm | RepeatForm, Field(discri
 AxisSize = Annotated[int, Field(ge=1, le=10**9)]
 
 
-class GridForm(_Form):
-    """Sizes of the axes."""
-
-    data: AxisSize
-    z: AxisSize
-    y: AxisSize
-    x: AxisSize
-
-
 class RecordingFile(_Form):
     """A whole file."""
 
     format: Literal["fourfold-schedule"]
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     rank: Annotated[int, Field(ge=0)]
-    grid: GridForm
+    grid: Annotated[dict[NameOfAxis, AxisSize], Field(min_length=1, max_length=16)]
+    """Sizes of the axes, outermost first."""
     job: dict[str, Any] | None
     ops: tuple[OpForm, ...]
 

@@ -64,13 +64,13 @@ def search_object(fleet: Fleet, fixed: Sequence[str]) -> dict[str, object]:
 
 def _candidates(console: Console, found: Search, top: int) -> None:
     from twin.study.search.search import options_varied
-    from twin.study.search.words import options_words
+    from twin.study.search.words import axes_title, options_words
 
     varied, simulated = options_varied(found), found.by == "simulation"
     console.print(f"\n{'Fastest' if simulated else 'First by the published communication model'}:")
     table = Table(
         "",
-        "data × z × y × x",
+        axes_title(found),
         "options",
         "step",
         "exposed",
@@ -109,7 +109,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
 
 def _by_ranks(console: Console, fleet: Fleet) -> None:
     from twin.study.search.fleet import DAY_SECONDS
-    from twin.study.search.words import tokens_words
+    from twin.study.search.words import axes_title, tokens_words
 
     if fleet.tokens is not None:
         limit = ""
@@ -118,7 +118,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
         console.print(f"\n{tokens_words(fleet.tokens)}{limit}; the global batch stays as it is:")
     else:
         console.print("\nThe best of each number of ranks; the global batch stays as it is:")
-    heads = ["ranks", "data × z × y × x", "micro-batch", "step", "tokens/s"]
+    heads = ["ranks", axes_title(fleet.chosen.found), "micro-batch", "step", "tokens/s"]
     heads += ["days", "device hours", "energy (devices)", ""] if fleet.tokens is not None else []
     table = Table(*heads, box=None, pad_edge=False)
     for column in (table.columns[0], *table.columns[2:]):

@@ -164,7 +164,8 @@ def choice(made: Choice) -> None:
         f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
         "published communication model were simulated:"
     )
-    table = Table("data × z × y × x", "sequences at a time", "step", box=None, pad_edge=False)
+    axes = made.best.job.concrete_grid.axes
+    table = Table(" × ".join(axes), "sequences at a time", "step", box=None, pad_edge=False)
     for simulation in made.simulations:
         grid = simulation.job.concrete_grid
         table.add_row(

@@ -105,7 +105,7 @@ def published(result: PublishedValidation, *, as_json: bool) -> None:
             "compute",
             "wait",
             "exposed",
-            "data × z × y × x",
+            "grid",
             title=title,
             title_justify="left",
         )

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
-from twin.description.grid import Grid, factorizations
-from twin.description.job import Job, check_grid
+from twin.description.grid import GridSpec
+from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.strategies import check_grid, strategy_of
 from twin.study.search.candidates import candidates as all_candidates
 from twin.study.search.candidates import on_grid
 
@@ -44,7 +45,7 @@ def is_concrete(job: Job) -> bool:
     return job.grid != "auto" and job.batch.micro_sequences != "auto"
 
 
-def with_grid(job: Job, grid: Grid) -> Job | None:
+def with_grid(job: Job, grid: GridSpec) -> Job | None:
     """Return the job on a grid with a micro-batch that fits, or None."""
     return next((c.job(job) for c in on_grid(job, grid) if c.feasible), None)
 
@@ -74,7 +75,7 @@ def choose(
     entered = _worth_simulating(ranked[:most])
     for number, candidate in enumerate(entered):
         progress(number, len(entered))
-        simulations.append(simulate(candidate, most_classes=MANY_CLASSES))
+        simulations.append(simulate(candidate, max_classes=MANY_CLASSES))
     simulations.sort(key=lambda s: s.step_seconds)
     # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
     while simulations[0].global_links_left_out:
@@ -101,13 +102,12 @@ def rehearsed_seconds(job: Job) -> float:
 
     Micro-steps are alike: what a second one adds to one, every further one adds.
     """
-    one, two = (simulate(_shortened(job, steps), most_classes=MANY_CLASSES).step_seconds for steps in (1, 2))
+    one, two = (simulate(_shortened(job, steps), max_classes=MANY_CLASSES).step_seconds for steps in (1, 2))
     return one + (job.micro_steps - 1) * (two - one)
 
 
 def _shortened(job: Job, micro_steps: int) -> Job:
-    grid = job.concrete_grid
-    sequences = grid.data * grid.z * job.concrete_micro_sequences * micro_steps
+    sequences = job.concrete_grid.replicas * job.concrete_micro_sequences * micro_steps
     return job.model_copy(update={"batch": job.batch.model_copy(update={"sequences": sequences})})
 
 
@@ -121,17 +121,17 @@ def _with_micro(job: Job) -> Job:
             "batch.micro_sequences", f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}"
         )
     resolved = with_micro_sequences(job, micro)
-    if problems := check_grid(resolved, resolved.concrete_grid):
+    if problems := check_grid(resolved):
         raise DescriptionError(problems)
     return resolved
 
 
 def _why(job: Job) -> str:
-    """Explain the grid that comes nearest: all ranks in z, y and x as far as the rules allow."""
+    """Explain the grid that comes nearest to fitting."""
     best: tuple[float, str] | None = None
-    for grid in factorizations(job.ranks):
+    for grid in strategy_of(job).candidates(job):
         placed = with_micro_sequences(job.model_copy(update={"grid": grid}), 1)
-        if check_grid(placed, grid):
+        if check_grid(placed):
             continue
         use = memory_use(placed)
         over = use.per_rank_bytes - use.capacity_bytes

@@ -27,12 +27,13 @@ from twin.cost.gemm import gemm_seconds
 from twin.cost.placement import Placement
 from twin.description.device import Device
 from twin.description.library import CollectiveKind
-from twin.description.load import load_device, load_job, load_machine, names
+from twin.description.load import load_device, load_machine, names
 from twin.description.machine import Machine
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
+from twin.strategies import load_job
 from twin.study.collective_table import TABLE_MACHINES, wrapper_seconds
 from twin.study.parallel import in_parallel
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twin.description.grid import AXES
-from twin.description.job import Job, Overlap
-from twin.description.load import load_job
+from twin.description.job import Job, with_below
 from twin.description.strict_yaml import read_yaml
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
+from twin.strategies import load_job
 from twin.study.choose import choose
 from twin.study.interval import interval
 
@@ -77,8 +76,8 @@ def ablation(run: dict[str, Any]) -> Iterator[Comparison]:
     """
     best = choose(published_job(run)).best.job
     for number, step in enumerate(run["steps"]):
-        overlap = Overlap(all_reduce=number > 0, reduce_scatter=number > 1, all_gather=number > 2)
-        simulation = simulate(best.model_copy(update={"overlap": overlap}))
+        overlap = {"all_reduce": number > 0, "reduce_scatter": number > 1, "all_gather": number > 2}
+        simulation = simulate(with_below(best, "overlap", overlap))
         yield Comparison(step["name"], simulation.step_seconds, step["seconds"], _details(simulation))
 
 
@@ -101,7 +100,7 @@ def _details(simulation: Simulation) -> dict[str, Any]:
     figures = report(simulation)
     job = simulation.job
     return {
-        "grid": {axis: job.concrete_grid.size(axis) for axis in AXES},
+        "grid": job.concrete_grid.by_axis(),
         "micro_sequences": job.concrete_micro_sequences,
         "compute_seconds": figures.compute_seconds,
         "slowest_device_wait_seconds": figures.slowest_device_wait_seconds,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twin.description.grid import AXES, Grid
-from twin.description.load import load_job
+from twin.description.grid import Mesh
 from twin.description.problems import fail
 from twin.engine.report import Report, as_json, report
 from twin.engine.simulate import Engine, Simulation, simulate
 from twin.schedule.recording import Recording, read_recording
+from twin.strategies import load_job
 
 OF_A_MODEL = (
     "micro_sequences",
@@ -57,10 +57,9 @@ def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequenc
     described = job is not None or recording.job is not None
     changed = [*overrides, *([f"machine={machine}"] if machine else [])]
     settled = load_job(job, changed) if job else load_job(_mapping(recording, machine), changed)
-    if settled.grid != recording.grid:
-        raise fail(
-            "grid", f"the schedule was recorded on {recording.grid}; record it again for another", str(settled.grid)
-        )
+    if settled.grid == "auto" or settled.concrete_grid.mesh != recording.mesh:
+        remedy = f"the schedule was recorded on {recording.mesh}; record it again for another"
+        raise fail("grid", remedy, str(settled.grid))
     simulation = simulate(settled, engine=engine, schedule=recording.schedule)
     return Replay(simulation, report(simulation), described)
 
@@ -70,17 +69,17 @@ def _mapping(recording: Recording, machine: str | None) -> dict[str, Any]:
         return dict(recording.job)
     if machine is None:
         raise fail("--machine", "the recording is of a module without a job; name the machine to run it on")
-    return stand_in(recording.grid)
+    return stand_in(recording.mesh)
 
 
-def stand_in(grid: Grid) -> dict[str, Any]:
-    """Return a job on a grid whose model is there only because a job has one."""
-    width = grid.y * grid.x
+def stand_in(mesh: Mesh) -> dict[str, Any]:
+    """Return a job on a mesh whose model is there only because a job has one; every axis divides it."""
+    width = mesh.ranks
     return {
         "name": "own module",
         "model": {"name": "own module", "layers": 1, "hidden": width, "heads": width, "sequence": 1, "vocabulary": 1},
         "machine": "",
-        "ranks": grid.ranks,
-        "grid": {axis: grid.size(axis) for axis in AXES},
-        "batch": {"sequences": grid.data * grid.z, "micro_sequences": 1},
+        "ranks": mesh.ranks,
+        "grid": mesh.by_axis(),
+        "batch": {"sequences": mesh.ranks, "micro_sequences": 1},
     }

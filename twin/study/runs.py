@@ -12,7 +12,6 @@ import yaml
 
 from twin import __version__
 from twin.description.files import replacing
-from twin.description.grid import AXES
 from twin.description.problems import fail
 from twin.description.units import format_si
 from twin.engine.events import event_table
@@ -28,7 +27,7 @@ MOST_SHOWN = 8
 def rank_name(simulation: Simulation, rank: int) -> str:
     """Name a rank with its coordinates."""
     at = simulation.job.concrete_grid.coordinates(rank)
-    return f"rank {rank} ({', '.join(f'{axis} {at[axis]}' for axis in AXES)})"
+    return f"rank {rank} ({', '.join(f'{axis} {place}' for axis, place in at.items())})"
 
 
 def default_ranks(simulation: Simulation) -> list[int]:

@@ -8,17 +8,18 @@ import numpy as np
 
 from twin.cost.collective import CollectiveCost, collective_cost, resource_capacity
 from twin.cost.gemm import gemm_seconds
-from twin.description.grid import Grid
+from twin.description.grid import Mesh
 from twin.description.library import CollectiveKind
 from twin.description.load import load_machine
 from twin.description.machine import Machine
 from twin.description.problems import did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
-from twin.engine.layout import AxisGroups, Layout, groups_of
+from twin.engine.layout import Groups, Layout, groups_of
 from twin.engine.pricing import price
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import transfer_of
 from twin.engine.symmetry import fold
+from twin.schedule.communicator import Communicator
 from twin.schedule.kernels import Gemm, Mode
 
 BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
@@ -44,11 +45,12 @@ def collective_answer(
         raise fail(
             "--ranks", f"{ranks} × stride {stride} is more than the {capacity:,} devices of {machine.name}", ranks
         )
-    grid = _grid(machine, ranks, stride)
-    layout = Layout.contiguous(machine, grid.ranks)
-    groups = groups_of(grid, "z", layout)
+    mesh = _mesh(machine, ranks, stride)
+    group = Communicator.along(mesh, "group")
+    layout = Layout.contiguous(machine, mesh.ranks)
+    groups = groups_of(group.members, group.partition, layout)
     cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
-    together, full = _together(machine, name, kind, bytes_, layout, groups)
+    together, full = _together(machine, name, kind, bytes_, layout, group, groups)
     bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
     return {
         "machine": machine.name,
@@ -70,22 +72,29 @@ def collective_answer(
     }
 
 
-def _grid(machine: Machine, ranks: int, stride: int) -> Grid:
-    """Z over x gives groups with this stride; as many of them as fill the nodes they touch."""
+def _mesh(machine: Machine, ranks: int, stride: int) -> Mesh:
+    """Put one axis over another: groups with this stride, as many of them as fill the nodes they touch."""
     inside = ranks * stride
-    return Grid(z=ranks, x=stride, data=max(1, machine.devices_per_node // inside))
+    return Mesh(("copies", "group", "stride"), (max(1, machine.devices_per_node // inside), ranks, stride))
 
 
 def _together(
-    machine: Machine, library: str, kind: CollectiveKind, size: float, layout: Layout, groups: AxisGroups
+    machine: Machine,
+    library: str,
+    kind: CollectiveKind,
+    size: float,
+    layout: Layout,
+    group: Communicator,
+    groups: Groups,
 ) -> tuple[float, str]:
     """Seconds when all groups with this stride do the same at once, and what is full then."""
     if groups.members.shape[1] < 2:
         return 0.0, "nothing"
-    prices = price(machine, machine.libraries[library], [("z_gather", kind, size)], {"z": groups}, layout)
+    axes = {group.partition: groups}
+    prices = price(machine, machine.libraries[library], [(group.name, kind, size)], {group.name: group}, axes, layout)
     speed = np.ones(len(layout.node))
-    partition = fold({"z": groups}, prices.alike, prices.edges, speed, prices.capacity)
-    transfers = [transfer_of(prices, partition, 0, "z", group) for group in partition.groups["z"]]
+    partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity)
+    transfers = [transfer_of(prices, partition, 0, group.partition, of) for of in partition.groups[group.partition]]
     flows = [Flow(t.demands, t.peak_rate) for t in transfers]
     assign_speeds(flows, partition.capacity)
     slowest = min(range(len(flows)), key=lambda i: flows[i].speed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twin.description.grid import Axis, Grid
+from twin.description.grid import Axes, Axis
 
 
 def short_name(full: str) -> str:
@@ -25,10 +25,11 @@ def micro_step(full: str) -> int | None:
     return int(first[5:]) if first.startswith("micro") and first[5:].isdigit() else None
 
 
-def group_number(grid: Grid, rank: int, axis: Axis) -> int:
+def group_number(grid: Axes, rank: int, axis: Axis) -> int:
     """Return the number of a rank's group among those of an axis.
 
-    >>> group_number(Grid(data=1, z=2, y=1, x=2), 3, "z")
+    >>> from twin.description.grid import Mesh
+    >>> group_number(Mesh(("data", "z", "y", "x"), (1, 2, 1, 2)), 3, "z")
     1
     """
     inner = grid.inner(axis)

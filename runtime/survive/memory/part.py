@@ -15,7 +15,7 @@ from runtime.checkpoint.pieces import Piece
 from runtime.checkpoint.storage import read_chunk
 from runtime.checkpoint.tensor_file import DTYPE_NAMES, TensorFile, UnusableFileError, open_regular, write_tensors
 from runtime.survive.memory.place import data_file, part_file
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 MOST_PART_BYTES = 1 << 28
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from runtime.auto import Parallel, auto_parallelize
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 ROWS, LENGTH, VOCABULARY, HIDDEN, CLASSES, STEPS = 8, 5, 12, 16, 7, 4
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from runtime.auto import ParallelLinear, auto_parallelize
 from runtime.ops import Op
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
 
 Found = dict[str, Any]

@@ -13,7 +13,7 @@ from runtime.auto import ParallelLinear, auto_parallelize
 from runtime.mesh import Mesh
 from tests.runtime.auto import own, tasks
 from tests.runtime.auto.test_auto_parity import check
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
 
 

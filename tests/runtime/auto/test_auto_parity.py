@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.auto import own
-from twin.description.grid import AXES, factorizations
+from twin.strategies.four_d.grid import AXES, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for grid in factorizations(4)]
 EIGHT = {"data": 1, "z": 2, "y": 2, "x": 2}

@@ -20,7 +20,7 @@ from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
 from runtime.calibration.sharing import rank_sets
 from runtime.gemm import NATURAL
 from runtime.mesh import line
-from twin.description.grid import Grid, factorizations
+from twin.strategies.four_d.grid import Grid, factorizations
 
 CPU = torch.device("cpu")
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 8, "vocabulary": 64}

@@ -20,7 +20,7 @@ from runtime.collectives import CollectiveError
 from runtime.mesh import Mesh
 from runtime.step import MicroBatch, Trainee
 from tests.runtime import parity
-from twin.description.grid import AXES, Grid
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.problems import DescriptionError
 
 ALONE = dict.fromkeys(AXES, 1)

@@ -13,7 +13,7 @@ from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.pieces import Range, rectangles, to_write, within
 from runtime.shards import ParameterSpec
 from runtime.store import ParameterStore
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 SIZES = st.integers(1, 3)
 GRIDS = st.builds(Grid, data=SIZES, z=SIZES, y=SIZES, x=SIZES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.data.batches import Batches, local_sequences
 from runtime.data.tokens import TokenFile, open_dataset
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
 
 

@@ -18,7 +18,7 @@ from tests.runtime import runs
 from tests.runtime.survive.agents import Agents, lose_memory
 from twin.cli import resolve
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 
 STEPS = 1500

@@ -23,8 +23,8 @@ from runtime.survive.memory.part import Part, write_part
 from runtime.survive.memory.place import Place
 from runtime.survive.memory.recovery import recover
 from tests.runtime import runs
-from twin.description.grid import Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies import load_job
 
 RUN = "0123456789abcdef"
 ALONE = Grid(data=1, z=1, y=1, x=1)

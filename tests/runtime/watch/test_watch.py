@@ -17,8 +17,8 @@ from runtime.mesh import Mesh
 from runtime.watch.lookout import ALERTS, LATEST, Lookout, put_together
 from runtime.watch.wanted import WatchWanted
 from tests.runtime import runs
-from twin.description.grid import Grid
-from twin.description.load import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies import load_job
 from twin.study.compare.side import read_side
 from twin.study.diagnose.observed import from_side
 from twin.trace.store import read_trace

@@ -10,7 +10,7 @@ from runtime.ops import Op
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.watch.window import summed_up
-from twin.description.grid import Grid
+from twin.strategies.four_d.grid import Grid
 
 OFFSETS = 0, 7_000_000, -3_000_000, 123_456
 """How far the ranks' clocks are said to be from rank 0's."""

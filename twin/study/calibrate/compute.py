@@ -48,7 +48,6 @@ ATTENTION_BOUNDS = {
     "block_rows": (1.0, 4096.0),
 }
 BETWEEN = "between"
-SPLIT = ("norm/normalize", "norm/statistics", "bwd/norm/gradient", "bwd/norm/statistics")
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,7 @@ def kind_of_row(row: Row) -> str | None:
     """Return the kind of memory-bound work that a row measures; None for products and attention."""
     if row["shape"] or row["flops"]:
         return None
-    kind = kind_of_work(f"{'loss/' if row['phase'] == 'loss' else ''}{row['name']}", row["phase"])
-    return f"{kind}/split" if kind in SPLIT and row["grid"]["x"] > 1 else kind
+    return kind_of_work(row["work"], row["phase"]) if row["work"] else None
 
 
 def fit_kernels(data: Mapping[str, Any]) -> tuple[dict[str, tuple[Fitted, Fitted]], Quality]:

@@ -13,22 +13,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.description.grid import AXES
 from twin.study.compare.kinds import COMPUTE_KINDS
 from twin.study.compare.steps import Nanoseconds, OpFacts, Steps, Times
 
 BEFORE, BETWEEN, LATE, AFTER, ALONE = "before", "between", "late", "after", "alone"
-TERMS = {
-    **{kind: f"compute: {kind}" for kind in COMPUTE_KINDS},
-    **{f"skew_{axis}": f"wait for the last member, {axis}" for axis in AXES},
-    **{f"transfer_{axis}": f"wait for the transfer, {axis}" for axis in AXES},
+OTHER_TERMS = {
     ALONE: "ops that only one trace has",
     BEFORE: "before a rank's first op",
     LATE: "going on late after a wait",
     BETWEEN: "between ops: host",
     AFTER: "after a rank's last op",
 }
-"""What a step is made of: names, and what they say to a reader."""
+
+
+def terms_of(axes: Sequence[str]) -> dict[str, str]:
+    """Name what a step with collectives over these axes is made of, and say it to a reader."""
+    return {
+        **{kind: f"compute: {kind}" for kind in COMPUTE_KINDS},
+        **{f"skew_{axis}": f"wait for the last member, {axis}" for axis in axes},
+        **{f"transfer_{axis}": f"wait for the transfer, {axis}" for axis in axes},
+        **OTHER_TERMS,
+    }
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,15 @@ class Split:
 
 
 def account(
-    steps: Steps, times: Times, paired: Callable[[OpFacts], bool], weights: Sequence[int] | None = None
+    steps: Steps,
+    times: Times,
+    paired: Callable[[OpFacts], bool],
+    axes: Sequence[str],
+    weights: Sequence[int] | None = None,
 ) -> Account:
     """Take a step apart; ops that are not `paired` are a term of their own.
+
+    `axes` are those that collectives run over.
 
     `weights` says how many ranks each row of `times` stands for, one each if absent.
     """
@@ -75,7 +86,7 @@ def account(
     length = end - start
     ops = [steps.ops[i] for i in row]
 
-    terms: dict[str, int] = dict.fromkeys(TERMS, 0)
+    terms: dict[str, int] = dict.fromkeys(terms_of(axes), 0)
     phases: dict[str, int] = {BEFORE: 0}
     terms[BEFORE] = phases[BEFORE] = _total(sorted_start[:, :1] - times.begin_ns, weights)
     _add(terms, [_compute_term(op, paired(op)) for op in ops], length, weights)
@@ -91,7 +102,7 @@ def account(
     counts = {
         f"{kind}_{axis}": sum(a == axis and known for a, known in named)
         for kind in ("skew", "transfer")
-        for axis in AXES
+        for axis in axes
     }
     return Account(sum(weights), times.length_ns, terms, phases, counts)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from twin.description.grid import AXES, Grid
+from twin.description.grid import Axes
 from twin.description.problems import fail
 from twin.study.compare.steps import Nanoseconds, Steps, Times
 from twin.trace.table import MOST_NANOSECONDS
@@ -53,10 +53,10 @@ def disagreement_ns(steps: Steps, times: Times) -> int:
     return max(0, int(behind.max()))
 
 
-def too_early_ns(steps: Steps, times: Times, grid: Grid) -> int:
+def too_early_ns(steps: Steps, times: Times, grid: Axes) -> int:
     """By how much members of collectives start before the last one came, at most."""
     most = 0
-    for axis in AXES:
+    for axis in grid.axes:
         columns = np.array([i for i, op in enumerate(steps.ops) if op.kind == "collective" and op.axis == axis])
         if len(columns):
             inner = grid.inner(axis)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.description.problems import DescriptionError, fail
-from twin.study.compare.account import AFTER, BEFORE, BETWEEN, LATE, TERMS, Account, account
+from twin.study.compare.account import AFTER, BEFORE, BETWEEN, LATE, OTHER_TERMS, Account, account, terms_of
 from twin.study.compare.clocks import Clock, disagreement_ns
 from twin.study.compare.errors import ErrorGroup, OpError, Run, groups, samples, worst_ops
 from twin.study.compare.jobs import differences
@@ -21,7 +21,7 @@ from twin.study.compare.steps import OpFacts, Steps
 FEWEST_PAIRED = 0.5
 """Of the ops of either trace; below that they are of different programs."""
 EXAMPLES = 5
-PHASES = {name: TERMS[name] for name in (BEFORE, AFTER)}
+PHASES = {name: OTHER_TERMS[name] for name in (BEFORE, AFTER)}
 SIDES = ("the first trace", "the second trace")
 
 
@@ -104,8 +104,9 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
     number = _chosen_step(theirs.steps, step)
     first = _chosen_step(ours.steps, None)
     times = [ours.steps.times[first].of(ours.rows), theirs.steps.times[number].of(theirs.rows)]
+    axes = _axes(sides)
     accounts = [
-        account(run.steps, t, lambda op: op.op in paired, weights.tolist())
+        account(run.steps, t, lambda op: op.op in paired, axes, weights.tolist())
         for run, t in zip((ours, theirs), times, strict=True)
     ]
     found = samples(*(replace(run, columns=_columns(run.steps, paired)) for run in (ours, theirs)))
@@ -134,7 +135,7 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         measured_seconds=after.length_ns / 1e9,
         difference_seconds=(after.length_ns - before.length_ns) / 1e9,
         between_steps_seconds=_between(theirs.steps),
-        terms=_terms(before, after, before.terms, after.terms, TERMS, clock),
+        terms=_terms(before, after, before.terms, after.terms, terms_of(axes), clock),
         phases=_terms(before, after, before.phases, after.phases, PHASES, clock),
         errors=tuple(groups(found)),
         worst=tuple(worst_ops(found)),
@@ -142,6 +143,12 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         clock=clock,
         warnings=tuple(warnings),
     )
+
+
+def _axes(sides: Sequence[Side]) -> list[str]:
+    """Return the mesh's axes, then others that collectives of either trace run over."""
+    others = [op.axis for side in sides for op in side.steps.ops if op.kind == "collective" and op.axis]
+    return list(dict.fromkeys([*sides[0].work.grid.axes, *sides[1].work.grid.axes, *others]))
 
 
 def _common_ranks(sides: Sequence[Side]) -> tuple[NDArray[np.int64], list[str]]:

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from twin.description.grid import Grid
-from twin.description.job import Job
-from twin.description.problems import DescriptionError, Problem, from_pydantic
+from twin.description.grid import Axes, GridSpec
+from twin.description.job import DEFAULT_STRATEGY, Job
+from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
 from twin.description.spec import Spec
+from twin.strategies import named, names
 
 MAY_DIFFER = {"name", "machine", "train", "seed", "library", "slowest_device", "stragglers"}
 """What changes how long a job's ops take, not which ops it has."""
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Work:
     """The part of a job that decides what its ranks do."""
 
-    grid: Grid
+    grid: Axes
     keys: dict[str, Any]
     """Every key below `job` with its value, defaults filled in."""
 
 
-_Model = create_model(  # type: ignore[call-overload]  # fields are taken over as they are
-    "Job",
-    __base__=Spec,
-    **{key: (field.annotation, field) for key, field in Job.model_fields.items() if key not in MAY_DIFFER},
-)
+@cache
+def _work_model(options: type[Job]) -> type[Spec]:
+    """Derive from a strategy's job the part that decides what ranks do."""
+    fields = {key: (f.annotation, f) for key, f in options.model_fields.items() if key not in MAY_DIFFER}
+    model: type[Spec] = create_model("Job", __base__=Spec, **fields)  # type: ignore[call-overload]  # taken as they are
+    return model
+
+
+def _options_of(job: Mapping[str, Any], origin: str) -> type[Job]:
+    """Return the keys of a job, by its strategy; runs that are older than strategies have the first one."""
+    name = job.get("strategy", DEFAULT_STRATEGY)
+    try:
+        return named(str(name)).options
+    except KeyError:
+        raise DescriptionError([Problem("job.strategy", did_you_mean(str(name), names()), name)], origin) from None
 
 
 def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
@@ -39,14 +51,15 @@ def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
     job = manifest.get("job")
     if not isinstance(job, dict):
         raise DescriptionError([Problem("job", "is missing, or no mapping")], origin)
+    model = _work_model(_options_of(job, origin))
     try:
-        work = _Model.model_validate({k: v for k, v in job.items() if k not in MAY_DIFFER})
+        work: Any = model.model_validate({k: v for k, v in job.items() if k not in MAY_DIFFER})
     except ValidationError as error:
-        raise DescriptionError(from_pydantic(error, _Model, "job"), origin) from None
-    if not isinstance(work.grid, Grid) or work.ranks != work.grid.ranks:
+        raise DescriptionError(from_pydantic(error, model, "job"), origin) from None
+    if not isinstance(work.grid, GridSpec) or work.ranks != work.grid.ranks:
         raise DescriptionError([Problem("job.grid", f"is not one of {work.ranks} ranks", str(work.grid))], origin)
-    if work.ranks > MOST_RANKS:
-        raise DescriptionError([Problem("job.ranks", f"at most {MOST_RANKS:,} can be compared", work.ranks)], origin)
+    if work.ranks > MAX_RANKS:
+        raise DescriptionError([Problem("job.ranks", f"at most {MAX_RANKS:,} can be compared", work.ranks)], origin)
     return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")))
 
 

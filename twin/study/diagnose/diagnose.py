@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from twin.description.job import Job
-from twin.description.load import load_job
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
 from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.strategies import load_job
 from twin.study.compare.jobs import differences
 from twin.study.compare.side import Side, read_side
 from twin.study.diagnose.axes import is_calibrated, slow_axes
@@ -119,7 +119,7 @@ def _job(side: Side, machine: str | None) -> Job:
 
 def expectation(job: Job) -> Expected:
     """Return what the twin says that a healthy step of the job takes."""
-    return expected(simulate(job, most_classes=MANY_CLASSES))
+    return expected(simulate(job, max_classes=MANY_CLASSES))
 
 
 def nic_of_rank(observed: Observed, job: Job) -> Ints:

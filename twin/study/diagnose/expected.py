@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twin.description.grid import Axis
 from twin.engine.program import COMPUTE, START
 from twin.engine.simulate import Simulation
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import axis_of
 from twin.study.diagnose.observed import Floats, Observed
 
 
@@ -20,7 +19,7 @@ class Expected:
 
     step_seconds: float
     compute: Floats
-    transfer: Mapping[Axis, Floats]
+    transfer: Mapping[str, Floats]
 
 
 def expected(simulation: Simulation) -> Expected:
@@ -29,9 +28,9 @@ def expected(simulation: Simulation) -> Expected:
     code = np.array(program.code)
     took = line.end - line.start
     of_rank = simulation.partition.rank_class
-    axes: dict[Axis, list[int]] = {}
+    axes: dict[str, list[int]] = {}
     for op in np.flatnonzero(code == START).tolist():
-        axes.setdefault(COMMUNICATOR_AXIS[program.calls[program.target[op]][0]], []).append(op)
+        axes.setdefault(axis_of(program.calls[program.target[op]][0]), []).append(op)
     return Expected(
         simulation.step_seconds,
         took[:, code == COMPUTE].sum(axis=1)[of_rank],

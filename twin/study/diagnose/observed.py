@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.description.grid import AXES, Axis, Grid
+from twin.description.grid import Axes, Axis
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine.all_ranks import AllRanks
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 class Observed:
     """Seconds; arrays are (steps, ranks) unless they say otherwise."""
 
-    grid: Grid
+    grid: Axes
     host_of_rank: Ints
     """(ranks,)"""
     host_names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Observed:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Axes with collectives."""
-        return tuple(axis for axis in AXES if axis in self.transfer)
+        return tuple(axis for axis in self.grid.axes if axis in self.transfer)
 
     def host_name(self, host: int) -> str:
         """Name a host as its user does, if no other has that name; else by its number."""
@@ -57,14 +57,15 @@ class Observed:
         return names[host] if names and names.count(names[host]) == 1 else str(host)
 
 
-def groups_of_ranks(grid: Grid, axis: Axis) -> Ints:
+def groups_of_ranks(grid: Axes, axis: Axis) -> Ints:
     """Number the group of every rank along an axis, (ranks,).
 
-    >>> groups_of_ranks(Grid(data=1, z=2, y=1, x=2), "z").tolist()
+    >>> from twin.description.grid import Mesh
+    >>> groups_of_ranks(Mesh(("data", "z", "x"), (1, 2, 2)), "z").tolist()
     [0, 1, 0, 1]
     """
     ranks = np.arange(grid.ranks).reshape(grid.sizes)
-    first = np.broadcast_to(ranks.min(axis=AXES.index(axis), keepdims=True), grid.sizes).reshape(-1)
+    first = np.broadcast_to(ranks.min(axis=grid.axes.index(axis), keepdims=True), grid.sizes).reshape(-1)
     return np.unique(first, return_inverse=True)[1].astype(np.int64)
 
 
@@ -80,7 +81,7 @@ def from_side(side: Side, job: Job) -> Observed:
     compute = steps.columns("compute")
     along = {
         axis: np.array([c for c in steps.columns("collective") if steps.ops[c].axis == axis], dtype=np.int64)
-        for axis in AXES
+        for axis in grid.axes
     }
     times = list(steps.times.values())
     hosts, names = hosts_of(side.manifest, job, side.origin)
@@ -107,7 +108,7 @@ def from_simulation(steps: list[AllRanks]) -> Observed:
     def flat(array: Floats) -> Floats:
         return np.ascontiguousarray(np.broadcast_to(array, grid.sizes)).reshape(-1)
 
-    axes = [axis for axis in AXES if axis in steps[0].outcome.transfer]
+    axes = [axis for axis in grid.axes if axis in steps[0].outcome.transfer]
     return Observed(
         grid,
         nodes_of(job),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from twin.description.grid import AXES
 from twin.description.job import Job
 from twin.study.diagnose.diagnose import diagnose, expectation
 from twin.study.diagnose.expected import Expected
@@ -45,7 +44,7 @@ def observed_window(window: Mapping[str, Any], job: Job) -> Observed:
         names,
         np.array(window["step_seconds"]),
         np.array(window["compute"]),
-        {axis: np.array(window["transfer"][axis]) for axis in AXES if axis in window["transfer"]},
+        {axis: np.array(window["transfer"][axis]) for axis in job.concrete_grid.axes if axis in window["transfer"]},
         np.array(window["loading"]),
     )
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from twin.description.job import Job
-from twin.description.load import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.strategies import load_job
 from twin.study.diagnose.finding import Finding
 from twin.study.diagnose.observed import Observed, nodes_of
 
@@ -22,7 +22,7 @@ def worth(finding: Finding, observed: Observed, job: Job, healthy_seconds: float
     if changed is None:
         return finding
     try:
-        seconds = simulate(changed, most_classes=MANY_CLASSES).step_seconds
+        seconds = simulate(changed, max_classes=MANY_CLASSES).step_seconds
     except DescriptionError:  # too many classes of ranks
         return finding
     return replace(finding, saved_share=max(0.0, 1.0 - healthy_seconds / seconds))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from twin.cost.memory import OPTIMIZER_BYTES
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.strategies.sizes import OPTIMIZER_BYTES
 
 Cause = Literal["device", "link"]
 """What makes steps slow for a while."""

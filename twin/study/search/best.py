@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from twin import __version__
-from twin.description.grid import AXES, Grid
+from twin.description.grid import Axes
 from twin.description.job import Job
-from twin.description.load import apply_override, load_job
+from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
-from twin.study.search.options import Options
+from twin.strategies import Variant, load_job, strategy_of
 
 TRAIN_PATHS = ("data", "initial_weights")
 """Keys of `train:` that hold paths, relative to the job file's folder."""
@@ -62,20 +62,16 @@ def job_mapping(given: Given, winner: Job) -> dict[str, Any]:
     An option is written where the file has it or where the winner's differs from the default.
     """
     raw = _with_absolute_paths(given.mapping, given.source.resolve().parent)
-    return settled(raw, winner.concrete_grid, winner.concrete_micro_sequences, Options.of(winner))
+    return settled(raw, winner.concrete_grid, winner.concrete_micro_sequences, strategy_of(winner).variant(winner))
 
 
-def settled(raw: Mapping[str, Any], grid: Grid, micro_sequences: int, chosen: Options) -> dict[str, Any]:
+def settled(raw: Mapping[str, Any], grid: Axes, micro_sequences: int, chosen: Variant) -> dict[str, Any]:
     """Return a job file's keys with this grid, micro-batch and options in place of its own."""
     raw = dict(raw)
     raw["ranks"] = grid.ranks
-    raw["grid"] = {axis: grid.size(axis) for axis in AXES}
+    raw["grid"] = grid.by_axis()
     raw["batch"] = {**raw["batch"], "micro_sequences": micro_sequences}
-    plain = _plain_options()
-    _put(raw, "recompute", chosen.recompute, plain.recompute)
-    _put(raw, "cache_gathered_layers", chosen.cache_gathered_layers, plain.cache_gathered_layers)
-    _put_below(raw, "data_reduction", {"mode": chosen.data_reduction}, {"mode": plain.data_reduction})
-    _put_below(raw, "overlap", chosen.overlap, plain.overlap)
+    chosen.settle(raw)
     return raw
 
 
@@ -84,33 +80,6 @@ def job_text(given: Given, winner: Job) -> str:
     body = yaml.safe_dump(job_mapping(given, winner), sort_keys=False, allow_unicode=True)
     name = "".join(c if c.isprintable() else "�" for c in given.source.name)
     return f"# The best that `fourfold search` (Fourfold {__version__}) found for {name}.\n{body}"
-
-
-def _plain_options() -> Options:
-    """Options of a job that says nothing about them."""
-    fields = Job.model_fields
-    overlap, reduction = fields["overlap"].default, fields["data_reduction"].default
-    return Options(
-        fields["recompute"].default,
-        fields["cache_gathered_layers"].default,
-        reduction.mode,
-        overlap.all_reduce,
-        overlap.reduce_scatter,
-        overlap.all_gather,
-    )
-
-
-def _put(raw: dict[str, Any], key: str, value: Any, plain: Any) -> None:
-    if key in raw or value != plain:
-        raw[key] = value
-
-
-def _put_below(raw: dict[str, Any], key: str, values: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
-    below = dict(raw.get(key) or {})
-    for name, value in values.items():
-        _put(below, name, value, plain[name])
-    if below:
-        raw[key] = below
 
 
 def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
-from twin.description.grid import Axis, Grid, divisors, factorizations
-from twin.description.job import Job, check_grid
+from twin.description.grid import GridSpec, divisors
+from twin.description.job import Job
 from twin.description.problems import Problem
-from twin.study.ranking import communication_seconds
-from twin.study.search.options import MICRO_CHOICES, Options, Varied, variants
+from twin.strategies import Variant, check_grid, strategy_of
+from twin.study.search.over import MICRO, MICRO_CHOICES
 
 Hindrance = Literal["divisibility", "memory", "size"]
 
@@ -25,13 +25,13 @@ class Candidate:
     a rule of divisibility, memory, or a step too long to be simulated.
     """
 
-    grid: Grid
-    options: Options
+    grid: GridSpec
+    options: Variant
     micro_sequences: int | None = None
     micro_steps: int | None = None
     memory: MemoryUse | None = None
     communication_seconds: float | None = None
-    """What the published communication model gives it: a rank key, not a time."""
+    """By what the strategy orders candidates (the published communication model): a rank key, not a time."""
     hindrance: Hindrance | None = None
     reason: str = ""
 
@@ -42,7 +42,7 @@ class Candidate:
 
     def job(self, base: Job) -> Job:
         """Return the job that this candidate is; `base` is what was searched."""
-        placed = self.options.on(base.model_copy(update={"grid": self.grid}))
+        placed: Job = self.options.on(base.model_copy(update={"grid": self.grid}))
         if self.micro_sequences is None:
             return placed
         return with_micro_sequences(placed, self.micro_sequences)
@@ -55,7 +55,7 @@ def unsettled(job: Job, ranks: int | None = None) -> Job:
 
 
 def candidates(
-    job: Job, over: frozenset[Varied] = frozenset(), only: Mapping[Axis, frozenset[int]] | None = None
+    job: Job, over: frozenset[str] = frozenset(), only: Mapping[str, frozenset[int]] | None = None
 ) -> list[Candidate]:
     """Return every candidate of a job, whatever its own grid is; with its micro-batch if it gives one.
 
@@ -63,7 +63,8 @@ def candidates(
     communication model first; then the others in the order of their grids.
     """
     wanted = only or {}
-    grids = (g for g in factorizations(job.ranks) if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
+    every = strategy_of(job).candidates(job)
+    grids = (g for g in every if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
     found = [candidate for grid in grids for candidate in on_grid(job, grid, over)]
     return sorted(found, key=_order)
 
@@ -78,15 +79,15 @@ def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:
     )
 
 
-def on_grid(job: Job, grid: Grid, over: frozenset[Varied] = frozenset()) -> Iterator[Candidate]:
+def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Iterator[Candidate]:
     """Yield the variants of a job on one grid; or one candidate with the rules that the grid breaks."""
-    placed = job.model_copy(update={"grid": grid})
-    if problems := check_grid(placed, grid):
-        yield Candidate(grid, Options.of(job), hindrance="divisibility", reason=_said(problems))
+    strategy, placed = strategy_of(job), job.model_copy(update={"grid": grid})
+    if problems := check_grid(placed):
+        yield Candidate(grid, strategy.variant(job), hindrance="divisibility", reason=_said(problems))
         return
-    for options in variants(job, grid, over):
+    for options in strategy.variants(placed, over):
         variant = options.on(placed)
-        fitting = fitting_micro_sequences(variant, MICRO_CHOICES if "micro" in over else 1)
+        fitting = fitting_micro_sequences(variant, MICRO_CHOICES if MICRO in over else 1)
         if not fitting:
             given = variant.batch.micro_sequences
             least = 1 if given == "auto" else given
@@ -94,11 +95,11 @@ def on_grid(job: Job, grid: Grid, over: frozenset[Varied] = frozenset()) -> Iter
             yield Candidate(grid, options, least, None, use, None, "memory", lacking(use, least))
         for micro, use in fitting.items():
             settled = with_micro_sequences(variant, micro)
-            if too_long := check_grid(settled, grid):
+            if too_long := check_grid(settled):
                 yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long))
             else:
-                seconds = communication_seconds(settled, grid)
-                yield Candidate(grid, options, micro, settled.micro_steps, use, seconds)
+                key = strategy.rank_key_seconds(settled)
+                yield Candidate(grid, options, micro, settled.micro_steps, use, key)
 
 
 def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
@@ -106,9 +107,9 @@ def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
 
     Where the job gives its micro-batch there is no other.
     """
-    grid, given = job.concrete_grid, job.batch.micro_sequences
+    given = job.batch.micro_sequences
     found: dict[int, MemoryUse] = {}
-    choices = divisors(job.batch.sequences // (grid.data * grid.z)) if given == "auto" else [given]
+    choices = divisors(job.batch.sequences // job.concrete_grid.replicas) if given == "auto" else [given]
     for micro in reversed(choices):
         use = memory_use(with_micro_sequences(job, micro))
         if use.fits:

@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from twin.description.grid import Axis
-from twin.description.job import Job, check
+from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
+from twin.strategies import check
 from twin.study.search.candidates import unsettled
-from twin.study.search.options import Varied
 from twin.study.search.search import NO_GRID, By, Progress, Search, search
 from twin.study.search.tables import entry_json, flat_table, search_json
 
@@ -91,9 +90,9 @@ def search_fleet(
     *,
     tokens: float | None = None,
     within_seconds: float | None = None,
-    over: frozenset[Varied] = frozenset(),
+    over: frozenset[str] = frozenset(),
     by: By = "simulation",
-    only: Mapping[Axis, frozenset[int]] | None = None,
+    only: Mapping[str, frozenset[int]] | None = None,
     workers: int = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Fleet:

@@ -11,7 +11,7 @@ from typing import Any
 
 from twin.study.search.fleet import DAY_SECONDS, Fleet
 from twin.study.search.search import Entry, Search, options_varied
-from twin.study.search.words import facts_of, grid_words, model_words, options_words
+from twin.study.search.words import axes_title, facts_of, grid_words, model_words, options_words
 
 ROWS = 20
 """Candidates in the page's table."""
@@ -101,7 +101,7 @@ def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
 
 def _fastest(found: Search) -> str:
     varied = options_varied(found)
-    head = ("data × z × y × x", "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
+    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
     rows = []
     for entry in found.entries[:ROWS]:
         figures, candidate = entry.figures, entry.candidate
@@ -125,7 +125,7 @@ def _fastest(found: Search) -> str:
 def _by_ranks(fleet: Fleet) -> str:
     if len(fleet.plans) == 1 and fleet.tokens is None:
         return ""
-    head = ["ranks", "data × z × y × x", "step", "tokens/s"]
+    head = ["ranks", axes_title(fleet.chosen.found), "step", "tokens/s"]
     head += ["days", "device hours", "energy (devices)"] if fleet.tokens else []
     rows = []
     for plan in fleet.plans:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
-from twin.description.grid import AXES, Axis
 from twin.description.problems import did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
 
@@ -90,22 +90,22 @@ def parse_deadline(text: str) -> float:
     return seconds
 
 
-def parse_grid(texts: list[str]) -> dict[Axis, frozenset[int]]:
-    """Read sizes that axes are restricted to: `z=32`, `y=1,2,4`.
+def parse_grid(texts: list[str], axes: Sequence[str]) -> dict[str, frozenset[int]]:
+    """Read sizes that some of the axes are restricted to: `z=32`, `y=1,2,4`.
 
     Raises DescriptionError.
 
-    >>> parse_grid(["y=1,2"])["y"] == {1, 2}
+    >>> parse_grid(["y=1,2"], ("x", "y"))["y"] == {1, 2}
     True
     """
-    found: dict[Axis, frozenset[int]] = {}
+    found: dict[str, frozenset[int]] = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
         words = [word.strip() for word in sizes.split(",")]
         if not equals or not all(_NUMBER.fullmatch(word) and int(word) > 0 for word in words):
             raise fail("--grid", "expected AXIS=SIZE[,SIZE…], such as y=1,2,4, of at most 12 digits", text)
-        axis = next((a for a in AXES if a == name.strip()), None)
+        axis = next((a for a in axes if a == name.strip()), None)
         if axis is None:
-            raise fail("--grid", did_you_mean(name.strip(), AXES), text)
+            raise fail("--grid", did_you_mean(name.strip(), axes), text)
         found[axis] = found.get(axis, frozenset()) | frozenset(map(int, words))
     return found

@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.study.parallel import in_parallel
 from twin.study.search.candidates import Candidate, candidates, unsettled
-from twin.study.search.options import Options, Varied
 
 By = Literal["simulation", "axonn"]
 Progress = Callable[[int, int], None]
@@ -39,7 +37,7 @@ class Figures:
     step_seconds: float
     compute_seconds: float
     exposed_seconds: float
-    exposed_by_axis: dict[Axis, float]
+    exposed_by_axis: dict[str, float]
     idle_seconds: float
     tokens_per_second: float
     hardware_percent_of_peak: float
@@ -96,7 +94,7 @@ class Search:
     job: Job
     """What was searched, its grid and micro-batch open."""
     by: By
-    over: frozenset[Varied]
+    over: frozenset[str]
     entries: tuple[Entry, ...]
     best: Simulation
     wall_seconds: float
@@ -121,9 +119,9 @@ class Search:
 def search(
     job: Job,
     *,
-    over: frozenset[Varied] = frozenset(),
+    over: frozenset[str] = frozenset(),
     by: By = "simulation",
-    only: Mapping[Axis, frozenset[int]] | None = None,
+    only: Mapping[str, frozenset[int]] | None = None,
     workers: int = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Search:
@@ -143,7 +141,7 @@ def search(
         entries = _in_order(simulated(base, ranked, workers, progress))
         entries, best = _fastest_done_properly(base, entries)
     else:
-        best = simulate(ready[0].job(base), most_classes=MANY_CLASSES)
+        best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
     rest = [Entry(candidate) for candidate in found if not candidate.feasible]
     return Search(base, by, over, (*entries, *rest), best, time.perf_counter() - begin)
@@ -185,7 +183,7 @@ def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
     with _collected_at_the_end():
         for candidate in batch:
             try:
-                found.append(Figures.of(simulate(candidate.job(base), most_classes=MANY_CLASSES)))
+                found.append(Figures.of(simulate(candidate.job(base), max_classes=MANY_CLASSES)))
             except DescriptionError as error:
                 found.append("; ".join(map(str, error.problems)))
     return found
@@ -229,7 +227,7 @@ def _fastest_done_properly(base: Job, entries: list[Entry]) -> tuple[list[Entry]
             break
         entries = _in_order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]])
         assert entries[0].figures is not None
-    return entries, simulate(entries[0].candidate.job(base), most_classes=_classes(entries[0]))
+    return entries, simulate(entries[0].candidate.job(base), max_classes=_classes(entries[0]))
 
 
 def _classes(entry: Entry) -> int | None:
@@ -240,5 +238,5 @@ def _classes(entry: Entry) -> int | None:
 
 def options_varied(search: Search) -> list[str]:
     """Names of the options that differ between candidates."""
-    seen = [entry.candidate.options for entry in search.entries]
-    return [name for name in Options.__dataclass_fields__ if len({getattr(o, name) for o in seen}) > 1]
+    seen = [entry.candidate.options.words() for entry in search.entries]
+    return [name for name in seen[0] if len({words[name] for words in seen}) > 1]

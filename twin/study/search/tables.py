@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from twin.description.grid import AXES
 from twin.engine.report import as_json, report
 from twin.study.search.search import TOP, Entry, Search
 
@@ -48,17 +47,10 @@ def model_top(found: Search) -> dict[str, Any]:
 def entry_json(entry: Entry) -> dict[str, Any]:
     """Return one candidate as an object: grid, options, figures or the reason there are none."""
     candidate, memory, figures = entry.candidate, entry.candidate.memory, entry.figures
-    options = candidate.options
     return {
         "rank": entry.rank,
-        "grid": {axis: candidate.grid.size(axis) for axis in AXES},
-        "options": {
-            "micro_sequences": candidate.micro_sequences,
-            "recompute": options.recompute,
-            "cache_gathered_layers": options.cache_gathered_layers,
-            "data_reduction": options.data_reduction,
-            "overlap": options.overlap,
-        },
+        "grid": candidate.grid.by_axis(),
+        "options": {"micro_sequences": candidate.micro_sequences, **candidate.options.as_json()},
         "feasible": candidate.feasible,
         "reason": candidate.reason or entry.failure or None,
         "hindrance": candidate.hindrance,

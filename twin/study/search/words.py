@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from twin.description.grid import Grid
+from twin.description.grid import Axes
 from twin.study.search.candidates import Candidate, Hindrance
 from twin.study.search.fleet import DAY_SECONDS, Fleet
 from twin.study.search.search import TOP, Search
@@ -34,28 +34,21 @@ def _four_digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
-def grid_words(grid: Grid) -> str:
+def grid_words(grid: Axes) -> str:
     """A grid with its axes named."""
     return str(grid)
 
 
+def axes_title(found: Search | None) -> str:
+    """Name the axes of a search's grids, outermost first."""
+    return " × ".join(found.entries[0].candidate.grid.axes) if found and found.entries else "grid"
+
+
 def options_words(candidate: Candidate, varied: Sequence[str]) -> list[str]:
     """The micro-batch and the options that differ between candidates."""
-    options = candidate.options
-    words = {
-        "recompute": "recomputed" if options.recompute else "no recomputation",
-        "cache_gathered_layers": f"{options.cache_gathered_layers} layers cached",
-        "data_reduction": options.data_reduction.replace("_", " "),
-        "all_reduce": f"OAR {_switch(options.all_reduce)}",
-        "reduce_scatter": f"ORS {_switch(options.reduce_scatter)}",
-        "all_gather": f"OAG {_switch(options.all_gather)}",
-    }
+    words = candidate.options.words()
     micro = "" if candidate.micro_sequences is None else f"micro-batch {candidate.micro_sequences}"
     return [word for word in (micro, *(words[name] for name in varied)) if word]
-
-
-def _switch(on: bool) -> str:
-    return "on" if on else "off"
 
 
 def hindered(found: Search) -> list[str]:

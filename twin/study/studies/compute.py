@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from twin.description.grid import AXES
 from twin.description.job import Job
-from twin.description.load import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.choose import choose, is_concrete
 from twin.study.every_rank import simulate_every_rank
 
@@ -143,6 +142,6 @@ def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def settled(job: Job) -> dict[str, Any]:
     """Return the keys of a job file that hold the grid and the batch of a concrete job."""
-    grid = {axis: job.concrete_grid.size(axis) for axis in AXES}
+    grid = job.concrete_grid.by_axis()
     batch = {"sequences": job.batch.sequences, "micro_sequences": job.concrete_micro_sequences}
     return {"grid": grid, "batch": batch}

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twin.description.grid import AXES
 from twin.description.units import format_si
 from twin.study.studies.derived import Effect, Row, by_series, label_of
 from twin.study.studies.description import Study
+from twin.study.studies.table import grid_of
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
@@ -301,7 +301,7 @@ def _place(value: Any) -> Any:
 
 
 def _hover(study: Study, row: Mapping[str, Any]) -> str:
-    grid = " × ".join(f"{axis} {row[f'grid_{axis}']}" for axis in AXES)
+    grid = " × ".join(f"{axis} {size}" for axis, size in grid_of(row).items())
     varied = ", ".join(f"{key} {label_of(row, key)}" for key in study.varied if key in row)
     lines = [
         varied,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from twin.description.job import Job
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.study.published import SEQUENCES, published_job, runs
 from twin.study.studies.description import Measured
 from twin.study.studies.points import Point, label

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from twin.description.load import load_job
 from twin.description.problems import DescriptionError, Problem, fail
+from twin.strategies import load_job
 from twin.study.choose import choose, is_concrete
 from twin.study.studies.compute import settled
 from twin.study.studies.description import MOST_POINTS, LoadedStudy, anchored, apply

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twin.description.files import write_whole
-from twin.description.load import load_job
 from twin.description.units import format_si
+from twin.strategies import load_job
 from twin.study.studies.derived import Effect, Row, effects, rows_of
 from twin.study.studies.description import canonical
 from twin.study.studies.directory import TABLES

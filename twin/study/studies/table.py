@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twin.description.grid import AXES
 from twin.description.units import format_si
 from twin.study.studies.derived import Effect, Row, label_of
 from twin.study.studies.description import Study
@@ -48,6 +47,8 @@ FIGURES = (
     Column("speedup", "speed-up", lambda v: f"{v:.2f}"),
     Column("efficiency", "efficiency", _percent),
 )
+GRID = "grid_"
+"""What keys of sizes of axes begin with."""
 TO_TARGET = (
     Column("target_seconds", "days", lambda v: f"{v / DAY:,.1f}"),
     Column("target_gpu_hours", "GPU hours", lambda v: f"{v:,.0f}"),
@@ -65,11 +66,17 @@ def columns_of(study: Study, rows: Sequence[Row]) -> list[Column]:
         varied = ("name",)
     columns = [Column("point", "point"), *(Column(key, key, _plain) for key in varied)]
     columns += [column for column in FIGURES if any(column.key in row for row in rows)]
-    if "grid" not in varied and any("grid_z" in row for row in rows):
-        columns.append(Column("grid_z", "data × z × y × x"))
+    grids = [grid for row in rows if (grid := grid_of(row))]
+    if "grid" not in varied and grids:
+        columns.append(Column(GRID, " × ".join(grids[0])))
     if any(row["reason"] for row in rows):
         columns.append(Column("reason", "why not"))
     return columns
+
+
+def grid_of(row: Row) -> dict[str, int]:
+    """Return the sizes of a row's axes, outermost first; none if the row has no grid."""
+    return {key.removeprefix(GRID): row[key] for key in row if key.startswith(GRID) and row[key] is not None}
 
 
 def target_columns(study: Study) -> list[Column]:
@@ -84,8 +91,8 @@ def target_columns(study: Study) -> list[Column]:
 
 def cell(column: Column, row: Row) -> str:
     """Return what stands in one cell; empty if the row has no such figure."""
-    if column.key == "grid_z":
-        return " × ".join(str(row[f"grid_{a}"]) for a in AXES) if "grid_z" in row else ""
+    if column.key == GRID:
+        return " × ".join(str(size) for size in grid_of(row).values())
     value = label_of(row, column.key)
     return "" if value is None or value == "" else column.show(value)
 

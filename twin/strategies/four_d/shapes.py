@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from twin.description.grid import Grid
-from twin.description.job import Job
-
-FP32_BYTES = 4
+from twin.strategies.four_d.grid import Grid
+from twin.strategies.four_d.job import FourDJob
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Unit:
 class Shapes:
     """Local sizes of a job on a grid."""
 
-    job: Job
+    job: FourDJob
 
     @cached_property
     def grid(self) -> Grid:

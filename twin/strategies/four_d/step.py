@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from twin.description.job import Job
-from twin.schedule.block import (
+from twin.schedule.emit import Emitter
+from twin.schedule.ops import Op, Repeat, Schedule
+from twin.strategies.four_d.block import (
     block_backward,
     block_forward,
     embedding_backward,
@@ -18,19 +19,18 @@ from twin.schedule.block import (
     norm_backward,
     norm_forward,
 )
-from twin.schedule.emit import Emitter
-from twin.schedule.linear import GradientScatters, WeightGathers
-from twin.schedule.linear import backward as linear_backward
-from twin.schedule.linear import forward as linear_forward
-from twin.schedule.ops import Op, Repeat, Schedule
-from twin.schedule.reduction import Reduction, finish
-from twin.schedule.shapes import Linear, Shapes, Unit
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.linear import GradientScatters, WeightGathers
+from twin.strategies.four_d.linear import backward as linear_backward
+from twin.strategies.four_d.linear import forward as linear_forward
+from twin.strategies.four_d.reduction import Reduction, finish
+from twin.strategies.four_d.shapes import Linear, Shapes, Unit
 
 Use = Callable[[Linear], None]
 """Makes a linear's gathered weight available to the next op."""
 
 
-def generate(job: Job) -> Schedule:
+def generate(job: FourDJob) -> Schedule:
     """Write the schedule of one step; the same for every rank of the grid.
 
     The first micro-step writes the sums of gradients, later ones add to them, and the last may
@@ -50,7 +50,7 @@ def generate(job: Job) -> Schedule:
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool, last: bool) -> tuple[list[Op], Reduction]:
+def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last: bool) -> tuple[list[Op], Reduction]:
     layers = range(job.model.layers)
     blocks = [shapes.block_linears(layer) for layer in layers]
     scatters = GradientScatters(job, first)
@@ -79,7 +79,7 @@ def _micro_step(prefix: str, job: Job, shapes: Shapes, *, first: bool, last: boo
     return root.ops, reduction
 
 
-def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
+def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
     units = [
         (under, unit) for under, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
@@ -94,7 +94,7 @@ def _forward(emit: Emitter, job: Job, shapes: Shapes, blocks: list[tuple[Linear,
     linear_forward(emit.under("head"), job, shapes.head, shapes.tokens)
 
 
-def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None:
+def _loss(root: Emitter, job: FourDJob, shapes: Shapes, reduction: Reduction) -> None:
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
     backward = root.under("bwd", phase="bwd")
@@ -103,7 +103,7 @@ def _loss(root: Emitter, job: Job, shapes: Shapes, reduction: Reduction) -> None
     reduction.after_backward(backward, None)
 
 
-def _gather_again(job: Job, emit: Emitter, units: Sequence[Unit]) -> Use:
+def _gather_again(job: FourDJob, emit: Emitter, units: Sequence[Unit]) -> Use:
     """Gathers limited to one block, for its recomputation or backward: the first is exposed."""
     gathers = WeightGathers(job, [(emit, unit) for unit in units])
     gathers.enter()

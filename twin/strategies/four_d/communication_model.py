@@ -13,10 +13,10 @@ little else.
 
 from __future__ import annotations
 
-from twin.description.grid import Axis, Grid
 from twin.description.job import Job
 from twin.description.machine import Machine
-from twin.schedule.shapes import FP32_BYTES
+from twin.strategies.four_d.grid import Axis, Grid
+from twin.strategies.sizes import FP32_BYTES
 
 
 def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
-from twin.schedule.ops import Communicator
-from twin.schedule.shapes import FP32_BYTES, Linear, Unit
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.shapes import Linear, Unit
+from twin.strategies.sizes import FP32_BYTES
 
 
 @dataclass
@@ -26,7 +25,7 @@ class WeightGathers:
     Without overlap each gather is started where it is needed.
     """
 
-    job: Job
+    job: FourDJob
     units: Sequence[tuple[Emitter, Unit]]
     """In the order of the pass, each with the emitter of its block."""
     _started: list[str] = field(default_factory=list)
@@ -68,7 +67,7 @@ class GradientScatters:
     Without overlap each is waited for where it is started.
     """
 
-    job: Job
+    job: FourDJob
     first: bool
     """Whether this is the step's first micro-step, which writes the sums instead of adding."""
     started: int = 0
@@ -108,23 +107,23 @@ class GradientScatters:
     def _accumulate(self, elements: int, kernels: int) -> Memory:
         # read the gradient, read and write the fp32 sum: the first time only write it
         each = self.job.element_bytes + FP32_BYTES * (1 if self.first else 2)
-        return Memory(float(elements * each), kernels)
+        return Memory(float(elements * each), kernels, work="accumulate")
 
 
-def forward(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
+def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     """Product and all-reduce over the contraction axis; the weight is gathered already."""
     e = job.element_bytes
     emit.compute("gemm", Gemm(tokens, linear.n_local, linear.k_local, "TN", element_bytes=e))
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
-        emit.collective("all_reduce", _communicator(linear.contraction_axis), output_bytes)
+        emit.collective("all_reduce", linear.contraction_axis, output_bytes)
         if job.model.biases and linear.layer is not None and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
-            emit.compute("bias", Memory(2.0 * output_bytes))
+            emit.compute("bias", Memory(2.0 * output_bytes, work="bias"))
 
 
 def backward(
-    under: Emitter, job: Job, linear: Linear, tokens: int, units: Sequence[Unit], scatters: GradientScatters
+    under: Emitter, job: FourDJob, linear: Linear, tokens: int, units: Sequence[Unit], scatters: GradientScatters
 ) -> None:
     """Input and weight gradients in the order of section 2; `under` and `units` are the block's."""
     e, emit = job.element_bytes, under.under(linear.name)
@@ -137,7 +136,7 @@ def backward(
         _bias_gradient(emit, job, linear, tokens)
         return
     emit.compute("input_gradient", input_gradient)
-    reduced = emit.start("all_reduce", _communicator(linear.output_axis), tokens * linear.k_local * e)
+    reduced = emit.start("all_reduce", linear.output_axis, tokens * linear.k_local * e)
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)
@@ -147,15 +146,12 @@ def backward(
         emit.wait(reduced)
 
 
-def _bias_fused(job: Job, linear: Linear) -> bool:
+def _bias_fused(job: FourDJob, linear: Linear) -> bool:
     """Whether the element-wise op that follows adds the bias; none follows qkv."""
     return job.fused_elementwise and linear.name != "qkv"
 
 
-def _bias_gradient(emit: Emitter, job: Job, linear: Linear, tokens: int) -> None:
+def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if job.model.biases and linear.layer is not None:
-        emit.compute("bias_gradient", Memory(float(tokens * linear.n_local * job.element_bytes)))
-
-
-def _communicator(axis: str) -> Communicator:
-    return cast("Communicator", axis)
+        read = float(tokens * linear.n_local * job.element_bytes)
+        emit.compute("bias_gradient", Memory(read, work="bias_gradient"))

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
-from twin.schedule.linear import GradientScatters
-from twin.schedule.ops import Communicator
-from twin.schedule.shapes import FP32_BYTES, Shapes
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.linear import GradientScatters
+from twin.strategies.four_d.shapes import Shapes
+from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
-ADAM_BYTES_PER_ELEMENT = 28
-"""Read gradient, master weight and two moments; write the last three, all fp32."""
 SCALAR_BYTES = 4
 LOSS_ELEMENTS = 1
 
@@ -28,7 +26,7 @@ LOSS_ELEMENTS = 1
 class Reduction:
     """What one micro-step does with finished gradients."""
 
-    job: Job
+    job: FourDJob
     shapes: Shapes
     scatters: GradientScatters
     overlapped: bool
@@ -41,7 +39,7 @@ class Reduction:
     """Data all-reduces in flight when the micro-step ends."""
 
     @classmethod
-    def of(cls, job: Job, shapes: Shapes, scatters: GradientScatters, *, last: bool) -> Reduction:
+    def of(cls, job: FourDJob, shapes: Shapes, scatters: GradientScatters, *, last: bool) -> Reduction:
         """For one micro-step; all but the last only accumulate."""
         mode = job.data_reduction.mode
         overlapped = last and mode == "overlapped" and job.concrete_grid.data > 1
@@ -80,7 +78,7 @@ class Reduction:
         self._bucket_bytes = 0.0
 
 
-def finish(root: Emitter, job: Job, shapes: Shapes, buckets: list[str]) -> None:
+def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> None:
     """Everything after the last backward pass, which left `buckets` in flight."""
     grid, mode = shapes.grid, job.data_reduction.mode
     emit = root.under("reduce")
@@ -105,15 +103,15 @@ def finish(root: Emitter, job: Job, shapes: Shapes, buckets: list[str]) -> None:
     _update(root.under("optimizer", phase="optimizer"), job, shapes, elements, sharded=sharded)
 
 
-def _update(emit: Emitter, job: Job, shapes: Shapes, elements: int, *, sharded: bool) -> None:
+def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Norm, clipping and AdamW on the elements that are this rank's."""
     e = job.element_bytes
     _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
-        emit.compute("clip/scale", Memory(2.0 * elements * FP32_BYTES, kernels=4))
+        emit.compute("clip/scale", Memory(2.0 * elements * FP32_BYTES, kernels=4, work="clip/scale"))
     # in reduced precision the weight that is computed with is a copy, made anew
     adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
-    emit.compute("adamw", Memory(float(elements * adam), kernels=8))
+    emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
     if sharded:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
 
@@ -121,8 +119,8 @@ def _update(emit: Emitter, job: Job, shapes: Shapes, elements: int, *, sharded: 
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
-    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8))
-    over: list[tuple[int, Communicator]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
+    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8, work="clip/norm"))
+    over: list[tuple[int, str]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
     if sharded:
         over.append((grid.data, "data"))
     for size, communicator in over:

@@ -8,33 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twin.description.job import Job
-from twin.schedule import linear as linear4d
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
-from twin.schedule.linear import GradientScatters
-from twin.schedule.shapes import FP32_BYTES, Linear, Shapes
+from twin.strategies.four_d import linear as linear4d
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.linear import GradientScatters
+from twin.strategies.four_d.shapes import Linear, Shapes
+from twin.strategies.sizes import FP32_BYTES
 
 
-def norm_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:
+def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Layer norm over features split over x: an all-reduce of two sums per token."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     if shapes.grid.x > 1:
-        emit.compute("statistics", Memory(activation))
+        emit.compute("statistics", Memory(activation, work="norm/statistics/split"))
         emit.collective("all_reduce", "x", 2 * shapes.tokens * FP32_BYTES)
-    emit.compute("normalize", Memory(2 * activation))
+    emit.compute("normalize", Memory(2 * activation, work=_split("norm/normalize", shapes)))
 
 
-def norm_backward(emit: Emitter, job: Job, shapes: Shapes) -> None:
+def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Gradient of the layer norm: the same two sums per token, then dx and the vectors' gradients."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     if shapes.grid.x > 1:
-        emit.compute("statistics", Memory(2 * activation))
+        emit.compute("statistics", Memory(2 * activation, work="norm/statistics/split"))
         emit.collective("all_reduce", "x", 2 * shapes.tokens * FP32_BYTES)
-    emit.compute("gradient", Memory(5 * activation, kernels=2))
+    emit.compute("gradient", Memory(5 * activation, kernels=2, work=_split("norm/gradient", shapes)))
 
 
-def _attention(job: Job, shapes: Shapes, *, backward: bool) -> Attention:
+def _split(work: str, shapes: Shapes) -> str:
+    """Name the kind of work of a norm: over features that are split it is another one."""
+    return f"{work}/split" if shapes.grid.x > 1 else work
+
+
+def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
     return Attention(
         sequences=shapes.sequences,
         sequence_length=job.model.sequence,
@@ -47,31 +53,32 @@ def _attention(job: Job, shapes: Shapes, *, backward: bool) -> Attention:
     )
 
 
-def _residual(job: Job, residual: float) -> Memory:
+def _residual(job: FourDJob, residual: float) -> Memory:
     """Add to the residual stream what dropout leaves, whose mask has one byte for an element.
 
     Unless fused, dropout is a kernel of its own.
     """
     mask = residual / job.element_bytes if job.dropout else 0.0
     if job.dropout and not job.fused_elementwise:
-        return Memory(5 * residual + mask, kernels=2)
-    return Memory(3 * residual + mask)
+        return Memory(5 * residual + mask, kernels=2, work="residual")
+    return Memory(3 * residual + mask, work="residual")
 
 
-def _residual_dropout(emit: Emitter, job: Job, name: str, residual: float) -> None:
+def _residual_dropout(emit: Emitter, job: FourDJob, name: str, residual: float) -> None:
     """Gradient of dropout: read the gradient and the mask, write what goes on."""
     if job.dropout:
-        emit.compute(f"{name}_dropout", Memory(2 * residual + residual / job.element_bytes))
+        moved = 2 * residual + residual / job.element_bytes
+        emit.compute(f"{name}_dropout", Memory(moved, work="residual_dropout"))
 
 
-def _rotary(emit: Emitter, job: Job, shapes: Shapes) -> None:
+def _rotary(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Turn queries and keys (or their gradients back): read and write both, a kernel each."""
     if job.model.positions == "rotary":
         queries = shapes.tokens * shapes.heads_y * job.model.head_size * job.element_bytes
-        emit.compute("rotary", Memory(4.0 * queries, kernels=2))
+        emit.compute("rotary", Memory(4.0 * queries, kernels=2, work="rotary"))
 
 
-def _activation(emit: Emitter, job: Job, shapes: Shapes, *, backward: bool) -> None:
+def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
     """From what MLP up gives, (m, 4h/G_y), to what MLP down takes, of the same size.
 
     SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
@@ -79,11 +86,12 @@ def _activation(emit: Emitter, job: Job, shapes: Shapes, *, backward: bool) -> N
     """
     before, after = shapes.mlp_up_y, shapes.mlp_y
     elements = shapes.tokens * (2 * before + after if backward else before + after)
-    emit.compute(job.model.activation, Memory(float(elements * job.element_bytes)))
+    kind = job.model.activation
+    emit.compute(kind, Memory(float(elements * job.element_bytes), work=kind))
 
 
 def block_forward(
-    emit: Emitter, job: Job, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
+    emit: Emitter, job: FourDJob, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
 ) -> None:
     """Forward of one block; `use_weight` makes a linear's gathered weight available."""
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
@@ -109,7 +117,7 @@ def block_forward(
 
 def block_backward(
     emit: Emitter,
-    job: Job,
+    job: FourDJob,
     shapes: Shapes,
     linears: tuple[Linear, ...],
     use_weight: Callable[[Linear], None],
@@ -132,43 +140,46 @@ def block_backward(
     _activation(emit, job, shapes, backward=True)
     apply(2)
     norm_backward(emit.under("norm2"), job, shapes)
-    emit.compute("residual2", Memory(3 * residual))
+    emit.compute("residual2", Memory(3 * residual, work="residual"))
     _residual_dropout(emit, job, "residual1", residual)
     apply(1)
     emit.compute("attention", _attention(job, shapes, backward=True))
     _rotary(emit, job, shapes)
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
-    emit.compute("residual1", Memory(3 * residual))
+    emit.compute("residual1", Memory(3 * residual, work="residual"))
 
 
-def embedding_forward(emit: Emitter, job: Job, shapes: Shapes) -> None:
+def embedding_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Look tokens up in the local table (V, h/G_x), add learned positions: no communication."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
-    emit.compute("lookup", Memory(5 * activation, kernels=3) if learned else Memory(2 * activation))
+    moved, kernels = (5 * activation, 3) if learned else (2 * activation, 1)
+    emit.compute("lookup", Memory(moved, kernels, work="embedding/lookup"))
 
 
-def embedding_backward(emit: Emitter, job: Job, shapes: Shapes, *, first: bool) -> None:
+def embedding_backward(emit: Emitter, job: FourDJob, shapes: Shapes, *, first: bool) -> None:
     """Scatter-add into the tables' gradients, which the first micro-step begins with zeros."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
     zeros = float(shapes.table_elements * FP32_BYTES) if first else 0.0
-    emit.compute("gradient", Memory((5 if learned else 3) * activation + zeros, kernels=2 + learned))
+    moved = (5 if learned else 3) * activation + zeros
+    emit.compute("gradient", Memory(moved, kernels=2 + learned, work="embedding/gradient"))
 
 
-def loss(emit: Emitter, job: Job, shapes: Shapes) -> None:
+def loss(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Cross-entropy with the vocabulary split over y: max, sum of exponentials, target's logit."""
     e = job.element_bytes
     logits = float(shapes.tokens * shapes.vocabulary_y)
     per_token = float(shapes.tokens * FP32_BYTES)
-    emit.compute("maximum", Memory(logits * (e + 2 * FP32_BYTES), kernels=2))  # to fp32, max
+    emit.compute("maximum", Memory(logits * (e + 2 * FP32_BYTES), 2, work="loss/maximum"))  # to fp32, max
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "maximum/all_reduce_y")
-    emit.compute("sum", Memory(logits * 5 * FP32_BYTES, kernels=3))  # subtract, exp, sum
+    emit.compute("sum", Memory(logits * 5 * FP32_BYTES, 3, work="loss/sum"))  # subtract, exp, sum
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "sum/all_reduce_y")
-    emit.compute("target", Memory(3 * per_token, kernels=3))
+    emit.compute("target", Memory(3 * per_token, kernels=3, work="loss/target"))
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "target/all_reduce_y")
-    emit.compute("gradient", Memory(logits * (3 * FP32_BYTES + e), kernels=3))  # softmax − 1, cast
+    moved = logits * (3 * FP32_BYTES + e)
+    emit.compute("gradient", Memory(moved, kernels=3, work="loss/gradient"))  # softmax − 1, cast

@@ -1,0 +1,29 @@
+"""Strategies: how a job is cut over ranks, one folder each.
+
+* `strategy.Strategy`: what each of them answers; `registry`: which there are.
+* `jobs.load_job`: job files are read here, since a strategy says which keys its jobs have.
+* `four_d`: AxoNN's algorithm; `ddp`: plain data parallelism.
+"""
+
+from __future__ import annotations
+
+from twin.schedule.communicator import Communicator, Role
+from twin.strategies.jobs import check, check_grid, load_job
+from twin.strategies.registry import named, names, register, registered, strategy_of
+from twin.strategies.strategy import Strategy, Unvaried, Variant
+
+__all__ = [
+    "Communicator",
+    "Role",
+    "Strategy",
+    "Unvaried",
+    "Variant",
+    "check",
+    "check_grid",
+    "load_job",
+    "named",
+    "names",
+    "register",
+    "registered",
+    "strategy_of",
+]

@@ -1,0 +1,102 @@
+"""The keys of a job that is cut by the 4D algorithm, and the rules that its grid must keep."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool
+
+from twin.description.grid import divisors, nearest
+from twin.description.job import Job
+from twin.description.problems import Problem
+from twin.description.spec import Spec
+from twin.strategies.four_d.grid import Grid
+
+
+class Overlap(Spec):
+    """Which collectives may run beside compute (OAR, ORS, OAG of arXiv 2502.08145)."""
+
+    all_reduce: StrictBool = True
+    """OAR: the input gradient's all-reduce hides behind the weight gradient's GEMM."""
+    reduce_scatter: StrictBool = True
+    """ORS: reduce-scatters over z run on while the backward pass goes on; the last of them are
+    waited for at its end."""
+    all_gather: StrictBool = True
+    """OAG: the all-gather of the next weights is started ahead of their use."""
+    prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    """How many gather units ahead OAG gathers."""
+    scatters_in_flight: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Reduce-scatters under way at once under ORS: when one more starts, the oldest is waited for,
+    which frees its buffers. By default as many as two blocks start: 8 with `gather_unit: linear`,
+    2 with `block`."""
+
+
+class DataReduction(Spec):
+    """How gradients are summed over the data axis."""
+
+    mode: Literal["one_bucket", "overlapped", "sharded"] = "one_bucket"
+    """one_bucket: after the backward pass (as published); overlapped: buckets start as the last
+    micro-step's gradients become ready; sharded: optimizer states are split over data
+    (reduce-scatter, update, all-gather)."""
+    bucket_bytes: Annotated[float, Field(gt=0)] = 256 * 2.0**20
+    """Least size of an overlapped bucket."""
+
+
+class FourDJob(Job):
+    """A job on a 4D grid."""
+
+    strategy: Literal["four_d"] = "four_d"
+    """AxoNN's algorithm: data × z × y × x."""
+    grid: Grid | Literal["auto"] = "auto"
+    overlap: Overlap = Overlap()
+    cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Keep the gathered weights of the first so many blocks from forward to backward."""
+    gather_unit: Literal["linear", "block"] = "linear"
+    """What one all-gather or reduce-scatter over z carries: one linear's weight, or all four of a
+    block: fewer, larger messages, for libraries with slow starts such as gloo."""
+    data_reduction: DataReduction = DataReduction()
+
+    @property
+    def concrete_grid(self) -> Grid:
+        """The grid, which must not be `auto` any more."""
+        grid = super().concrete_grid
+        assert isinstance(grid, Grid)
+        return grid
+
+    @property
+    def scatters_in_flight(self) -> int:
+        """Reduce-scatters over z that may be under way at once."""
+        if not self.overlap.reduce_scatter:
+            return 0
+        return self.overlap.scatters_in_flight or (2 if self.gather_unit == "block" else 8)
+
+
+def check(job: FourDJob) -> list[Problem]:
+    """Return the rules that the 4D keys of a job break; those of the grid only where it is given."""
+    problems = []
+    model = job.model
+    if job.cache_gathered_layers > model.layers:
+        problems.append(
+            Problem(
+                "cache_gathered_layers",
+                f"the model has {model.layers} layers; use at most that many",
+                job.cache_gathered_layers,
+            )
+        )
+    return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:
+    """Return the widths of the model that the axes do not divide (section 3 of the algorithm)."""
+    model = job.model
+    widths = f"hidden {model.hidden}, heads {model.heads} and MLP width {model.mlp_hidden}"
+    rules = (
+        ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
+        ("y", grid.y, gcd(model.hidden, model.heads, model.mlp_hidden), widths),
+    )
+    return [
+        Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)
+        for axis, size, total, what in rules
+        if total % size
+    ]

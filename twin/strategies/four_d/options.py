@@ -1,0 +1,176 @@
+"""What a search varies besides a 4D grid, and which variants differ on a grid.
+
+An option that changes nothing on a grid (caching gathered weights where z is 1, sharding over data
+where data is 1) is not varied there: every candidate is another job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, TypeVar, get_args
+
+from twin.description.job import Job
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.strategy import Variant
+
+T = TypeVar("T")
+VARIED = ("recompute", "cache", "sharding", "overlap")
+ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
+
+
+SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Variant):
+    """The options of a job that a search may vary; the micro-batch comes with the grid."""
+
+    recompute: bool
+    cache_gathered_layers: int
+    data_reduction: ReductionMode
+    all_reduce: bool
+    reduce_scatter: bool
+    all_gather: bool
+
+    @classmethod
+    def of(cls, job: FourDJob) -> Options:
+        """Read them from a job."""
+        overlap = job.overlap
+        return cls(
+            job.recompute,
+            job.cache_gathered_layers,
+            job.data_reduction.mode,
+            overlap.all_reduce,
+            overlap.reduce_scatter,
+            overlap.all_gather,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options as they stand in what a search prints."""
+        return {
+            "recompute": self.recompute,
+            "cache_gathered_layers": self.cache_gathered_layers,
+            "data_reduction": self.data_reduction,
+            "overlap": self.overlap,
+        }
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Options:
+        """Read what `as_json` wrote; raises ValueError naming the key that is wrong."""
+        overlap = raw.get("overlap")
+        switches = overlap if isinstance(overlap, Mapping) else {}
+        mode = next((m for m in get_args(ReductionMode) if m == raw.get("data_reduction")), None)
+        layers = raw.get("cache_gathered_layers")
+        if mode is None:
+            raise ValueError("options.data_reduction: is none that Fourfold knows")
+        if type(layers) is not int or layers < 0:
+            raise ValueError("options.cache_gathered_layers: expected a whole number from 0")
+        truths: dict[str, Any] = {"recompute": raw.get("recompute"), **{name: switches.get(name) for name in SWITCHES}}
+        if wrong := [name for name, value in truths.items() if type(value) is not bool]:
+            raise ValueError(f"options.{wrong[0]}: expected true or false")
+        return cls(cache_gathered_layers=layers, data_reduction=mode, **truths)
+
+    def words(self) -> dict[str, str]:
+        """Say the value of each option in a word or two, by name."""
+        return {
+            "recompute": "recomputed" if self.recompute else "no recomputation",
+            "cache_gathered_layers": f"{self.cache_gathered_layers} layers cached",
+            "data_reduction": self.data_reduction.replace("_", " "),
+            "all_reduce": f"OAR {_switch(self.all_reduce)}",
+            "reduce_scatter": f"ORS {_switch(self.reduce_scatter)}",
+            "all_gather": f"OAG {_switch(self.all_gather)}",
+        }
+
+    def columns(self) -> dict[str, str | int]:
+        """Return the options as columns of a table: titles and values."""
+        return {
+            "recompute": _switch(self.recompute),
+            "layers cached": self.cache_gathered_layers,
+            "data reduction": self.data_reduction,
+            **{name.replace("_", " "): _switch(getattr(self, name)) for name in SWITCHES},
+        }
+
+    def settle(self, raw: dict[str, Any]) -> None:
+        """Put the options into the keys of a job file, where it has them or where they are not the default."""
+        plain = plain_options()
+        _put(raw, "recompute", self.recompute, plain.recompute)
+        _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
+        _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
+        _put_below(raw, "overlap", self.overlap, plain.overlap)
+
+    @property
+    def overlap(self) -> dict[str, bool]:
+        """The overlap switches, as a job has them."""
+        return {name: getattr(self, name) for name in SWITCHES}
+
+    def on(self, job: Job) -> FourDJob:
+        """Return the job with these options."""
+        assert isinstance(job, FourDJob)
+        reduction = job.data_reduction.model_copy(update={"mode": self.data_reduction})
+        return job.model_copy(
+            update={
+                "recompute": self.recompute,
+                "cache_gathered_layers": self.cache_gathered_layers,
+                "data_reduction": reduction,
+                "overlap": job.overlap.model_copy(update=self.overlap),
+            }
+        )
+
+
+def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
+    """Yield the job's own options and, as far as they differ on this grid, those to vary."""
+    own, grid = Options.of(job), job.concrete_grid
+    split = grid.z > 1
+    recompute = _first(own.recompute, (True, False), "recompute" in over)
+    cache = _first(own.cache_gathered_layers, _cache_levels(job), "cache" in over and split)
+    modes = _first(own.data_reduction, get_args(ReductionMode), "sharding" in over and grid.data > 1)
+    switches = "overlap" in over
+    all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
+    scatter = _first(own.reduce_scatter, (True, False), switches and split)
+    gather = _first(own.all_gather, (True, False), switches and split)
+    for choice in product(recompute, cache, modes, all_reduce, scatter, gather):
+        yield Options(*choice)
+
+
+def _cache_levels(job: FourDJob) -> tuple[int, ...]:
+    """No block, a quarter, half, and all of them."""
+    layers = job.model.layers
+    return tuple(sorted({0, layers // 4, layers // 2, layers}))
+
+
+def _first(own: T, others: tuple[T, ...], varied: bool) -> list[T]:
+    """Own value first, then the others if they are wanted."""
+    return [own, *(o for o in others if o != own)] if varied else [own]
+
+
+def plain_options() -> Options:
+    """Options of a job that says nothing about them."""
+    fields = FourDJob.model_fields
+    overlap, reduction = fields["overlap"].default, fields["data_reduction"].default
+    return Options(
+        fields["recompute"].default,
+        fields["cache_gathered_layers"].default,
+        reduction.mode,
+        overlap.all_reduce,
+        overlap.reduce_scatter,
+        overlap.all_gather,
+    )
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _put(raw: dict[str, Any], key: str, value: Any, plain: Any) -> None:
+    if key in raw or value != plain:
+        raw[key] = value
+
+
+def _put_below(raw: dict[str, Any], key: str, values: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
+    below = dict(raw.get(key) or {})
+    for name, value in values.items():
+        _put(below, name, value, plain[name])
+    if below:
+        raw[key] = below

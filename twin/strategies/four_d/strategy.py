@@ -1,0 +1,83 @@
+"""AxoNN's 4D algorithm as a strategy: data × z × y × x (arXiv 2502.08145)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from twin.description.grid import divisors
+from twin.description.problems import Problem
+from twin.schedule.communicator import Communicator, Role
+from twin.schedule.ops import Schedule
+from twin.strategies.four_d import job as rules
+from twin.strategies.four_d.communication_model import communication_seconds
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.memory import memory_by_category
+from twin.strategies.four_d.options import VARIED, Options, variants
+from twin.strategies.four_d.step import generate
+from twin.strategies.strategy import Strategy
+
+STREAMS: tuple[tuple[str, str], ...] = (("x", "x"), ("y", "y"), ("z", "z_gather"), ("z", "z_scatter"), ("data", "data"))
+"""Axis and communicator; gathers and scatters over z are apart, so that both can be in flight."""
+
+
+class FourD(Strategy[FourDJob]):
+    """Every rank of the grid runs the same program."""
+
+    name = "four_d"
+    options = FourDJob
+    axes = AXES
+    varied = VARIED
+
+    def check(self, job: FourDJob) -> list[Problem]:
+        """Return the rules of the grid and of caching that a job breaks."""
+        return rules.check(job)
+
+    def communicators(self, job: FourDJob) -> tuple[Communicator, ...]:
+        """One for each axis, two for z."""
+        mesh = self.mesh(job)
+        return tuple(Communicator.along(mesh, axis, name) for axis, name in STREAMS)
+
+    def schedule(self, job: FourDJob, role: Role) -> Schedule:
+        """Write the step of sections 3 to 5 of the algorithm."""
+        del role  # there is one
+        return generate(job)
+
+    def memory(self, job: FourDJob, role: Role) -> Mapping[str, float]:
+        """Count weights, gradients, optimizer, activations, gathered weights and buffers."""
+        del role
+        return memory_by_category(job)
+
+    def candidates(self, job: FourDJob) -> Iterator[Grid]:
+        """Yield every factorization of the ranks."""
+        return factorizations(job.ranks)
+
+    def variant(self, job: FourDJob) -> Options:
+        """Return the job's own options."""
+        return Options.of(job)
+
+    def variant_of(self, raw: Mapping[str, Any]) -> Options:
+        """Read what a search wrote."""
+        return Options.read(raw)
+
+    def variants(self, job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
+        """Yield the options that make a difference on the job's grid."""
+        return variants(job, over)
+
+    def rank_key_seconds(self, job: FourDJob) -> float:
+        """Return what the published communication model gives the grid."""
+        return communication_seconds(job, job.concrete_grid)
+
+    def advice(self, job: FourDJob) -> Iterator[tuple[str, FourDJob]]:
+        """Yield grids with more of data moved to z, which shards the weights."""
+        grid = job.concrete_grid
+        for factor in divisors(grid.data)[1:]:
+            sizes = {"z": grid.z * factor, "data": grid.data // factor}
+            grown = job.model_copy(update={"grid": grid.model_copy(update=sizes)})
+            yield f"z {sizes['z']} with data {sizes['data']}", grown
+
+    def why_not(self, job: FourDJob) -> str:
+        """Say how many devices are too few."""
+        grid = job.concrete_grid
+        return f"split the model over more than z·y·x = {grid.z * grid.y * grid.x} devices"

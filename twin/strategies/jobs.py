@@ -1,0 +1,76 @@
+"""Read job files: the strategy that a job names says which keys it has and which rules it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from twin.description import job as common
+from twin.description.job import DEFAULT_STRATEGY, Job
+from twin.description.load import apply_override, resolve_names, validate
+from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic
+from twin.description.strict_yaml import read_yaml
+from twin.strategies.registry import named, names, strategy_of
+
+
+def load_job(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
+    """Read a job from a file or mapping, apply `a.b=c` overrides, and check all rules.
+
+    Raises DescriptionError with every problem found.
+    """
+    if isinstance(source, Path):
+        raw, origin = {"name": source.stem, **read_yaml(source)}, str(source)
+    else:
+        raw, origin = dict(source), "job"
+    for override in overrides:
+        raw = apply_override(raw, override)
+    options = _options(raw, origin)
+    try:
+        raw = resolve_names(raw, Path(origin).parent)
+    except DescriptionError as error:
+        raise DescriptionError([*error.problems, *_other_problems(options, raw)], origin) from None
+    job = validate(options, raw, origin)
+    if problems := check(job):
+        raise DescriptionError(problems, origin)
+    return job
+
+
+def _options(raw: Mapping[str, Any], origin: str) -> type[Job]:
+    """Return the keys that a job has, by its strategy."""
+    name = raw.get("strategy", DEFAULT_STRATEGY)
+    if not isinstance(name, str) or name not in names():
+        raise DescriptionError([Problem("strategy", did_you_mean(str(name), names()), name)], origin)
+    return named(name).options
+
+
+def _other_problems(options: type[Job], raw: Mapping[str, Any]) -> list[Problem]:
+    """Problems of the rest of the job when its model or machine cannot be found."""
+    try:
+        options.model_validate(raw)
+    except ValidationError as error:
+        found = from_pydantic(error, options)
+        return [p for p in found if not p.path.startswith(("machine", "model"))]
+    return []
+
+
+def check(job: Job) -> list[Problem]:
+    """Return every rule that the job as a whole breaks, its grid's too where that is given."""
+    problems = common.check(job)
+    if job.grid == "auto":
+        return problems + strategy_of(job).check(job)
+    return problems + check_grid(job)
+
+
+def check_grid(job: Job) -> list[Problem]:
+    """Return the rules that the grid of a job, which is given, breaks: ranks, strategy, batch."""
+    grid = job.concrete_grid
+    return [*common.check_ranks(job, grid), *strategy_of(job).check(job), *common.check_batch(job, grid)]
+
+
+def need(job: Job, name: str, command: str) -> None:
+    """Refuse a job of another strategy; raises DescriptionError."""
+    if job.strategy != name:
+        raise fail("strategy", f"{command} knows {name} only", job.strategy)

@@ -1,0 +1,53 @@
+"""Which strategies there are: the folders beside this module, and what is registered from elsewhere."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from twin.description.job import Job
+from twin.strategies.strategy import Strategy
+
+_REGISTERED: dict[str, Strategy[Any]] = {}
+"""The only state: what was registered, and folders that were read once."""
+
+
+def names() -> list[str]:
+    """Names of all strategies, ascending."""
+    folders = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg]
+    return sorted({*folders, *_REGISTERED})
+
+
+def named(name: str) -> Strategy[Any]:
+    """Return the strategy of this name; raises KeyError for an unknown one."""
+    if name not in _REGISTERED:
+        if name not in names():
+            raise KeyError(name)
+        register(import_module(f"twin.strategies.{name}").STRATEGY)
+    return _REGISTERED[name]
+
+
+def strategy_of(job: Job) -> Strategy[Any]:
+    """Return the strategy that a job is cut by."""
+    return named(job.strategy)
+
+
+def register(strategy: Strategy[Any]) -> None:
+    """Make a strategy known; raises ValueError if another one has its name."""
+    if _REGISTERED.get(strategy.name, strategy) is not strategy:
+        raise ValueError(f"strategy {strategy.name!r} is registered already; choose another name")
+    _REGISTERED[strategy.name] = strategy
+
+
+@contextmanager
+def registered(strategy: Strategy[Any]) -> Iterator[None]:
+    """Make a strategy known for a while, as tests do."""
+    register(strategy)
+    try:
+        yield
+    finally:
+        del _REGISTERED[strategy.name]

@@ -1,0 +1,136 @@
+"""What a strategy is: everything that knows how a job is cut over ranks.
+
+A strategy is a folder of `twin/strategies` whose `__init__` has a `STRATEGY`, or an object that is registered
+from elsewhere (`twin.strategies.register`). Nobody else knows the names of its axes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from twin.description.grid import GridSpec, Mesh
+from twin.description.job import Job
+from twin.description.problems import Problem
+from twin.schedule.communicator import Communicator, Role
+from twin.schedule.ops import Schedule
+
+J = TypeVar("J", bound=Job)
+
+
+class Variant(ABC):
+    """The options of a job that a search varies, with the values of one candidate."""
+
+    @abstractmethod
+    def on(self, job: Job) -> Job:
+        """Return the job with these options."""
+
+    @abstractmethod
+    def as_json(self) -> dict[str, Any]:
+        """Return the options as they stand in what a search prints."""
+
+    @abstractmethod
+    def words(self) -> dict[str, str]:
+        """Say the value of each option in a word or two, by name."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, str | int]:
+        """Return the options as columns of a table: titles and values."""
+
+    @abstractmethod
+    def settle(self, raw: dict[str, Any]) -> None:
+        """Put the options into the keys of a job file, where it has them or where they are not the default."""
+
+
+class Strategy(ABC, Generic[J]):
+    """Turns jobs into programs. Methods take jobs whose grid and micro-batch are concrete, but for `check`."""
+
+    name: str
+    """The word for it in a job file."""
+    options: type[J]
+    """The job with the strategy's own keys: what a job file of it is checked against."""
+    axes: tuple[str, ...]
+    """Names of the axes of its grids, outermost first."""
+    varied: tuple[str, ...] = ()
+    """Options that a search may vary, besides the grid and the micro-batch."""
+
+    @abstractmethod
+    def check(self, job: J) -> list[Problem]:
+        """Return the rules of the strategy that a job breaks; the grid's only where it is not `auto`."""
+
+    def mesh(self, job: J) -> Mesh:
+        """Return the axes that the ranks are cut into."""
+        return job.concrete_grid.mesh
+
+    @abstractmethod
+    def communicators(self, job: J) -> tuple[Communicator, ...]:
+        """Return who talks with whom; one that no op names does no harm."""
+
+    def roles(self, job: J) -> tuple[Role, ...]:
+        """Divide the ranks by the program they run; by default all run the same one."""
+        return (Role.everyone(job.ranks),)
+
+    @abstractmethod
+    def schedule(self, job: J, role: Role) -> Schedule:
+        """Write the program of one step for the ranks of a role."""
+
+    @abstractmethod
+    def memory(self, job: J, role: Role) -> Mapping[str, float]:
+        """Return the peak bytes of a rank of a role, by category."""
+
+    @abstractmethod
+    def candidates(self, job: J) -> Iterator[GridSpec]:
+        """Yield every grid of the job's ranks, those that break a rule too."""
+
+    def variant(self, job: J) -> Variant:
+        """Return the options of a job that a search may vary, as they are."""
+        del job
+        return Unvaried()
+
+    def variant_of(self, raw: Mapping[str, Any]) -> Variant:
+        """Read what `Variant.as_json` wrote; raises ValueError naming the key that is wrong."""
+        del raw
+        return Unvaried()
+
+    def variants(self, job: J, over: frozenset[str]) -> Iterator[Variant]:
+        """Yield the job's own options, then what else of `over` makes a difference on its grid."""
+        del over
+        yield self.variant(job)
+
+    def rank_key_seconds(self, job: J) -> float:
+        """Return by what candidates are put in order before any is simulated: not a prediction."""
+        del job
+        return 0.0
+
+    def advice(self, job: J) -> Iterator[tuple[str, J]]:
+        """Yield other ways to cut a job that take less memory, in words and as jobs, best first."""
+        del job
+        yield from ()
+
+    def why_not(self, job: J) -> str:
+        """Say what to do where no way to cut a job takes little enough memory."""
+        return f"use more memory than {job.machine.device.name} has, or a smaller model"
+
+
+class Unvaried(Variant):
+    """No options to vary."""
+
+    def on(self, job: Job) -> Job:
+        """Return the job as it is."""
+        return job
+
+    def as_json(self) -> dict[str, Any]:
+        """Return no options."""
+        return {}
+
+    def words(self) -> dict[str, str]:
+        """Return no words."""
+        return {}
+
+    def columns(self) -> dict[str, str | int]:
+        """Return no columns."""
+        return {}
+
+    def settle(self, raw: dict[str, Any]) -> None:
+        """Leave the keys as they are."""
