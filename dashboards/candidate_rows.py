@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards.candidates import SWITCHES, Candidate
+from dashboards.candidates import Candidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
 from twin.study.search.words import HINDRANCES
@@ -25,11 +25,11 @@ def model_top(kept: Sequence[Candidate]) -> list[Candidate]:
 
 def row(candidate: Candidate) -> dict[str, Any]:
     """One candidate as a row, SI figures."""
-    options, step = candidate.options, candidate.step_seconds
+    step = candidate.step_seconds
     return {
         "id": str(candidate.number),
         "place": candidate.rank,
-        "data × z × y × x": candidate.name,
+        "grid": candidate.name,
         "ranks": candidate.ranks,
         "micro-batch": candidate.micro_sequences,
         "step (s)": step,
@@ -38,10 +38,7 @@ def row(candidate: Candidate) -> dict[str, Any]:
         "of peak (%)": None if candidate.percent_of_peak is None else round(candidate.percent_of_peak, 2),
         "tokens/s": None if candidate.tokens_per_second is None else round(candidate.tokens_per_second),
         "model's place": candidate.model_rank,
-        "recompute": "on" if options.recompute else "off",
-        "layers cached": options.cache_gathered_layers,
-        "data reduction": options.data_reduction,
-        **{name.replace("_", " "): "on" if getattr(options, name) else "off" for name in SWITCHES},
+        **candidate.options.columns(),
     }
 
 
@@ -49,7 +46,7 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
     """One candidate that cannot run, with the reason."""
     why = {str(k): v for k, v in HINDRANCES.items()}.get(candidate.hindrance, candidate.hindrance or "simulation")
     return {
-        "data × z × y × x": candidate.name,
+        "grid": candidate.name,
         "ranks": candidate.ranks,
         "hindered by": why,
         "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
@@ -74,7 +71,7 @@ def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
         {
             "model's place": c.model_rank,
             "simulated place": c.rank,
-            "data × z × y × x": c.name,
+            "grid": c.name,
             "ranks": c.ranks,
             "step (s)": c.step_seconds,
             "slower than the fastest (%)": round(100 * (c.step_seconds / fastest - 1), 2)
@@ -105,10 +102,7 @@ def comparison(chosen: Sequence[Candidate]) -> Component:
     return card(
         "Chosen" if len(chosen) == 1 else "Side by side",
         words,
-        dmc.Table(
-            [dmc.TableThead(dmc.TableTr([dmc.TableTh("data × z × y × x"), *heads])), dmc.TableTbody(body)],
-            striped="even",
-        ),
+        dmc.Table([dmc.TableThead(dmc.TableTr([dmc.TableTh("grid"), *heads])), dmc.TableTbody(body)], striped="even"),
     )
 
 
@@ -125,7 +119,6 @@ def _download(candidate: Candidate) -> Component:
 
 def facts(candidate: Candidate) -> dict[str, str]:
     """Everything about one candidate: options, parts of the step, memory."""
-    options = candidate.options
 
     def time(value: float | None) -> str:
         return "–" if value is None else seconds(value)
@@ -133,10 +126,7 @@ def facts(candidate: Candidate) -> dict[str, str]:
     return {
         "ranks": f"{candidate.ranks:,}",
         "micro-batch": str(candidate.micro_sequences or "–"),
-        "recompute": "on" if options.recompute else "off",
-        "layers cached": str(options.cache_gathered_layers),
-        "data reduction": options.data_reduction.replace("_", " "),
-        **{f"overlap, {name.replace('_', ' ')}": "on" if getattr(options, name) else "off" for name in SWITCHES},
+        **{title: str(value) for title, value in candidate.options.columns().items()},
         "step": time(candidate.step_seconds),
         "place": f"{candidate.rank:,}" if candidate.rank else "–",
         "model's place": f"{candidate.model_rank:,}" if candidate.model_rank else "–",

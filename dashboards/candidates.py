@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
 from dashboards.catalog import Catalog, Entry
-from twin.strategies.four_d.grid import AXES, Grid
-from twin.description.problems import DescriptionError, fail
+from dashboards.events import mesh_of
+from twin.description.grid import Mesh
+from twin.description.job import DEFAULT_STRATEGY
+from twin.description.problems import DescriptionError, did_you_mean, fail
 from twin.description.strict_yaml import read_yaml
+from twin.strategies import Variant, named, names
 from twin.study.search.best import settled
-from twin.study.search.options import Options, ReductionMode
 
 MOST_CANDIDATES, MOST_WORDS, MOST_CATEGORIES = 200_000, 400, 20
 MOST_JOB_BYTES = 1 << 20
 MOST_SIZE = 1 << 40
 BEST = "best.yaml"
-MODES: tuple[ReductionMode, ...] = get_args(ReductionMode)
-SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Candidate:
     number: int
     """Its place in the file."""
     ranks: int
-    grid: Grid
-    options: Options
+    grid: Mesh
+    options: Variant
     micro_sequences: int | None
     feasible: bool
     reason: str
@@ -55,8 +55,8 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Its grid, data × z × y × x."""
-        return " × ".join(str(self.grid.size(axis)) for axis in AXES)
+        """Sizes of its grid, outermost axis first."""
+        return " × ".join(map(str, self.grid.sizes))
 
 
 def candidates_of(catalog: Catalog, entry: Entry) -> tuple[Candidate, ...]:
@@ -72,10 +72,12 @@ def _read(entry: Entry) -> tuple[Candidate, ...]:
         raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
     if len(ranking) > MOST_CANDIDATES:
         raise fail(f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking))
-    found = []
+    found, strategy = [], entry.head.get("strategy", DEFAULT_STRATEGY)
+    if strategy not in names():
+        raise fail(f"{entry.label}: strategy", did_you_mean(str(strategy), names()), strategy)
     for number, raw in enumerate(ranking):
         try:
-            found.append(_candidate(number, raw))
+            found.append(_candidate(number, raw, strategy))
         except (TypeError, ValueError, KeyError) as error:
             words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
             raise fail(f"{entry.label}: ranking.{number}", words[:MOST_WORDS]) from None
@@ -86,26 +88,26 @@ class WrongError(ValueError):
     """Says which key is wrong."""
 
 
-def _candidate(number: int, raw: Any) -> Candidate:
+def _variant(strategy: str, options: Mapping[str, Any]) -> Variant:
+    try:
+        return named(strategy).variant_of(options)
+    except ValueError as error:
+        raise WrongError(str(error)) from None
+
+
+def _candidate(number: int, raw: Any, strategy: str) -> Candidate:
     if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
         raise WrongError("expected a mapping with a grid")
-    grid = Grid(**{axis: _whole(raw["grid"], axis) or 0 for axis in AXES})
+    grid = mesh_of(raw["grid"])
+    if grid is None:
+        raise WrongError("grid: expected the size of each axis, a whole number from 1")
     options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
-    overlap = _mapping(options, "overlap")
-    mode = next((m for m in MODES if m == options.get("data_reduction")), None)
-    if mode is None:
-        raise WrongError("options.data_reduction: is none that Fourfold knows")
     feasible = _truth(raw, "feasible")
     return Candidate(
         number=number,
         ranks=grid.ranks,
         grid=grid,
-        options=Options(
-            _truth(options, "recompute"),
-            _whole(options, "cache_gathered_layers") or 0,
-            mode,
-            *(_truth(overlap, name) for name in SWITCHES),
-        ),
+        options=_variant(strategy, options),
         micro_sequences=_whole(options, "micro_sequences"),
         feasible=feasible,
         reason=_words(raw, "reason"),

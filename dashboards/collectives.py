@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events
 from twin.cost.collective import collective_cost
-from twin.strategies.four_d.grid import Axis, Grid
+from twin.description.grid import Axes
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
-from twin.engine.layout import Layout, groups_of
-from twin.engine.pricing import price
-from twin.engine.program import compile_program
-from twin.schedule.ops import COMMUNICATOR_AXIS
-from twin.strategies.four_d.step import generate
+from twin.engine.program import START
+from twin.engine.simulate import Priced
+from twin.strategies import load_job
 from twin.study.compare.kinds import collective_kind
 from twin.study.single import BUS_FACTOR
 
@@ -75,7 +72,7 @@ class Collectives:
         return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
 
-def collectives_of(events: Events, grid: Grid) -> Collectives:
+def collectives_of(events: Events, grid: Axes) -> Collectives:
     """Group a run's collectives by name, stream and size."""
     ranks, steps = len(events.ranks), len(events.steps)
     chosen = np.flatnonzero(events.kind.are("collective"))
@@ -98,7 +95,7 @@ def collectives_of(events: Events, grid: Grid) -> Collectives:
                 kind=collective_kind(name),
                 axis=axis,
                 stream=events.stream[first],
-                members=grid.size(cast("Axis", axis)) if axis else 1,
+                members=grid.size(axis) if axis in grid.axes else 1,
                 bytes=float(events.bytes[first]),
                 count=len(at) / max(ranks * steps, 1),
                 transfer_ns=float(np.median(transfer)),
@@ -130,11 +127,14 @@ def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
     if job is None or job.grid == "auto":
         return []
     library = job.machine.libraries[job.library or job.machine.library]
-    layout = Layout.of(job)
-    used = dict.fromkeys((kind, COMMUNICATOR_AXIS[c]) for c, kind, _ in compile_program(generate(job), job).calls)
-    curves = []
-    for kind, axis in used:
-        groups = groups_of(job.concrete_grid, axis, layout)
+    work = Priced.of(job)
+    used = dict.fromkeys((kind, work.cast.communicators[c]) for c, kind, _ in work.calls)
+    curves, drawn = [], set()
+    for kind, communicator in used:
+        axis, groups = communicator.axis, work.groups[communicator.partition]
+        if (kind, axis) in drawn:
+            continue
+        drawn.add((kind, axis))
         members = groups.members.shape[1]
         placement = groups.placements[groups.pattern[0]]
         found = [collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES]
@@ -157,14 +157,12 @@ def link_loads(entry: Entry) -> list[dict[str, Any]]:
     step = figures.get("step_seconds") if isinstance(figures, dict) else None
     if job is None or job.grid == "auto" or not isinstance(step, int | float) or step <= 0:
         return []
-    program, layout = compile_program(generate(job), job), Layout.of(job)
-    axes = {COMMUNICATOR_AXIS[c]: None for c, _, _ in program.calls}
-    groups = {axis: groups_of(job.concrete_grid, axis, layout) for axis in axes}
-    library = job.machine.libraries[job.library or job.machine.library]
-    prices = price(job.machine, library, program.calls, cast("Any", groups), layout)
-    calls = np.bincount(
-        [t for c, t in zip(program.code, program.target, strict=True) if c == 1], minlength=len(program.calls)
-    )
+    work = Priced.of(job)
+    prices, calls = work.prices, np.zeros(len(work.calls))
+    for program in work.programs:
+        started = [t for c, t in zip(program.code, program.target, strict=True) if c == START]
+        # members of a group start a call together: what several roles have counts once
+        calls = np.maximum(calls, np.bincount(started, minlength=len(calls)))
     moved = np.zeros(len(prices.capacity))
     for axis, edges in prices.edges.items():
         per_label = [sum(size * calls[call] for call, size in label.items()) for label in prices.label_bytes[axis]]

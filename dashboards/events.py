@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +13,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dashboards.catalog import Catalog, Entry
-from twin.strategies.four_d.grid import AXES, Grid
-from twin.description.problems import DescriptionError, fail
-from twin.trace.store import EVENTS
+from twin.description.grid import Mesh
+from twin.description.problems import fail
+from twin.strategies import known_axes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-CATEGORIES = ("compute", *AXES[::-1], "wait")
-"""What an event is: compute, a collective by its axis, a wait of the compute stream."""
+OTHER = "other"
+COLOURED_AXES = known_axes()[::-1]
+CATEGORIES = ("compute", *COLOURED_AXES, OTHER, "wait")
+"""What an event is: compute, a collective by its axis, one of another axis, a wait of the compute stream."""
+MAX_AXES, MAX_SIZE = 16, 1 << 40
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 MOST_READ_BYTES = 16 << 20
 """Of a run that is read for its step alone."""
@@ -99,7 +104,8 @@ def columns(table: pa.Table) -> Events:
 
     kind, axis = words(table.column("kind")), words(table.column("axis"))
     category = np.zeros(table.num_rows, dtype=np.int8)
-    for number, name in enumerate(CATEGORIES[1:-1], start=1):
+    category[kind.are("collective")] = CATEGORIES.index(OTHER)
+    for number, name in enumerate(COLOURED_AXES, start=1):
         category[axis.are(name)] = number
     category[kind.are("wait")] = len(CATEGORIES) - 1
     category[kind.are("compute")] = 0
@@ -134,14 +140,23 @@ def words(column: pa.ChunkedArray) -> Words:
     return Words(codes, tuple(str(word) for word in whole.dictionary.to_pylist()))
 
 
-def grid_of(entry: Entry) -> Grid:
+def grid_of(entry: Entry) -> Mesh:
     """Read the grid of a run's job. Raises DescriptionError if there is none."""
     job = entry.head.get("job")
     grid = job.get("grid") if isinstance(job, Mapping) else None
-    try:
-        return Grid.model_validate(grid)
-    except ValueError:
-        raise fail(entry.label, "its job names no grid") from None
+    mesh = mesh_of(grid)
+    if mesh is None:
+        raise fail(entry.label, "its job names no grid")
+    return mesh
+
+
+def mesh_of(grid: object) -> Mesh | None:
+    """Read the sizes of axes by name; None if they are none."""
+    if not isinstance(grid, Mapping) or not 0 < len(grid) <= MAX_AXES:
+        return None
+    named = all(isinstance(axis, str) and NAME.fullmatch(axis) for axis in grid)
+    sized = all(type(size) is int and 0 < size <= MAX_SIZE for size in grid.values())
+    return Mesh(tuple(grid), tuple(grid.values())) if named and sized else None
 
 
 def step_seconds(catalog: Catalog, entry: Entry) -> float | None:

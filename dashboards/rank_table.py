@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Events, Floats, events_of, grid_of
-from twin.strategies.four_d.grid import AXES, Grid
+from twin.description.grid import Axes
 from twin.description.problems import fail
 
 RANKS = "ranks.parquet"
@@ -21,17 +21,37 @@ LABELS = {
     "end_seconds": "end of the last op",
     "host_seconds": "waiting for the host",
     "loading_seconds": "loading data",
-    **{f"exposed_{axis}_seconds": f"exposed communication, {axis}" for axis in AXES},
-    **{f"peers_{axis}_seconds": f"waiting for the last member, {axis}" for axis in AXES},
-    **{f"transfer_{axis}_seconds": f"collectives from the last arrival on, {axis}" for axis in AXES},
 }
+
+
+OF_AXES = {
+    "exposed": "exposed communication",
+    "peers": "waiting for the last member",
+    "transfer": "collectives from the last arrival on",
+}
+
+
+def label_of(name: str) -> str:
+    """Say what a figure of ranks is; one of an axis is named `exposed_z_seconds`."""
+    kind, _, axis = name.removesuffix("_seconds").partition("_")
+    return LABELS.get(name) or (f"{OF_AXES[kind]}, {axis}" if kind in OF_AXES and axis else name)
+
+
+def is_figure(name: str) -> bool:
+    """Tell whether a column is a figure of ranks that is drawn."""
+    return name in LABELS or name.removesuffix("_seconds").partition("_")[0] in OF_AXES
+
+
+def _place(name: str) -> tuple[int, str]:
+    known = list(LABELS)
+    return (known.index(name), "") if name in LABELS else (len(known), name)
 
 
 @dataclass(frozen=True)
 class RankTable:
     """Figures of ranks, seconds of one step; arrays (ranks of the job,), NaN where a rank was not recorded."""
 
-    grid: Grid
+    grid: Axes
     figures: Mapping[str, Floats]
     recorded: int
 
@@ -39,7 +59,7 @@ class RankTable:
     def names(self) -> list[str]:
         """Figures that are not the same for all ranks, the others last."""
         spread = {name: float(np.nanmax(v) - np.nanmin(v)) for name, v in self.figures.items()}
-        return sorted(self.figures, key=lambda name: (spread[name] <= 0.0, list(LABELS).index(name)))
+        return sorted(self.figures, key=lambda name: (spread[name] <= 0.0, _place(name)))
 
 
 def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
@@ -57,7 +77,7 @@ def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
     return catalog.kept(entry, "ranks", made)
 
 
-def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
+def _read(entry: Entry, grid: Axes, path: str) -> RankTable:
     try:
         rows = pq.read_metadata(path).num_rows
         if rows != grid.ranks or rows > MOST_RANKS:
@@ -65,8 +85,8 @@ def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
         table = pq.read_table(path)
         rank = table.column("rank").to_numpy()
         figures = {}
-        for name in LABELS:
-            if name in table.column_names:
+        for name in table.column_names:
+            if is_figure(name):
                 values = np.full(grid.ranks, np.nan)
                 values[rank] = table.column(name).to_numpy().astype(np.float64)
                 figures[name] = values
@@ -75,12 +95,11 @@ def _read(entry: Entry, grid: Grid, path: str) -> RankTable:
     return RankTable(grid, figures, grid.ranks)
 
 
-def _from_watch(entry: Entry, grid: Grid) -> RankTable:
+def _from_watch(entry: Entry, grid: Axes) -> RankTable:
     """Read what a watched run wrote last."""
     said, figures = entry.head.get("figures"), {}
-    for name in LABELS:
-        values = said.get(name) if isinstance(said, dict) else None
-        if values is None:
+    for name, values in said.items() if isinstance(said, dict) else ():
+        if not is_figure(str(name)):
             continue
         numbers = isinstance(values, list) and all(isinstance(v, int | float) for v in values)
         if not numbers or len(values) != grid.ranks:
@@ -91,7 +110,7 @@ def _from_watch(entry: Entry, grid: Grid) -> RankTable:
     return RankTable(grid, figures, grid.ranks)
 
 
-def _from_events(events: Events, grid: Grid) -> RankTable:
+def _from_events(events: Events, grid: Axes) -> RankTable:
     """Add up events rank by rank; the mean over steps."""
     steps = max(len(events.steps), 1)
     if len(events) and events.ranks[-1] >= grid.ranks:
@@ -106,7 +125,7 @@ def _from_events(events: Events, grid: Grid) -> RankTable:
 
     compute = events.kind.are("compute")
     add("compute_seconds", compute, (events.end_ns - events.start_ns)[compute] / 1e9)
-    for axis in AXES:
+    for axis in grid.axes:
         chosen = events.kind.are("collective") & events.axis.are(axis)
         waits = events.kind.are("wait") & events.axis.are(axis)
         if chosen.any():

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime import auto_parallelize
-from runtime.environment import from_environment
-from runtime.launch import choose_device, join, open_store, set_threads
+from runtime.launch.environment import from_environment
+from runtime.launch.meeting import choose_device, join, open_store, set_threads
 from twin.strategies.four_d.grid import Grid
 
 WINDOW, ROWS, STEPS = 16, 240, 120

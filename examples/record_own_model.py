@@ -17,11 +17,11 @@ from torch import nn
 
 from runtime import auto_parallelize
 from runtime.auto import Parallel
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
 from runtime.recorder import record_step
 from runtime.recorder.own import Step
-from twin.strategies.four_d.grid import Grid
 from twin.schedule.recording import write_recording
+from twin.strategies.four_d.grid import Grid
 
 GRID = Grid(data=64, z=8, y=2, x=4)
 RANK, ROWS, WIDTH, BLOCKS = 1234, 4096, 8192, 24

@@ -16,8 +16,8 @@ import typer
 
 if TYPE_CHECKING:
     from runtime.calibration.command import Fit
-    from runtime.environment import Process
-    from runtime.options import TrainOptions
+    from runtime.launch.environment import Process
+    from runtime.plan.options import TrainOptions
     from runtime.tracing.wanted import TraceWanted
     from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
@@ -89,8 +89,8 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         ] = False,
     ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
-        from runtime.environment import from_environment
-        from runtime.options import read_options
+        from runtime.launch.environment import from_environment
+        from runtime.plan.options import read_options
         from runtime.survive.signals import hold
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import load_job
@@ -115,8 +115,8 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
         need_torch("train")
         if starts:
-            from runtime.local import run_ranks
-            from runtime.options import settled
+            from runtime.launch.local import run_ranks
+            from runtime.plan.options import settled
 
             arguments = ["train", str(job), "--out", str(out)]
             for override in (*(overrides or []), *(settled(described) if here == described.ranks else ())):
@@ -215,9 +215,9 @@ def _train_here(
 
     notice = Notice()
     notice.listen()
-    from runtime.plan import Plan
-    from runtime.rank import run_as_rank
-    from runtime.trainer import train
+    from runtime.launch.rank import run_as_rank
+    from runtime.plan.plan import Plan
+    from runtime.train.trainer import train
 
     plan = Plan(job, options, out, trace, force=force and process.attempt == 0, watch=watch)
     run_as_rank(process, lambda: train(plan, process, notice, resolve))

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from twin.strategies import load_job
 from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
 BLOCKS, WARM, RUNS = 20, 10, 40

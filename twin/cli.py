@@ -115,7 +115,8 @@ def models(
 def schema(what: Annotated[SchemaName, typer.Argument(help="Which file's schema.")]) -> None:
     """Print the JSON schema of job or machine files, for editors that check YAML."""
     from twin import show
-    from twin.description.schema import job_schema, machine_schema
+    from twin.description.schema import machine_schema
+    from twin.strategies.schema import job_schema
 
     show.print_json(job_schema() if what is SchemaName.job else machine_schema())
 

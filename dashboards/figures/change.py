@@ -8,7 +8,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.figures.waterfall import waterfall
-from twin.strategies.four_d.grid import AXES
 from twin.study.compare.compare import Term
 
 NAMES = ("as it is", "what if")
@@ -33,7 +32,7 @@ def terms(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Term]:
             old["exposed_by_axis"].get(axis, 0.0),
             new["exposed_by_axis"].get(axis, 0.0),
         )
-        for axis in reversed(AXES)
+        for axis in reversed(list(dict.fromkeys([*old["exposed_by_axis"], *new["exposed_by_axis"]])))
     ]
     found.append(_term("idle", "idle, peers waited for", old["idle_seconds"], new["idle_seconds"]))
     return found

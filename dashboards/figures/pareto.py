@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 
@@ -110,32 +111,36 @@ def _points(
 
 def describe(candidate: Candidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
-    options = candidate.options
-    recomputed = "recomputed" if options.recompute else "not recomputed"
+    options = candidate.options.words()
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
     model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
     return "<br>".join(
         [
             f"{candidate.name}{place}{model}",
             f"{seconds(candidate.step_seconds or 0.0)}, {(candidate.memory_bytes or 0.0) / 1e9:.1f} GB",
-            f"{candidate.micro_sequences} sequences at a time, {recomputed}",
-            f"{options.cache_gathered_layers} layers cached, {options.data_reduction.replace('_', ' ')}",
+            f"{candidate.micro_sequences} sequences at a time",
+            ", ".join(options.values()),
         ]
     )
 
 
 Axis = tuple[str, Callable[[Candidate], float], bool]
-COORDINATES: tuple[Axis, ...] = (
-    ("data", lambda c: float(c.grid.data), True),
-    ("z", lambda c: float(c.grid.z), True),
-    ("y", lambda c: float(c.grid.y), True),
-    ("x", lambda c: float(c.grid.x), True),
-    ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
-    ("memory (GB)", lambda c: (c.memory_bytes or 0.0) / 1e9, False),
-    ("exposed (%)", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False),
-    ("step (s)", lambda c: c.step_seconds or 0.0, True),
-)
-"""Name, value, and whether it is drawn on a logarithmic scale."""
+
+
+def coordinates(known: Sequence[Candidate]) -> tuple[Axis, ...]:
+    """Return the axes of the drawing: name, value, and whether it is drawn on a logarithmic scale."""
+    sizes: list[Axis] = [(axis, partial(_size, axis), True) for axis in (known[0].grid.axes if known else ())]
+    return (
+        *sizes,
+        ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
+        ("memory (GB)", lambda c: (c.memory_bytes or 0.0) / 1e9, False),
+        ("exposed (%)", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False),
+        ("step (s)", lambda c: c.step_seconds or 0.0, True),
+    )
+
+
+def _size(axis: str, candidate: Candidate) -> float:
+    return float(candidate.grid.size(axis))
 
 
 def parallel(shown: Sequence[Candidate]) -> go.Figure:
@@ -144,8 +149,9 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
     Drawn as SVG lines: Plotly's own parallel coordinates need WebGL and compile code in the browser.
     """
     known = drawable(shown)[:MOST_LINES]
+    axes = coordinates(known)
     figure = go.Figure()
-    ends = [_ends([value(c) for c in known], log=log) for _, value, log in COORDINATES]
+    ends = [_ends([value(c) for c in known], log=log) for _, value, log in axes]
     for number, (name, colour) in reversed(list(enumerate(BANDS))):  # the fastest on top
         x: list[float | None] = []
         y: list[float | None] = []
@@ -153,7 +159,7 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
         for place, candidate in enumerate(known):
             if place * len(BANDS) // len(known) != number:
                 continue
-            for axis, (_, value, log) in enumerate(COORDINATES):
+            for axis, (_, value, log) in enumerate(axes):
                 x.append(axis)
                 y.append(_share(value(candidate), ends[axis], log=log))
                 words.append(describe(candidate))
@@ -179,9 +185,9 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
         for at, end in ((-0.05, low), (1.05, high)):
             figure.add_annotation(x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12})
     figure.update_xaxes(
-        tickvals=list(range(len(COORDINATES))),
-        ticktext=[name for name, _, _ in COORDINATES],
-        range=[-0.4, len(COORDINATES) - 0.6],
+        tickvals=list(range(len(axes))),
+        ticktext=[name for name, _, _ in axes],
+        range=[-0.4, len(axes) - 0.6],
         showgrid=True,
         zeroline=False,
     )

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import plotly.graph_objects as go
 
 from dashboards.events import Floats
 from dashboards.parts import finished
-from twin.strategies.four_d.grid import Grid
+from twin.description.grid import Axes
 
 FEW = 16
 MOST_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 
 
-def rank_map(values: Floats, grid: Grid, label: str, culprits: Sequence[int] = ()) -> go.Figure:
-    """Draw (data, z) downwards and (y, x) across; customdata is the rank.
+def rank_map(values: Floats, grid: Axes, label: str, culprits: Sequence[int] = ()) -> go.Figure:
+    """Draw the outer half of the axes downwards and the inner half across; customdata is the rank.
 
     `values` are (ranks,), NaN where nothing is known; `culprits` are marked.
     """
-    rows, columns = grid.data * grid.z, grid.y * grid.x
+    half = len(grid.axes) // 2
+    rows, columns = prod(grid.sizes[:half]), prod(grid.sizes[half:])
     ranks = np.arange(grid.ranks).reshape(rows, columns)
     where = [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MOST_NAMED else None
     figure = go.Figure(
@@ -47,9 +49,16 @@ def rank_map(values: Floats, grid: Grid, label: str, culprits: Sequence[int] = (
             marker={"symbol": "x-thin", "size": 16, "line": {"width": 3, "color": "#D55E00"}},
             hovertemplate="rank %{customdata} is named by the diagnosis<extra></extra>",
         )
-    figure.update_xaxes(title=f"y × x ({grid.y} × {grid.x}), x fastest", dtick=_tick(columns))
-    figure.update_yaxes(title=f"data × z ({grid.data} × {grid.z}), z fastest", autorange="reversed", dtick=_tick(rows))
+    figure.update_xaxes(title=_title(grid, slice(half, None)), dtick=_tick(columns))
+    figure.update_yaxes(title=_title(grid, slice(0, half)), autorange="reversed", dtick=_tick(rows))
     return finished(figure)
+
+
+def _title(grid: Axes, of: slice) -> str:
+    """Name the axes along one side, such as "y × x (2 × 4), x fastest"."""
+    axes, sizes = grid.axes[of], grid.sizes[of]
+    fastest = f", {axes[-1]} fastest" if len(axes) > 1 else ""
+    return f"{' × '.join(axes)} ({' × '.join(map(str, sizes))}){fastest}" if axes else ""
 
 
 def _tick(count: int) -> int | None:
@@ -57,7 +66,7 @@ def _tick(count: int) -> int | None:
     return 1 if count <= FEW else None
 
 
-def _place(grid: Grid, rank: int) -> str:
+def _place(grid: Axes, rank: int) -> str:
     return f"rank {rank}: " + ", ".join(f"{axis} {at}" for axis, at in grid.coordinates(rank).items())
 
 

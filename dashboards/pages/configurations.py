@@ -15,13 +15,15 @@ from dashboards.figures.pareto import MOST_LINES, MOST_POINTS, TOP, drawable, or
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
-from twin.strategies.four_d.grid import AXES
 from twin.description.problems import DescriptionError, fail
+from twin.strategies import known_axes
 from twin.study.search.words import HINDRANCES
 
 PARETO, PARALLEL, ORDERS = "pareto", "parallel", "orders"
 TABLE, REFUSED = "candidates", "infeasible"
-FILTERS = ("ranks", *AXES, "recompute", "sharding", "fits")
+OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
+"""Filters on options, and the columns that they look at."""
+FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
 MOST_CHOICES = 200
 
 
@@ -34,13 +36,13 @@ def opened(context: Context, query: Query) -> tuple[Candidate, ...]:
 
 def value_of(candidate: Candidate, key: str) -> str:
     """What a candidate is called under a filter."""
-    if key in AXES:
-        return str(candidate.grid.size(key))
+    if key in known_axes():
+        return str(candidate.grid.size(key)) if key in candidate.grid.axes else ""
     if key == "ranks":
         return str(candidate.ranks)
     if key == "fits":
         return "yes" if candidate.feasible else candidate.hindrance
-    return ("on" if candidate.options.recompute else "off") if key == "recompute" else candidate.options.data_reduction
+    return str(candidate.options.columns().get(OF_OPTIONS[key], ""))
 
 
 def filtered(found: Sequence[Candidate], query: Query) -> list[Candidate]:
@@ -58,6 +60,7 @@ def pair_of(text: str, found: Sequence[Candidate]) -> list[Candidate]:
 def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
+    axes = " × ".join(found[0].grid.axes) if found else ""
     seen = f"{min(len(drawn), MOST_POINTS):,}"
     if len(drawn) > MOST_POINTS:
         seen += f" of {len(drawn):,}, the fastest and the front,"
@@ -66,7 +69,7 @@ def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
         return f"{words}."
     best = drawn[0]
     return (
-        f"{words}. Fastest: {best.name} (data × z × y × x), {seconds(best.step_seconds or 0.0)}, "
+        f"{words}. Fastest: {best.name} ({axes}), {seconds(best.step_seconds or 0.0)}, "
         f"{(best.memory_bytes or 0.0) / 1e9:.1f} GB."
     )
 

@@ -13,9 +13,9 @@ from dashboards.collectives import job_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
-from twin.strategies.four_d.job import DataReduction
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.strategies import strategy_of
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 FAR = 8.0
@@ -76,8 +76,7 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
     changed = {
         "as it is": job,
         f"recompute {'off' if job.recompute else 'on'}": job.model_copy(update={"recompute": not job.recompute}),
-        "optimizer sharded over data": job.model_copy(update={"data_reduction": DataReduction(mode="sharded")}),
-        "all gathered layers cached": job.model_copy(update={"cache_gathered_layers": job.model.layers}),
+        **dict(strategy_of(job).memory_variants(job)),
         "plain attention": job.model_copy(update={"attention": "plain"}),
     }
     for other in (max(1, micro // 2), micro * 2):

@@ -15,7 +15,7 @@ from dashboards.figures.rank_map import rank_map, spread
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import aria, card, graph, table, with_table
 from dashboards.query import query_of
-from dashboards.rank_table import LABELS, RankTable, rank_table_of
+from dashboards.rank_table import RankTable, label_of, rank_table_of
 from twin.description.problems import DescriptionError, fail
 
 MAP = "rank-map"
@@ -32,8 +32,8 @@ def shown(context: Context, query: Query) -> Component:
     found = rank_table_of(context.catalog, entry)
     figure = query.get("figure", "")
     name = figure if figure in found.figures else found.names[0]
-    values, label = found.figures[name], LABELS[name]
-    choices = [{"value": one, "label": LABELS[one]} for one in found.names]
+    values, label = found.figures[name], label_of(name)
+    choices = [{"value": one, "label": label_of(one)} for one in found.names]
     known = values[~np.isnan(values)]
     summary = (
         f"{entry.label}: {label} of {len(known):,} of {found.grid.ranks:,} ranks; median {np.median(known):.5g}, "
@@ -106,7 +106,7 @@ def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
     made = []
     for rank in map(int, ranks):
         at: dict[str, Any] = {str(axis): place for axis, place in found.grid.coordinates(rank).items()}
-        figures = {LABELS[name]: _plain(values[rank]) for name, values in found.figures.items()}
+        figures = {label_of(name): _plain(values[rank]) for name, values in found.figures.items()}
         made.append({"rank": rank, **at, **figures})
     return made
 

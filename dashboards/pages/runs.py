@@ -14,7 +14,6 @@ from dashboards.catalog import Entry, Kind
 from dashboards.events import step_seconds
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, seconds, table
-from twin.strategies.four_d.grid import AXES
 
 TABLE = "runs"
 HEADINGS = {
@@ -23,7 +22,7 @@ HEADINGS = {
     "model": "model",
     "machine": "machine",
     "ranks": "ranks",
-    "grid": "data × z × y × x",
+    "grid": "grid",
     "step": "step",
     "changed": "written",
     "differs": "differs from the first one chosen",
@@ -77,7 +76,7 @@ def row(entry: Entry, first: Entry | None, step: float | None) -> dict[str, Any]
         "model": _name(job.get("model")),
         "machine": _name(job.get("machine")),
         "ranks": job.get("ranks"),
-        "grid": " × ".join(str(grid.get(a, "")) for a in AXES) if isinstance(grid, dict) else str(grid or ""),
+        "grid": " × ".join(map(str, grid.values())) if isinstance(grid, dict) else str(grid or ""),
         "step": "" if step is None else seconds(step),
         "changed": datetime.fromtimestamp(entry.changed, UTC).strftime("%Y-%m-%d %H:%M"),
         "differs": ", ".join(differences(first, entry)) if first is not None and first is not entry else "",

@@ -12,9 +12,8 @@ from dashboards.figures.scaling import MOST_DRAWN, drawn, height_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
-from twin.strategies.four_d.grid import AXES
 from twin.description.problems import fail
-from twin.study.studies.table import EFFECT_TITLES, effect_cells
+from twin.study.studies.table import EFFECT_TITLES, effect_cells, grid_of
 
 DAY = 86400.0
 TARGET = {
@@ -123,13 +122,13 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     rows: list[dict[str, Any]] = []
     for row in found.rows[:MOST_DRAWN]:
         one = {key: row.get(key) for key in first}
-        one["grid"] = " × ".join(str(row[f"grid_{a}"]) for a in AXES) if "grid_z" in row else ""
+        one["grid"] = " × ".join(str(size) for size in grid_of(row).values())
         one["reason"] = row["reason"]
         rows.append(one)
     keys = [*first, "grid", "reason"]
     # the names of columns hold dots, which the table would take for a path
     renamed = [{str(n): row[key] for n, key in enumerate(keys)} for row in rows]
-    titles = {"grid": "data × z × y × x", "reason": "why not"}
+    titles = {"grid": "grid", "reason": "why not"}
     return renamed, [{"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)]
 
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from twin.cost.memory import largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.problems import fail
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.strategies import load_job
 
 MOST_BLOCKS = 8_000
 """Micro-steps × layers that a page waits for."""

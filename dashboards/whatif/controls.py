@@ -14,9 +14,9 @@ from dashboards.page import Query, state
 from dashboards.parts import aria
 from dashboards.whatif.form import Field, changed, grid_choices, said
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.units import format_si
+from twin.strategies import load_job
 
 MOST_HELP = 130
 OCTAVES = {"scale-ranks": (-6, 6, 1.0)}

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import prod
 from typing import Any, Literal
 
-from twin.strategies.four_d.grid import AXES
-from twin.description.grid import divisors
-from twin.description.job import Job
-from twin.strategies import load_job
+from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.load import names, with_value
 from twin.description.model import presets
 from twin.description.problems import DescriptionError, Problem, fail
-from twin.description.schema import job_schema
+from twin.strategies import load_job, named, strategy_of
+from twin.strategies.schema import job_schema
 
 Kind = Literal["number", "choice", "text", "lever"]
+STRATEGY = DEFAULT_STRATEGY
+"""The strategy whose jobs the form is made for."""
 GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
 LEFT_OUT = {"name", "model", "machine", "grid", "stragglers", "placement", "degraded", "seed", "train", "library"}
 """Keys that have a field of their own kind, or none."""
@@ -59,7 +59,7 @@ class Field:
 
 def fields() -> tuple[Field, ...]:
     """All fields, in the order of the schema."""
-    schema = job_schema()
+    schema = job_schema(STRATEGY)
     found = [
         Field("model", "model", "choice", "what", "A preset.", tuple(presets())),
         Field("machine", "machine", "choice", "what", "One that comes with Fourfold.", tuple(names())),
@@ -68,7 +68,7 @@ def fields() -> tuple[Field, ...]:
         *(Field(key, label, "lever", "levers", words, whole=False) for key, (label, _, words) in LEVERS.items()),
         *(
             Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
-            for axis in AXES
+            for axis in named(STRATEGY).axes
         ),
         Field("stragglers-0-rank", "slow rank", "number", "straggler", "Which device is slow.", least=0),
         Field(
@@ -206,10 +206,11 @@ def _set_ranks_and_grid(raw: dict[str, Any], base: Job, given: Mapping[str, Any]
     scaled = ranks * 2.0 ** given.get("scale-ranks", 0)
     if scaled < 1 or scaled != int(scaled):
         raise fail("ranks", f"{ranks:,} ranks cannot be divided so often; choose a larger factor", scaled)
-    sizes = {axis: given.get(f"grid-{axis}", base.concrete_grid.size(axis)) for axis in AXES}
-    inside = sizes["z"] * sizes["y"] * sizes["x"]
-    if "grid-data" not in given and inside > 0 and int(scaled) % inside == 0:
-        sizes["data"] = int(scaled) // inside
+    sizes = {axis: given.get(f"grid-{axis}", size) for axis, size in base.concrete_grid.by_axis().items()}
+    outermost, *others = sizes
+    inside = prod(sizes[axis] for axis in others)
+    if f"grid-{outermost}" not in given and inside > 0 and int(scaled) % inside == 0:
+        sizes[outermost] = int(scaled) // inside
     raw["ranks"], raw["grid"] = int(scaled), sizes
 
 
@@ -226,14 +227,8 @@ def _scale(raw: dict[str, Any], path: str, factor: float) -> None:
 
 def grid_choices(job: Job) -> dict[str, tuple[str, ...]]:
     """Return the sizes of each axis that the rules of model, batch and ranks allow by themselves."""
-    model, replicas = job.model, gcd(job.ranks, job.batch.sequences)
-    allowed = {
-        "data": replicas,
-        "z": replicas,
-        "x": gcd(job.ranks, model.hidden),
-        "y": gcd(job.ranks, gcd(model.hidden, gcd(model.heads, model.mlp_hidden))),
-    }
-    return {axis: tuple(str(size) for size in divisors(allowed[axis])) for axis in AXES}
+    choices = strategy_of(job).axis_choices(job)
+    return {axis: tuple(map(str, sizes)) for axis, sizes in choices.items()}
 
 
 def said(base: Job, key: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from runtime.auto.gathers import Use
-from runtime.collectives import Handle
+from runtime.parallel.collectives import Handle
 
 if TYPE_CHECKING:
     from runtime.auto.linear import ParallelLinear

@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 from runtime.auto.arrivals import Arrivals
 from runtime.auto.gathers import BlockGathers
-from runtime.collectives import Collectives
-from runtime.gemm import Gemms
-from runtime.mesh import Mesh
-from runtime.ops import Ops
+from runtime.parallel.collectives import Collectives
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Ops
+from runtime.strategies.four_d.gemm import Gemms
 
 
 @dataclass
@@ -32,7 +32,7 @@ class AutoContext:
     def __post_init__(self) -> None:
         self.collectives = Collectives(self.mesh, self.ops, direct=self.gloo)
         self.gathers = BlockGathers(self.collectives, depth=self.prefetch_depth if self.overlap else 0)
-        self.arrivals = Arrivals(self.overlap and self.mesh.grid.z > 1)
+        self.arrivals = Arrivals(self.overlap and self.mesh.grid.size("z") > 1)
 
     @property
     def gloo(self) -> bool:

@@ -23,9 +23,9 @@ from torch.nn.modules.module import (
 )
 
 from runtime.auto.linear import ParallelLinear
-from runtime.shards import ParameterSpec
-from twin.strategies.four_d.grid import Axis, Grid
+from runtime.weights.shards import ParameterSpec
 from twin.description.problems import fail
+from twin.strategies.four_d.grid import Axis, Grid
 
 ORIENTATIONS: tuple[tuple[Axis, Axis], tuple[Axis, Axis]] = (("y", "x"), ("x", "y"))
 """Output and contraction axis: normal, transposed."""
@@ -124,7 +124,7 @@ class Declared:
                 axes = orientation(module, grid, len(cuts))
                 if axes is not None:
                     shape = (module.out_features, module.in_features)
-                    cuts[module] = ParameterSpec(f"{name}.weight", shape, axes, sharded=True, decay=True)
+                    cuts[module] = ParameterSpec(f"{name}.weight", shape, axes, cut="z", decay=True)
                     continue
                 reason = (
                     f"{module.in_features} → {module.out_features} features do not divide by "

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from runtime.collectives import Collectives, Handle
-from runtime.ops import Phase
+from runtime.parallel.collectives import Collectives, Handle
+from twin.schedule.ops import Phase
 
 if TYPE_CHECKING:
     from runtime.auto.linear import ParallelLinear
@@ -67,7 +67,7 @@ class BlockGathers:
     @property
     def z(self) -> int:
         """Pieces a block is cut into."""
-        return self.collectives.mesh.grid.z
+        return self.collectives.mesh.grid.size("z")
 
     def begin(self, model: torch.nn.Module) -> list[Use] | None:
         """Begin a pass; returns the uses to expect, or None if it is within another pass."""

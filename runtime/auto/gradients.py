@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from runtime.collectives import Collectives
-from runtime.mesh import Communicator
-from runtime.ops import Place
+from runtime.parallel.collectives import Collectives
+from runtime.parallel.mesh import Communicator
+from runtime.parallel.ops import Place
 from twin.description.problems import fail
 
 REDUCE = Place("gradients")

@@ -25,10 +25,11 @@ from torch.autograd.function import once_differentiable
 from runtime.auto.arrivals import Token
 from runtime.auto.context import AutoContext
 from runtime.auto.gathers import Use
-from runtime.gemm import Pass
-from runtime.mesh import Communicator
-from runtime.ops import Phase, Place
-from runtime.shards import Shard
+from runtime.parallel.mesh import Communicator
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.gemm import Pass
+from runtime.weights.shards import Shard
+from twin.schedule.ops import Phase
 
 
 @dataclass(eq=False)
@@ -113,7 +114,7 @@ class Layout:
     def _scatter(self, product: torch.Tensor, use: Use, token: Token | None) -> torch.Tensor:
         """Sum dW (n/G_o, k/G_c) over z; returns this rank's part, or what stands for it in flight."""
         flat = product.reshape(-1)
-        if self.context.mesh.grid.z == 1:
+        if self.context.mesh.grid.size("z") == 1:
             return flat
         if padding := self.shard.gathered - flat.numel():
             flat = torch.nn.functional.pad(flat, (0, padding))

@@ -17,11 +17,11 @@ from runtime.auto import gradients, weights
 from runtime.auto.context import AutoContext
 from runtime.auto.declare import Declared, Plan, watching
 from runtime.auto.linear import Layout, ParallelLinear, run
-from runtime.mesh import Communicator, Mesh
-from runtime.ops import Place
-from runtime.shards import Shard
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.mesh import Communicator, Mesh
+from runtime.parallel.ops import Place
+from runtime.weights.shards import Shard
 from twin.description.problems import DescriptionError, fail, from_pydantic
+from twin.strategies.four_d.grid import Grid
 
 BUCKET_BYTES = 25 * 2**20
 REPLICAS: tuple[Communicator, ...] = ("z_scatter", "data")
@@ -62,12 +62,19 @@ def auto_parallelize(
     declared = Declared(watch.roots())
     if not declared.parameters:
         raise fail("auto_parallelize", "no parameters were declared inside the block; make the model inside it")
-    plan = declared.plan(context.mesh.grid)
+    plan = declared.plan(grid_of(context.mesh))
     if verify_weights and context.mesh.grid.ranks > 1 and not context.recorded:
         host = context.gloo
         device = torch.device("cpu") if host else torch.device("cuda", torch.cuda.current_device())
         weights.check_equal(context.collectives, declared.tensors(), device)
     parallel.adopt(declared, plan)
+
+
+def grid_of(mesh: Mesh) -> Grid:
+    """Return the 4D grid of a mesh; raises DescriptionError for another one."""
+    if not isinstance(mesh.grid, Grid):
+        raise fail("grid", "expected a mesh of data, z, y and x", str(mesh.grid))
+    return mesh.grid
 
 
 def mesh_of(grid: Grid | Mapping[str, int] | Mesh) -> Mesh:
@@ -111,7 +118,7 @@ class Parallel:
     @property
     def replicas(self) -> int:
         """Parts of a global batch: G_data · G_z."""
-        return self.mesh.grid.data * self.mesh.grid.z
+        return self.mesh.grid.replicas
 
     @property
     def replica(self) -> int:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from runtime.auto.linear import Layout, ParallelLinear
-from runtime.collectives import Collectives
-from runtime.mesh import Communicator
-from runtime.ops import Place
-from runtime.shards import Rectangle, Shard
+from runtime.parallel.collectives import Collectives
+from runtime.parallel.mesh import Communicator
+from runtime.parallel.ops import Place
+from runtime.weights.shards import Rectangle, Shard
 from twin.description.problems import fail
 
 EVERY_AXIS: tuple[Communicator, ...] = ("x", "y", "z_scatter", "data")
@@ -36,7 +36,7 @@ def assemble(layout: Layout, shard: torch.Tensor) -> torch.Tensor:
     """Gather a full weight (n, k) from all ranks' shards; every rank must call it."""
     rows, columns = layout.shard.local_shape
     flat = shard.detach()
-    if layout.context.mesh.grid.z > 1:
+    if layout.context.mesh.grid.size("z") > 1:
         flat = layout.context.collectives.all_gather(layout.place, "z_gather", flat).wait()
     block = flat[: rows * columns].view(rows, columns)
     wide = layout.gather(block, 1, "fwd")  # (n/G_o, k)

@@ -12,8 +12,8 @@ from runtime.calibration.listening import AnyListener, by_kind, hear, sample_of
 from runtime.calibration.quiet import quiet_context
 from runtime.calibration.sample import Sample
 from runtime.calibration.team import Team
-from runtime.layers.attention import Attention4D
-from runtime.ops import Place
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.layers.attention import Attention4D
 from twin.strategies.four_d.grid import Grid
 
 Form = Literal["flash", "plain", "fused_softmax"]

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from runtime.calibration.measure import Advance
-    from runtime.environment import Process
+    from runtime.launch.environment import Process
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415, T201
@@ -47,13 +47,13 @@ def calibrate(fit: Fit) -> Callable[..., None]:
         force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     ) -> None:
         """Measure this machine by microbenchmarks, and write it as a machine file."""
-        from runtime.environment import from_environment
+        from runtime.launch.environment import from_environment
 
         process = from_environment(os.environ)
         name = name or default_name(socket.gethostname())
         _check(name, out, minutes, device, ranks, process, force=force)
         if process.launcher == "alone" and (ranks or 1) > 1:
-            from runtime.local import run_ranks
+            from runtime.launch.local import run_ranks
 
             arguments = [
                 "calibrate",
@@ -68,7 +68,7 @@ def calibrate(fit: Fit) -> Callable[..., None]:
                 *(["--force"] if force else []),
             ]
             raise typer.Exit(run_ranks(arguments, ranks or 1))
-        from runtime.rank import run_as_rank
+        from runtime.launch.rank import run_as_rank
 
         def work() -> None:
             data = _measured(process, name, minutes, device)
@@ -120,7 +120,7 @@ def files(out: Path, name: str) -> tuple[Path, Path]:
 
 def _measured(process: Process, name: str, minutes: float, device: str) -> dict[str, Any] | None:
     from runtime.calibration.measure import measure
-    from runtime.launch import agree, choose_device, join, open_store, set_threads
+    from runtime.launch.meeting import agree, choose_device, join, open_store, set_threads
 
     set_threads(process, None)
     store = open_store(process, TIMEOUT_SECONDS) if process.ranks > 1 else None

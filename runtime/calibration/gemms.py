@@ -10,7 +10,7 @@ import torch
 from runtime.calibration.busy import busy_sets, joined, timed_on
 from runtime.calibration.sample import chunk_of, copies_beyond_cache, in_turn, repeat
 from runtime.calibration.team import Team
-from runtime.gemm import MODES, NATURAL, Gemms, Mode, Pass, Signature, natural_operands
+from runtime.strategies.four_d.gemm import MODES, NATURAL, Gemms, Mode, Pass, Signature, natural_operands
 
 LINEARS = (
     (64, 16, 64),

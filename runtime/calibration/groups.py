@@ -14,8 +14,8 @@ from runtime.calibration.layouts import KINDS, Axis, layouts
 from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import spread, synchronize
 from runtime.calibration.team import Team
-from runtime.ops import CollectiveKind
 from runtime.tracing.listener import Note
+from twin.description.library import CollectiveKind
 
 SIZES = (1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes: of the output of an all-gather, the input of a reduce-scatter, the buffer of an all-reduce."""

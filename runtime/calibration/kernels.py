@@ -102,6 +102,7 @@ def _joined(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, An
             {
                 "name": kind.name,
                 "phase": kind.phase,
+                "work": kind.work,
                 "bytes": kind.bytes,
                 "flops": kind.flops,
                 "shape": list(kind.shape),

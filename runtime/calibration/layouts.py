@@ -9,11 +9,12 @@ import torch.distributed as dist
 
 from runtime.calibration.listening import AnyListener
 from runtime.calibration.team import Team
-from runtime.collectives import Collectives, Handle
-from runtime.mesh import AXIS_OF, Communicator, Mesh, line
-from runtime.ops import CollectiveKind, Ops, Place
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.collectives import Collectives, Handle
+from runtime.parallel.mesh import Communicator, Mesh, line
+from runtime.parallel.ops import Ops, Place
 from twin.description.grid import divisors
+from twin.description.library import CollectiveKind
+from twin.strategies.four_d.grid import Grid
 
 KINDS: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 AXIS: Communicator = "y"
@@ -48,7 +49,7 @@ class Axis:
         """Make the group; every rank must call it."""
         self.layout, self.device = layout, team.device
         grid = Grid(data=team.ranks // layout.inner // layout.size, y=layout.size, x=layout.inner)
-        members = line(grid, team.rank, AXIS_OF[AXIS])
+        members = line(grid, team.rank, AXIS)
         group = dist.new_group(members, use_local_synchronization=True)
         self.number = members[0] // (layout.inner * layout.size) * layout.inner + members[0] % layout.inner
         mesh = Mesh(grid, team.rank, grid.coordinates(team.rank), {AXIS: group}, team.control)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from runtime.calibration.sample import Sample, plug, spread, synchronize
-from runtime.ops import Op
+from runtime.parallel.ops import Op
 from runtime.tracing.listener import DeviceListener, HostListener, Note
 from twin.trace.names import short_name
 
@@ -32,6 +32,8 @@ class Kind:
     shape: tuple[int, ...]
     launches: int
     """Kernels that the op consists of, as it describes itself."""
+    work: str = ""
+    """Kind of work, of ops that are bounded by memory."""
 
     @classmethod
     def of(cls, op: Op) -> Kind:
@@ -42,7 +44,8 @@ class Kind:
         """
         name = re.sub(r"final_(?=norm)|(?<=norm)\d|(?<=residual)\d", "", short_name(op.name))
         launches = getattr(op.kernel, "kernels", 1)
-        return cls(name, op.phase, op.bytes, op.flops, op.shape, launches)
+        work = getattr(op.kernel, "work", "")
+        return cls(name, op.phase, op.bytes, op.flops, op.shape, launches, work)
 
 
 class CoreListener(HostListener):

@@ -23,8 +23,8 @@ from runtime.calibration.messages import measure_messages
 from runtime.calibration.overlap import measure_overlap
 from runtime.calibration.sharing import measure_sharing
 from runtime.calibration.team import Team
-from runtime.collectives import EXCHANGE_BYTES
-from runtime.environment import Process
+from runtime.launch.environment import Process
+from runtime.parallel.collectives import EXCHANGE_BYTES
 from twin import __version__
 
 SCHEMA = 1

@@ -16,9 +16,10 @@ from runtime.calibration.layouts import KINDS, Axis, Layout
 from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import chunk_of, repeat, synchronize
 from runtime.calibration.team import Team
-from runtime.gemm import NATURAL, Signature
-from runtime.ops import CollectiveKind, Op
+from runtime.parallel.ops import Op
+from runtime.strategies.four_d.gemm import NATURAL, Signature
 from runtime.tracing.listener import DeviceListener, HostListener
+from twin.description.library import CollectiveKind
 
 PRODUCT = Signature("forward", 256, 256, 256)
 WIDE_PRODUCT = Signature("forward", 4096, 4096, 4096)

@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 
-from runtime.collectives import Collectives, Handle
-from runtime.context import Context
-from runtime.mesh import Communicator, Mesh
-from runtime.model import GPT
-from runtime.ops import Listener, Phase, Place
-from runtime.optimizer import Optimizer
-from runtime.optimizer_settings import AdamSettings
-from runtime.step import MicroBatch, Trainee
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.collectives import Collectives, Handle
+from runtime.parallel.mesh import Communicator, Mesh
+from runtime.parallel.ops import Listener, Place
+from runtime.plan.optimizer_settings import AdamSettings
+from runtime.step.optimizer import Optimizer
+from runtime.step.trainee import MicroBatch
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.model import GPT
+from runtime.strategies.four_d.trainee import FourDTrainee
+from twin.schedule.ops import Phase
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def _nothing() -> None:
 
 def quiet_context(
     model: Mapping[str, Any], grid: Grid, device: torch.device, *, sequences: int = 1, **options: Any
-) -> Context:
+) -> FourDContext:
     """The context of rank 0 of a grid, alone; `sequences` are those of one micro-step."""
     job = load_job(
         {
@@ -79,7 +81,7 @@ def quiet_context(
         },
         [],
     )
-    context = Context.of_job(job, Mesh(grid, 0, grid.coordinates(0), {}, None), device)
+    context = FourDContext.of_job(job, Mesh(grid, 0, grid.coordinates(0), {}, None), device)
     context.collectives = context.gathers.collectives = Quiet(context.mesh, context.ops, direct=device.type == "cpu")
     return context
 
@@ -87,10 +89,10 @@ def quiet_context(
 class QuietRank:
     """A model on such a rank, with a batch to work on."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FourDContext) -> None:
         job = context.job
         self.context = context
-        self.trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
+        self.trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
         shape = job.concrete_micro_sequences, job.model.sequence
         window = torch.randint(job.model.vocabulary, (shape[0], shape[1] + 1), device=context.device)
         weights = torch.full(shape, 1.0 / (shape[0] * shape[1]), device=context.device)

@@ -12,7 +12,7 @@ from runtime.calibration.busy import joined, timed_on
 from runtime.calibration.gemms import dtypes, product
 from runtime.calibration.sample import copies_beyond_cache, in_turn
 from runtime.calibration.team import Team
-from runtime.gemm import NATURAL, Signature
+from runtime.strategies.four_d.gemm import NATURAL, Signature
 
 PRODUCT = Signature("forward", 512, 512, 512)
 STREAM_ELEMENTS = 2 << 20

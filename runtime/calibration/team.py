@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.environment import Process
+from runtime.launch.environment import Process
 from runtime.tracing.clock import ClockOffset, align
 
 HEADROOM_SECONDS = 0.02

@@ -32,11 +32,10 @@ from runtime.checkpoint.planner import LoadPieces, SavePieces
 from runtime.checkpoint.storage import Reader, Writer
 from runtime.checkpoint.team import Team
 from runtime.checkpoint.tensor_file import UnusableFileError
-from runtime.collectives import CollectiveError
-from runtime.context import Context
-from runtime.mesh import Mesh
-from runtime.optimizer import Optimizer
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.collectives import CollectiveError
+from runtime.parallel.mesh import Mesh
+from runtime.step.context import Context
+from runtime.step.optimizer import Optimizer
 from twin.description.problems import DescriptionError, Problem, fail
 
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class Loaded:
     """Sequences consumed."""
     extra: dict[str, Any]
     """As given to `save`."""
-    grid: Grid
+    grid: dict[str, int]
     """It was saved on."""
     path: Path
     rejected: tuple[str, ...] = ()
@@ -125,7 +124,7 @@ class Checkpoints:
         facts = Manifest(
             step=step,
             samples=samples,
-            grid=context.mesh.grid,
+            grid=context.mesh.grid.by_axis(),
             tensors={},
             model=context.job.model.model_dump(mode="json"),
             extra=json.loads(json.dumps(extra or {}, allow_nan=False)),

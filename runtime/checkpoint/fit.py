@@ -9,7 +9,7 @@ from typing import Any
 from runtime.checkpoint.manifest import Manifest
 from runtime.checkpoint.pieces import MODEL, tensor_names
 from runtime.checkpoint.tensor_file import DTYPE_NAMES
-from runtime.context import Context
+from runtime.step.context import Context
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 
 MOST_SHOWN = 12

@@ -24,7 +24,7 @@ from runtime.checkpoint.manifest import MANIFEST, Manifest, SavedTensor, read_ma
 from runtime.checkpoint.pieces import MOST_CHUNK, Range, rectangles
 from runtime.checkpoint.storage import check_chunk, read_chunk
 from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError, write_tensors
-from runtime.context import Context
+from runtime.step.context import Context
 from twin.description.problems import fail
 
 MOST_OPEN_FILES = 256

@@ -11,8 +11,8 @@ from itertools import chain
 import torch
 
 from runtime.checkpoint.pieces import MODEL, MOMENTS, Piece, Range, pieces_of, to_write, within
-from runtime.context import Context
-from runtime.optimizer import Optimizer
+from runtime.step.context import Context
+from runtime.step.optimizer import Optimizer
 
 State = dict[str, list[Piece]]
 """Pieces of this rank by name of the full tensor: what PyTorch's functions take for a state dict."""

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.tensor_file import UnusableFileError, open_regular
-from twin.strategies.four_d.grid import Grid
 from twin.description.problems import from_pydantic
 
 SCHEMA_VERSION = 1
@@ -28,6 +27,10 @@ CHECKSUM = b',"crc32":'
 
 Count = Annotated[int, Field(gt=0, lt=1 << 48, strict=True)]
 Place = Annotated[int, Field(ge=0, lt=1 << 48, strict=True)]
+Sizes = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")], Count], Field(min_length=1, max_length=16)
+]
+"""Sizes of a grid's axes, outermost first."""
 DtypeName = Literal["F64", "F32", "F16", "BF16"]
 
 
@@ -72,7 +75,7 @@ class Manifest(Record):
     """Optimizer steps done."""
     samples: Place
     """Sequences consumed."""
-    grid: Grid
+    grid: Sizes
     """It was saved on."""
     model: dict[str, Any]
     """Shape of the model, as in a job file."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.shards import Rectangle, Shard
-from runtime.store import Parameter, ParameterStore
-from twin.strategies.four_d.grid import AXES
+from runtime.weights.shards import Rectangle, Shard
+from runtime.weights.store import Parameter, ParameterStore
 
 MODEL = "model"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -85,10 +84,10 @@ def to_write(store: ParameterStore, part: slice, *, over_data: bool) -> Iterator
 
 def share(shard: Shard, elements: int, *, over_data: bool) -> tuple[int, int]:
     """Part (begin, end) of a range that this rank writes among those that hold the same range."""
-    split = {axis for axis in shard.spec.axes if axis} | ({"z"} if shard.spec.sharded else set())
+    split = shard.spec.split
     copies, mine = 1, 0
-    for axis in AXES:
-        if axis not in split and (axis != "data" or over_data):
+    for axis in shard.grid.axes:
+        if axis not in split and (axis != shard.replicas or over_data):
             size = shard.grid.size(axis)
             copies, mine = copies * size, mine * size + shard.coordinates[axis]
     shares = min(copies, max(1, elements // LEAST_SHARE))

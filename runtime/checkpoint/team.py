@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from runtime.checkpoint.tensor_file import UnusableFileError
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
 from twin.description.problems import DescriptionError
 
 T = TypeVar("T")

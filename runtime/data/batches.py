@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runtime.data.manifest import rebuild
 from runtime.data.order import shuffled
 from runtime.data.tokens import TokenFile
-from twin.strategies.four_d.grid import Grid
+from twin.description.grid import GridSpec
 from twin.description.problems import DescriptionError, fail
 
 
@@ -73,21 +73,23 @@ class Batches:
         )
 
 
-def local_sequences(grid: Grid, rank: int, step: int, sequences: int, micro_sequences: int) -> list[tuple[int, int]]:
+def local_sequences(
+    grid: GridSpec, rank: int, step: int, sequences: int, micro_sequences: int
+) -> list[tuple[int, int]]:
     """Return the samples (first, count) of each micro-step of one step on one rank.
 
     The `sequences` of the global batch are split over data × z; ranks that differ only in x and
     y work on the same ones.
 
+    >>> from twin.strategies.four_d.grid import Grid
     >>> local_sequences(Grid(data=2, x=2), rank=3, step=1, sequences=8, micro_sequences=2)
     [(12, 2), (14, 2)]
     """
-    replicas = grid.data * grid.z
+    replicas = grid.replicas
     own = sequences // replicas
     if sequences % (replicas * micro_sequences):
         raise fail(
             "batch.sequences", f"must be a multiple of data·z·micro_sequences = {replicas * micro_sequences}", sequences
         )
-    at = grid.coordinates(rank)
-    begin = step * sequences + (at["data"] * grid.z + at["z"]) * own
+    begin = step * sequences + grid.replica(rank) * own
     return [(begin + done, micro_sequences) for done in range(0, own, micro_sequences)]

@@ -49,13 +49,13 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
         from runtime.recorder.gpt import record as run
         from twin.schedule.difference import difference
         from twin.schedule.recording import write_recording
-        from twin.strategies.four_d.step import generate
+        from twin.strategies import generated
 
         begin = time.perf_counter()
         recording = run(described, rank)
         seconds = time.perf_counter() - begin
         write_recording(out, recording, overwrite=force)
-        found = difference(recording.schedule, generate(described))
+        found = difference(recording.schedule, generated(described, rank))
         facts = totals(recording.schedule)
         if as_json:
             typer.echo(

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from runtime.context import PRECISIONS, Context
-from runtime.model import GPT
-from runtime.optimizer import Optimizer
-from runtime.optimizer_settings import AdamSettings
+from runtime.plan.optimizer_settings import AdamSettings
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener
 from runtime.recorder.world import fake_world
-from runtime.step import MicroBatch, Trainee
+from runtime.step.context import PRECISIONS, Context
+from runtime.step.trainee import MicroBatch
+from runtime.strategies import trains
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.schedule.recording import Recording, check
@@ -34,17 +33,17 @@ def record(job: Job, rank: int = 0) -> Recording:
         raise fail("precision", "the runtime trains in bf16 or fp32; record those", job.precision)
     grid = job.concrete_grid
     with fake_world(grid, rank) as mesh:
-        context = Context.of_job(job, mesh, torch.device("meta"), initialised=False)
-        model = GPT(context)
-        trainee = Trainee(context, model, Optimizer(context, AdamSettings(), MetaAdamW))
+        make = trains(job)
+        trainee = make(job, mesh, torch.device("meta"), AdamSettings(), initialised=False, make_adam=MetaAdamW)
+        context = trainee.context
         batch = _batch(job, context)
         launches = Launches()
         listener = context.ops.listener = ScheduleListener(launches)
         with launches:
             trainee.step(batch, LEARNING_RATE)
-    check(listener.schedule, grid)
+    check(listener.schedule, grid.mesh)
     described = job.model_dump(mode="json", by_alias=True)
-    return Recording(grid, rank, listener.schedule, described)
+    return Recording(grid.mesh, rank, listener.schedule, described)
 
 
 def _batch(job: Job, context: Context) -> list[MicroBatch]:

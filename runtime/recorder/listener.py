@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from runtime.ops import Op
+from runtime.parallel.ops import Op
 from runtime.recorder.launches import Launches
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Compute, Schedule, Simple, Start, Wait
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class ScheduleListener:
-    """A `runtime.ops.Listener` that keeps every op.
+    """A `runtime.parallel.ops.Listener` that keeps every op.
 
     An op that comes again under its name (a layer used twice) gets a number: `…/gemm#2`.
     """

@@ -19,16 +19,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from runtime.auto.parallel import Parallel
-from runtime.mesh import Mesh
-from runtime.ops import Op, Phase
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Op
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener, T
 from runtime.recorder.world import fake_world
-from twin.strategies.four_d.grid import Grid
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
-from twin.schedule.ops import Compute
+from twin.schedule.ops import Compute, Phase
 from twin.schedule.recording import Recording, check
+from twin.strategies.four_d.grid import Grid
 
 Step = Callable[[], object]
 Build = Callable[[Mesh], tuple[Parallel, Step]]
@@ -58,8 +58,8 @@ def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Rec
         listener.flush()
     if not listener.ops:
         raise fail("step", "did nothing that could be recorded; it should train the model once")
-    check(listener.schedule, grid)
-    return Recording(grid, rank, listener.schedule)
+    check(listener.schedule, grid.mesh)
+    return Recording(grid.mesh, rank, listener.schedule)
 
 
 @contextmanager

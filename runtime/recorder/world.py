@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from runtime.mesh import Mesh
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.mesh import Mesh
+from twin.description.grid import GridSpec
 from twin.description.problems import fail
 
 
 @contextmanager
-def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
+def fake_world(grid: GridSpec, rank: int) -> Iterator[Mesh]:
     """Be one rank of a grid, and leave its world afterwards; gives its mesh.
 
     Raises DescriptionError for a rank outside the grid, or if this process is part of a real

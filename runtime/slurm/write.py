@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 
-from runtime.environment import SLURM_PORTS
-from runtime.options import settled
+from runtime.launch.environment import SLURM_PORTS
+from runtime.plan.options import settled
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
 
-from runtime.collectives import CollectiveError
-from runtime.environment import Process
+from runtime.launch.environment import Process
+from runtime.parallel.collectives import CollectiveError
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from runtime.launch import DisagreementError
-from runtime.plan import Plan
+from runtime.launch.meeting import DisagreementError
+from runtime.plan.plan import Plan
 from runtime.survive.board import Board
-from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
+from twin.strategies import strategy_of
 
 Resolve = Callable[[Job], Job]
 """Settles what is `auto` in a job by simulation; raises DescriptionError if nothing will do."""
@@ -70,5 +70,5 @@ def _why(job: Job, best: Job, world: int) -> str:
 
 def _placed(job: Job, told: dict[str, Any]) -> Job:
     batch = job.batch.model_copy(update={"micro_sequences": told["micro_sequences"]})
-    changes = {"ranks": told["ranks"], "grid": Grid(**told["grid"]), "batch": batch}
+    changes = {"ranks": told["ranks"], "grid": strategy_of(job).grid(**told["grid"]), "batch": batch}
     return job.model_copy(update=changes)

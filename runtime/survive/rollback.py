@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.checkpoint.checkpoints import Checkpoints
-from runtime.context import Context
-from runtime.optimizer import Optimizer
-from runtime.run_directory import add_to_run
+from runtime.records.run_directory import add_to_run
+from runtime.step.context import Context
+from runtime.step.optimizer import Optimizer
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History, WentBack
 from runtime.survive.spikes import Spikes

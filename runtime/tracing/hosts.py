@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runtime.host import host_identity
+from runtime.launch.host import host_identity
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeVar, cast
 
 import torch
 
-from runtime.collectives import Together
-from runtime.ops import Op
+from runtime.parallel.collectives import Together
+from runtime.parallel.ops import Op
 
 T = TypeVar("T")
 EventKind = Literal["compute", "collective", "wait"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from runtime.context import Context
+from runtime.step.context import Context
 from runtime.tracing.listener import DeviceListener, HostListener, Note
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from runtime.context import Context
-from runtime.environment import Process
+from runtime.launch.environment import Process
+from runtime.step.context import Context
 from runtime.tracing.clock import ClockOffset, align
 from runtime.tracing.hosts import find_hosts
 from runtime.tracing.notes import StepNotes

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runtime.mesh import AXIS_OF, Mesh
+from runtime.parallel.mesh import Mesh
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from twin import __version__
-from twin.strategies.four_d.grid import AXES
 from twin.description.job import Job
+from twin.schedule.ops import axis_of
 from twin.trace.html import timeline_html
 from twin.trace.names import group_number, short_name
 from twin.trace.store import write_trace
@@ -32,7 +32,7 @@ MOST_DRAWN = 8
 def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Table:
     """One rank's notes in the schema of the event table; starts of collectives are arrivals still."""
     word = pa.dictionary(pa.int32(), pa.string())
-    axes = [None if n.op.communicator is None else AXIS_OF[n.op.communicator] for n in notes]
+    axes = [None if n.op.communicator is None else axis_of(n.op.communicator) for n in notes]
     groups = [None if a is None else group_number(mesh.grid, mesh.rank, a) for a in axes]
     begin = np.array([n.begin_ns for n in notes], dtype=np.int64) + clock.offset_ns
     end = np.array([n.end_ns for n in notes], dtype=np.int64) + clock.offset_ns
@@ -145,7 +145,7 @@ def write_run_trace(
     }
     grid = job.concrete_grid
     names = {
-        rank: f"rank {rank} ({', '.join(f'{a} {grid.coordinates(rank)[a]}' for a in AXES)})"
+        rank: f"rank {rank} ({', '.join(f'{a} {place}' for a, place in grid.coordinates(rank).items())})"
         for rank in range(min(len(tables), MOST_DRAWN))
     }
     drawn = events.filter(pa.array(np.isin(events.column("rank").to_numpy(), list(names))))

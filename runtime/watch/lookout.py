@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from runtime.collectives import CollectiveError
-from runtime.console import Display
-from runtime.context import Context
-from runtime.environment import Process
+from runtime.launch.environment import Process
+from runtime.parallel.collectives import CollectiveError
+from runtime.records.console import Display
+from runtime.step.context import Context
 from runtime.tracing.clock import align
 from runtime.tracing.hosts import find_hosts
 from runtime.tracing.notes import StepNotes

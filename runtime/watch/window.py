@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from runtime.mesh import AXIS_OF, Mesh
+from runtime.parallel.mesh import Mesh
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
-from twin.strategies.four_d.grid import Axis
+from twin.description.grid import Axis
+from twin.schedule.ops import axis_of
 
 Nanoseconds = NDArray[np.int64]
 
@@ -53,7 +54,7 @@ def summed_up(
     waited: dict[Axis, Nanoseconds] = {}
     for communicator, group in mesh.groups.items():
         mine = [n for n in notes if n.kind == "collective" and n.op.communicator == communicator]
-        axis = AXIS_OF[communicator]
+        axis = axis_of(communicator)
         took, late = _collectives(mine, row, group, clock, device)
         transfer[axis] = transfer.get(axis, 0) + took
         waited[axis] = waited.get(axis, 0) + late

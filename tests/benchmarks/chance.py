@@ -14,10 +14,10 @@ import sys
 import numpy as np
 
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.engine.all_ranks import differences, drawn, simulate_ranks
 from twin.engine.cube import Cube
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 
 MACHINES = ("frontier", "perlmutter", "alps", "dgx-h100")
 MODEL = {"layers": 4, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}

@@ -48,13 +48,13 @@ class Trained:
     def __init__(self, worker: Any) -> None:
         import torch
 
-        from runtime.context import Context
-        from runtime.model import GPT
-        from runtime.optimizer import Optimizer
-        from runtime.optimizer_settings import AdamSettings
-        from runtime.step import Trainee
-        from twin.strategies.four_d.grid import Grid
+        from runtime.plan.optimizer_settings import AdamSettings
+        from runtime.step.optimizer import Optimizer
+        from runtime.strategies.four_d.context import FourDContext
+        from runtime.strategies.four_d.model import GPT
+        from runtime.strategies.four_d.trainee import FourDTrainee
         from twin.strategies import load_job
+        from twin.strategies.four_d.grid import Grid
 
         self.mesh = worker.mesh(Grid(**GRID))
         job = load_job(
@@ -69,10 +69,10 @@ class Trained:
                 "batch": {"sequences": SEQUENCES, "micro_sequences": SEQUENCES // 2},
             }
         )
-        self.context = Context.of_job(job, self.mesh, torch.device("cpu"))
+        self.context = FourDContext.of_job(job, self.mesh, torch.device("cpu"))
         model = GPT(self.context)  # which makes the buffers that the optimizer works on
         self.optimizer = Optimizer(self.context, AdamSettings())
-        self.trainee = Trainee(self.context, model, self.optimizer)
+        self.trainee = FourDTrainee(self.context, model, self.optimizer)
         generator = torch.Generator().manual_seed(1 + worker.rank)
         shape = (SEQUENCES // 2, MODEL["sequence"] + 1)
         self.window = torch.randint(0, MODEL["vocabulary"], shape, generator=generator)
@@ -80,8 +80,7 @@ class Trained:
 
     def step(self) -> None:
         import torch
-
-        from runtime.step import MicroBatch
+        from runtime.step.step import MicroBatch
 
         weight = 1.0 / (SEQUENCES * MODEL["sequence"])
         weights = torch.full_like(self.window[:, 1:], weight, dtype=torch.float32)

@@ -27,10 +27,10 @@ from typing import Any
 
 from dashboards.catalog import Catalog
 from tests.benchmarks.processes import machine
-from twin.strategies import load_job
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.report import as_json, report_all_ranks
 from twin.engine.seeds import rank_table
+from twin.strategies import load_job
 from twin.study.runs import write_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,14 +33,15 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
     """Make a trainee of the runtime, and a function that trains it on step i."""
     import torch
 
-    from runtime.context import Context
-    from runtime.model import GPT
-    from runtime.optimizer import Optimizer
-    from runtime.optimizer_settings import AdamSettings
-    from runtime.step import MicroBatch, Trainee
+    from runtime.plan.optimizer_settings import AdamSettings
+    from runtime.step.optimizer import Optimizer
+    from runtime.step.trainee import MicroBatch
+    from runtime.strategies.four_d.context import FourDContext
+    from runtime.strategies.four_d.model import GPT
+    from runtime.strategies.four_d.trainee import FourDTrainee
     from tests.benchmarks import peers
-    from twin.strategies.four_d.grid import Grid
     from twin.strategies import load_job
+    from twin.strategies.four_d.grid import Grid
 
     sizes = Grid(**grid)
     local = peers.SEQUENCES // (sizes.data * sizes.z)
@@ -64,8 +65,8 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
         }
     )
     mesh = worker.mesh(sizes)
-    context = Context.of_job(job, mesh, torch.device("cpu"))
-    trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    context = FourDContext.of_job(job, mesh, torch.device("cpu"))
+    trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
     weight = 1.0 / (peers.SEQUENCES * peers.SEQUENCE)
 
     def step(index: int) -> float:
@@ -121,7 +122,7 @@ def memory(worker: Any, grid: dict[str, int], peer: str, name: str) -> float:
     import resource
     from pathlib import Path
 
-    import runtime.trainer  # noqa: F401  imports count for neither
+    import runtime.train.trainer  # noqa: F401  imports count for neither
     import tests.benchmarks.peers  # noqa: F401
 
     windows()

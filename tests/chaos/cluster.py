@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime.metrics_file import METRICS
+from runtime.records.metrics_file import METRICS
 from tests.testbed.network import Hosts, hosts
 
 HOSTS, PER_HOST = 3, 2

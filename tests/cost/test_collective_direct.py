@@ -8,8 +8,8 @@ import pytest
 
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
-from twin.strategies import load_job
 from twin.description.machine import Machine
+from twin.strategies import load_job
 
 LARGEST = 256 * 1024
 BASE, MESSAGE, FAR_MESSAGE, HOP, FAR_HOP = 1e-3, 1e-4, 3e-4, 5e-6, 50e-6
@@ -101,7 +101,7 @@ def test_when_the_runtime_exchanges(kind, bytes_, ranks, algorithm):
 
 
 def test_the_packaged_limit_is_the_runtimes():
-    from runtime.collectives import EXCHANGE_BYTES
+    from runtime.parallel.collectives import EXCHANGE_BYTES
 
     packaged = load_job({"model": "gpt-5b", "machine": "laptop", "ranks": 1, "batch": {"sequences": 1}})
     direct = packaged.machine.libraries["gloo"].direct

@@ -22,8 +22,8 @@ from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
 
 JOB = {
     "name": "j",

@@ -26,9 +26,9 @@ from dashboards.pairs import pairs_of
 from dashboards.rank_table import RANKS, rank_table_of
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
-from twin.strategies.four_d.grid import Grid
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 
 PAIRS = [
     ("testbed/2x2x2x1-predicted", "testbed/2x2x2x1-measured"),

@@ -13,11 +13,11 @@ from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 from twin.description.schema import job_schema
 from twin.description.strangers import refuse_paths
+from twin.strategies import load_job
 
 
 @pytest.fixture(scope="module")

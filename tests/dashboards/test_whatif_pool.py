@@ -19,9 +19,9 @@ from dashboards.whatif.answer import Memory, answer, shown_ranks
 from dashboards.whatif.pool import MOST_WAITING, Answer, Pool
 from dashboards.whatif.worker import serve
 from tests.dashboards.serving import EVIL
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 
 JOB: dict[str, Any] = {
     "name": "small",

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin.strategies.four_d.grid import Grid
 from twin.description.job import Batch, Job
-from twin.strategies import check
-from twin.strategies.four_d.job import check_grid
-from twin.strategies import load_job
 from twin.description.load import load_machine
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
+from twin.strategies import check, load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies.four_d.job import check_grid
 
 moderate = settings(max_examples=120, deadline=None, derandomize=True)
 MACHINE = load_machine("frontier")

@@ -12,9 +12,9 @@ import yaml
 import topologies
 from twin.cli import main
 from twin.description.load import apply_override, load_machine
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml
+from twin.strategies import load_job
 
 BASE = yaml.safe_load((Path(topologies.__file__).parent / "perlmutter.yaml").read_text())
 JOB = {

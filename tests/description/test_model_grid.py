@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from twin.strategies.four_d.grid import AXES, Grid, factorizations
 from twin.description.grid import divisors, nearest
 from twin.description.model import Model, presets
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 moderate = settings(max_examples=150, deadline=None, derandomize=True)
 sizes = st.integers(1, 6)

@@ -12,8 +12,8 @@ import yaml
 
 import topologies
 from twin.cli import main
-from twin.strategies import load_job
 from twin.description.schema import DIALECT, job_schema, machine_schema
+from twin.strategies import load_job
 
 jsonschema = pytest.importorskip("jsonschema")
 

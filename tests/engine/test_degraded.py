@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from twin.cost.collective import collective_cost, resource_capacity
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import Simulation, simulate
 from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.strategies import load_job
 
 MODEL = {"layers": 1, "hidden": 1024, "heads": 8, "sequence": 128, "vocabulary": 512}
 

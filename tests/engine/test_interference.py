@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from twin.cost.collective import collective_cost
-from twin.strategies.four_d.grid import Grid
 from twin.description.load import load_machine
 from twin.engine.layout import Layout, groups_of
 from twin.engine.pricing import price
@@ -14,6 +13,7 @@ from twin.engine.report import report
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import simulate, transfer_of
 from twin.engine.symmetry import fold
+from twin.strategies.four_d.grid import Grid
 
 
 @pytest.mark.parametrize(("machine", "z"), [("frontier", 512), ("frontier", 2048), ("dgx-h100", 16)])

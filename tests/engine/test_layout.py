@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cost.placement import Placement
-from twin.strategies.four_d.grid import AXES, Grid, factorizations
 from twin.description.load import load_machine
 from twin.engine.layout import Layout, axis_members, groups_of
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 MACHINES = {name: load_machine(name) for name in ("frontier", "perlmutter", "alps", "dgx-a100")}
 grids = st.builds(Grid, **{axis: st.integers(1, 6) for axis in AXES})

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin.strategies import load_job
 from twin.engine import des, lockstep
 from twin.engine.program import compile_program
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Compute, Repeat, Start, Wait
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
 MODEL = {"layers": 3, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}

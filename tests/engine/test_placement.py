@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cost.collective_tree import tree_crossings
-from twin.strategies.four_d.grid import AXES, Grid
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout, groups_of
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import AXES, Grid
 
 repeatable = settings(max_examples=60, deadline=None, derandomize=True)
 MODEL = {"layers": 2, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 512}

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.load import load_machine
 from twin.engine.layout import AxisGroups, Layout, groups_of
 from twin.engine.symmetry import Edges, Partition, fold, unfolded
+from twin.strategies.four_d.grid import AXES, Grid
 
 repeatable = settings(max_examples=80, deadline=None, derandomize=True)
 FRONTIER = load_machine("frontier")

@@ -14,11 +14,11 @@ from tests.fuzz.mutations import as_json, as_yaml, damaged, mutated, texts
 from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.load import apply_override, load_machine
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json as figures_of
 from twin.engine.report import report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.goodput.plan import plan_of
 from twin.study.goodput.predict import predict
 from twin.study.goodput.run import Policy

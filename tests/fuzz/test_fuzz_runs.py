@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.fuzz.harness import cases, fuzz, survives, tree
 from tests.fuzz.mutations import NUMBERS, as_json, damaged, texts
 from tests.study.compare_traces import JOB, by_hand_measured, by_hand_predicted, table, write
-from twin.strategies import load_job
 from twin.engine.report import report
 from twin.schedule.recording import Recording, read_recording, write_recording
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 from twin.study.compare.compare import compare
 from twin.study.compare.page import write_page

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from twin.cli import main
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
 from twin.schedule.emit import Emitter
 from twin.schedule.ops import Compute, Schedule
 from twin.schedule.recording import read_recording, write_recording
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
 JOB = """

@@ -9,9 +9,9 @@ import pytest
 
 from runtime.recorder import record
 from tests.recorder.jobs import JOBS, job, some_ranks
-from twin.strategies import load_job
 from twin.schedule.difference import difference
 from twin.schedule.ops import Schedule
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.collectives import Handle
-from runtime.gathers import WeightGathers
-from runtime.layers import norm
-from runtime.layers.linear import Linear4D
+from runtime.parallel.collectives import Handle
 from runtime.recorder import record
+from runtime.strategies.four_d.gathers import WeightGathers
+from runtime.strategies.four_d.layers import norm
+from runtime.strategies.four_d.layers.linear import Linear4D
 from tests.recorder.jobs import ALL, job
 from twin.description.problems import DescriptionError
 from twin.schedule.difference import difference

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recorder.jobs import ALL, job
-from twin.strategies.four_d.grid import Grid
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.schedule import recording as module
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Repeat, Schedule, Start, Wait
 from twin.schedule.recording import Recording, check, fold, read_recording, write_recording
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.step import generate
 
 GRID = Grid(data=2, z=3, y=1, x=2)

@@ -10,8 +10,8 @@ import torch
 
 from runtime.data.batches import Batches
 from runtime.data.tokens import TokenFile
-from runtime.evaluate import generate, validation_loss
-from runtime.step import Trainee
+from runtime.strategies.four_d.trainee import FourDTrainee
+from runtime.train.evaluate import generate, validation_loss
 from tests.runtime import parity
 from twin.strategies.four_d.grid import Grid
 
@@ -29,7 +29,7 @@ def held_out() -> np.ndarray:
     return generator.integers(0, VOCABULARY, WINDOWS * LENGTH + 4).astype(np.uint16)
 
 
-def build(mesh: Any, grid: dict[str, int], **options: Any) -> Trainee:
+def build(mesh: Any, grid: dict[str, int], **options: Any) -> FourDTrainee:
     """Make a model whose weights are large enough that its guesses are far from uniform."""
     job = parity.describe(grid, model=MODEL, **options)
     trainee = parity.build(job, mesh, torch.float64)

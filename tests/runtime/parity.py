@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.context import Context
-from runtime.goldfish import Goldfish
-from runtime.model import GPT
-from runtime.optimizer import Optimizer
-from runtime.optimizer_settings import AdamSettings
-from runtime.step import MicroBatch, Trainee
-from twin.strategies.four_d.grid import Grid
+from runtime.data.goldfish import Goldfish
+from runtime.plan.optimizer_settings import AdamSettings
+from runtime.step.optimizer import Optimizer
+from runtime.step.trainee import MicroBatch
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.model import GPT
+from runtime.strategies.four_d.trainee import FourDTrainee
 from twin.description.job import Job
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 
 MODEL = {"layers": 2, "hidden": 64, "heads": 8, "sequence": 8, "vocabulary": 40}
 SEQUENCES, STEPS = 16, 5
@@ -48,14 +49,14 @@ def masks(goldfish: bool) -> list[torch.Tensor]:
     return [GOLDFISH.keeps(window).float() for window in windows()]
 
 
-def build(job: Job, mesh: Any, dtype: torch.dtype) -> Trainee:
+def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     """Make model and optimizer of one rank."""
     master = torch.float32 if dtype == torch.bfloat16 else dtype
-    context = Context(job, mesh, torch.device("cpu"), dtype, master)
-    return Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    context = FourDContext(job, mesh, torch.device("cpu"), dtype, master)
+    return FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
 
 
-def pieces(trainee: Trainee) -> Pieces:
+def pieces(trainee: FourDTrainee) -> Pieces:
     """The rectangles of full parameters that this rank holds."""
     store = trainee.context.store
     found: Pieces = {}

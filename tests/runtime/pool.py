@@ -35,7 +35,7 @@ def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
     """Make a grid's mesh. Every rank makes as many groups, for torch names them by their count."""
     import torch.distributed as dist
 
-    from runtime.mesh import AXIS_OF, Mesh
+    from runtime.parallel.mesh import AXIS_OF, Mesh
     from twin.strategies.four_d.grid import Grid
 
     sizes = Grid(**grid)
@@ -81,7 +81,7 @@ class Pool:
         self._size, self._most_seconds = size, most_seconds
         self._fork = multiprocessing.get_context("forkserver")
         # children are forked from a process that has imported what all of them need
-        self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.trainer"])
+        self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.train.trainer"])
         self._start()
 
     def _start(self) -> None:

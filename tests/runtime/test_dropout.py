@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from runtime import random
-from runtime.context import Context
-from runtime.layers.attention import Attention4D
-from runtime.layers.elementwise import residual
-from runtime.mesh import Mesh
-from runtime.ops import Place
+from runtime.parallel import random
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.layers.attention import Attention4D
+from runtime.strategies.four_d.layers.elementwise import residual
 from tests.runtime import parity
 from twin.strategies.four_d.grid import AXES, Grid
 
@@ -34,7 +34,7 @@ def context_of(grid, rank, first, listened=False):
     """A rank's context, without any process group, before sequence `first`."""
     mesh = Mesh(grid, rank, grid.coordinates(rank), {}, None)
     job = parity.describe(dict(zip(AXES, grid.sizes, strict=True)), dropout=DROP, attention="plain", seed=SEED)
-    context = Context(job, mesh, torch.device("cpu"), torch.float64, torch.float64)
+    context = FourDContext(job, mesh, torch.device("cpu"), torch.float64, torch.float64)
     context.step, context.first_sequence = STEP, first
     context.ops.listener = Silent() if listened else None
     return context

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runtime import random
-from runtime.evaluate import _choose
-from runtime.mesh import Mesh
+from runtime.parallel import random
+from runtime.parallel.mesh import Mesh
+from runtime.train.evaluate import _choose
 from tests.runtime import parity, reference
 from tests.runtime.evaluate_tasks import (
     COUNTS,
@@ -38,7 +38,7 @@ def serial():
     """The serial model with the same weights."""
     shape = reference.Shape(MODEL["layers"], MODEL["hidden"], MODEL["heads"], LENGTH, VOCABULARY, 4 * MODEL["hidden"])
     model = reference.SerialGPT(shape).double()
-    full = assemble([parity.pieces(build(Mesh.alone(), ONE))])
+    full = assemble([parity.pieces(build(Mesh.alone(Grid()), ONE))])
     model.load_state_dict({name: torch.from_numpy(weight) for name, weight in full.items()})
     return model
 
@@ -123,7 +123,7 @@ class Alone:
     """A worker of one rank in this process."""
 
     def mesh(self, _grid):
-        return Mesh.alone()
+        return Mesh.alone(Grid())
 
 
 LOGITS = torch.tensor([1.0, -0.5, 0.0, 1.5, 0.25, -1.0, 1.0])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.context import Context
 from runtime.data.batches import Batches
+from runtime.data.goldfish import Goldfish
 from runtime.data.tokens import TokenFile
-from runtime.feed import Feed
-from runtime.goldfish import Goldfish
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
+from runtime.step.feed import Feed
+from runtime.strategies.four_d.context import FourDContext
 from tests.runtime import parity
 from twin.strategies.four_d.grid import AXES, Grid
 
@@ -33,8 +33,8 @@ def feed(worker, grid, goldfish):
     tokens = np.arange(WINDOWS * LENGTH + 1, dtype=np.uint16)
     batches = Batches(TokenFile(Path("train.bin"), tokens, ""), LENGTH, 5, len(tokens))
     job = parity.describe(grid, micro_steps=MICRO_STEPS)
-    mesh = Mesh.alone() if worker is None else worker.mesh(Grid(**grid))
-    context = Context.of_job(job, mesh, torch.device("cpu"))
+    mesh = Mesh.alone(Grid()) if worker is None else worker.mesh(Grid(**grid))
+    context = FourDContext.of_job(job, mesh, torch.device("cpu"))
     fed = Feed(context, batches, parity.GOLDFISH if goldfish else None)
     return [
         [

@@ -7,11 +7,11 @@ import itertools
 import pytest
 import torch
 
-from runtime import tuning
-from runtime.gemm import MODES, NATURAL, Gemms, Signature, arrange, natural_operands, time_modes
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
+from runtime.strategies.four_d import tuning
+from runtime.strategies.four_d.gemm import MODES, NATURAL, Gemms, Signature, arrange, natural_operands, time_modes
 from tests.runtime import parity
-from twin.strategies.four_d.grid import AXES
+from twin.strategies.four_d.grid import AXES, Grid
 
 
 @pytest.mark.parametrize(("mode", "stored"), list(itertools.product(MODES, MODES)))
@@ -59,7 +59,7 @@ def test_every_mode_is_timed():
 
 
 def test_the_fastest_is_chosen_for_every_product_of_a_step(monkeypatch):
-    trainee = parity.build(parity.describe(dict.fromkeys(AXES, 1)), Mesh.alone(), torch.float32)
+    trainee = parity.build(parity.describe(dict.fromkeys(AXES, 1)), Mesh.alone(Grid()), torch.float32)
     context, model = trainee.context, trainee.model
     wanted = tuning.signatures(context, model)
     # forward and both gradients of qkv, projection, mlp_up, mlp_down and the head
@@ -75,7 +75,7 @@ def test_the_fastest_is_chosen_for_every_product_of_a_step(monkeypatch):
 
 def test_tuned_products_train_as_natural_ones():
     def losses(modes: bool) -> list[float]:
-        trainee = parity.build(parity.describe(dict.fromkeys(AXES, 1)), Mesh.alone(), torch.float64)
+        trainee = parity.build(parity.describe(dict.fromkeys(AXES, 1)), Mesh.alone(Grid()), torch.float64)
         if modes:
             known = tuning.signatures(trainee.context, trainee.model)
             tuning.use(trainee.context, {str(s): MODES[i % 3] for i, s in enumerate(known)}, known)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.goldfish import Goldfish
+from runtime.data.goldfish import Goldfish
 
 TEXT = torch.randint(0, 50_000, (64, 1025), generator=torch.Generator().manual_seed(3))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.environment import Process, first_host, from_environment
+from runtime.launch.environment import Process, first_host, from_environment
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
 

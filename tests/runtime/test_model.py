@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from runtime import random
-from runtime.mesh import Mesh
+from runtime.parallel import random
+from runtime.parallel.mesh import Mesh
 from tests.runtime import parity
 from tests.runtime.test_parity import assemble
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
@@ -18,7 +18,7 @@ VARIANTS = [{}, {"biases": False}, {"activation": "swiglu", "mlp_width": 96}, {"
 
 
 def alone(**options):
-    return parity.build(parity.describe(ONE, **options), Mesh.alone(), torch.float64)
+    return parity.build(parity.describe(ONE, **options), Mesh.alone(Grid()), torch.float64)
 
 
 def on_rank(grid: Grid, rank: int, **options):
@@ -80,7 +80,7 @@ def dropped() -> list[float]:
 
     class Worker:
         def mesh(self, _grid):
-            return Mesh.alone()
+            return Mesh.alone(Grid())
 
     losses, _, _ = parity.run(Worker(), ONE, "float64", steps=3, dropout=0.2, attention="plain")
     without, _, _ = parity.run(Worker(), ONE, "float64", steps=3, attention="plain")

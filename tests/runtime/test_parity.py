@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
 from tests.runtime import parity, reference
-from twin.strategies.four_d.grid import AXES, factorizations
+from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def serial(variant: str, dtype: str) -> tuple[list[float], list[float], dict[str
         model.positions == "rotary",
     )
     serial_model = reference.SerialGPT(shape).to(kind)
-    start = assemble([parity.pieces(parity.build(job, Mesh.alone(), kind))])
+    start = assemble([parity.pieces(parity.build(job, Mesh.alone(Grid()), kind))])
     serial_model.load_state_dict({name: torch.from_numpy(full) for name, full in start.items()})
     losses, norms = reference.train(
         serial_model,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from runtime.metrics import peak_flops_per_second, speed
-from runtime.metrics_file import MetricsFile
-from runtime.optimizer_settings import Schedule
+from runtime.plan.optimizer_settings import Schedule
+from runtime.records.metrics import peak_flops_per_second, speed
+from runtime.records.metrics_file import MetricsFile
 
 
 def test_the_learning_rate_at_the_points_that_matter():

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.environment import Process, first_host, from_environment
+from runtime.launch.environment import Process, first_host, from_environment
 from runtime.slurm import script
 from tests.runtime import runs
 from twin.cli import main
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NASTY = [

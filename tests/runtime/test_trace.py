@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from runtime.mesh import Mesh
-from runtime.ops import Op
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Op
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.tracing.write import merge, notes_table
 from tests.runtime import runs
-from twin.strategies.four_d.grid import Grid
-from twin.strategies import load_job
 from twin.schedule.ops import Compute, Start, Wait
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.step import generate
 from twin.trace.store import read_trace
 from twin.trace.table import check_table

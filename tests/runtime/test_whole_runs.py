@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from runtime.console import Stopwatch
+from runtime.records.console import Stopwatch
 from tests.runtime import runs
 from twin.cli import main
 
@@ -182,7 +182,7 @@ def test_nothing_is_saved_once_a_number_is_none(tmp_path):
 
 def test_pauses_do_not_count_as_training_time(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("runtime.console.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("runtime.records.console.time.perf_counter", lambda: now[0])
     watch = Stopwatch()
     now[0] += 3
     with watch.paused():

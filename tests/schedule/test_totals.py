@@ -8,9 +8,9 @@ import math
 import pytest
 
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute, Start
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 from twin.trace.metrics import model_flops
 

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.engine.all_ranks import AllRanks, simulate_ranks
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.strategies import load_job
 from twin.study.diagnose.diagnose import diagnose
 from twin.study.diagnose.expected import expected
 from twin.study.diagnose.finding import Diagnosis

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from twin.strategies.four_d.grid import Axis, Grid
 from twin.description.job import Job
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Axis, Grid
 from twin.study.diagnose.expected import Expected
 from twin.study.diagnose.observed import Floats, Observed
 

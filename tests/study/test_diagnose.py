@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
-from twin.strategies.four_d.grid import AXES, Grid
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.study.diagnose.devices import slow_devices
 from twin.study.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
 from twin.study.diagnose.finding import CERTAIN

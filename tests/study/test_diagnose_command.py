@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from tests.study.observations import MODEL
 from twin.cli import application
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.diagnose.diagnose import diagnose_trace
 from twin.study.runs import write_run
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_cli import Cli
-from twin.strategies import load_job
 from twin.description.load import load_machine
+from twin.strategies import load_job
 from twin.study.goodput.closed_form import daly, goodput, young
 from twin.study.goodput.plan import Plan, plan_of, state_bytes_of
 from twin.study.goodput.predict import best_interval, predict

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_cli import Cli
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.goodput.cycle import Cycle, slowed
 from twin.study.goodput.plan import Plan, Slowdown
 from twin.study.goodput.predict import predict

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cli import main
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.measurements import iteration_job, summary, validate_file
 from twin.study.single import collective_answer
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
 from twin.strategies import load_job
 from twin.strategies.four_d.communication_model import axis_bandwidth, communication_seconds
+from twin.strategies.four_d.grid import Grid
 
 GIB = 2.0**30
 MODEL = {"layers": 3, "hidden": 1024, "heads": 16, "sequence": 512, "vocabulary": 8192}

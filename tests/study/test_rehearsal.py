@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study import choose as choose_module
 from twin.study.choose import CANDIDATES, LONG, candidates, choose, rehearsed_seconds
 

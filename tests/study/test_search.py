@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twin.study.search.options import VARIED, Options
 
 from twin.cost.memory import memory_use, with_micro_sequences
-from twin.strategies.four_d.grid import Grid
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 from twin.study.search.candidates import candidates, unsettled
 from twin.study.search.fleet import fleet_json, fleet_table, search_fleet
-from twin.study.search.options import VARIED, Options
 from twin.study.search.page import page, pareto
 from twin.study.search.search import search
 from twin.study.search.tables import search_json

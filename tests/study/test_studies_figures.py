@@ -10,8 +10,8 @@ import pytest
 
 from tests.study.studies_files import TINY, write_study
 from twin.cli import main
-from twin.strategies import load_job
 from twin.description.load import load_machine
+from twin.strategies import load_job
 from twin.study.published import SEQUENCES, runs
 from twin.study.studies.compute import Answer
 from twin.study.studies.derived import rows_of

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.studies_files import TINY, write_study
-from twin.strategies import load_job
 from twin.description.load import with_value
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
 from twin.study.studies.description import MOST_POINTS, load_study
 from twin.study.studies.points import points_of
 

@@ -14,8 +14,8 @@ import pytest
 import twin
 from tests.study.studies_files import TINY, write_study
 from twin.cli import main
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.every_rank import simulate_every_rank
 from twin.study.studies.derived import effects, rows_of
 from twin.study.studies.run import StudyRun, Where, run_study

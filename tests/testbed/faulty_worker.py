@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from runtime.data import batches
-from runtime.environment import from_environment
-from runtime.options import read_options
-from runtime.plan import Plan
+from runtime.launch.environment import from_environment
+from runtime.plan.options import read_options
+from runtime.plan.plan import Plan
 from runtime.tracing.wanted import TraceWanted
-from runtime.trainer import train
+from runtime.train.trainer import train
 from tests.testbed.worker import leave
 from twin.strategies import load_job
 

@@ -16,8 +16,8 @@ import pytest
 from tests.testbed.report import spearman
 from tests.testbed.scenarios import SCENARIOS, grids
 from tests.testbed.validate import machine_of
-from twin.strategies import load_job
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 
 DATA = Path(__file__).parent / "data"
 RANKS = 8

@@ -25,9 +25,9 @@ from tests.testbed.launch import run_ranks
 from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.report import write_report
 from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
-from twin.strategies import load_job
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.study.runs import write_run
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4

@@ -22,15 +22,16 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from runtime.context import Context
 from runtime.data.batches import local_sequences
-from runtime.environment import from_environment
-from runtime.launch import join, open_store
-from runtime.mesh import Mesh
-from runtime.model import GPT
-from runtime.optimizer import Optimizer
-from runtime.optimizer_settings import AdamSettings
-from runtime.step import MicroBatch, Trainee
+from runtime.launch.environment import from_environment
+from runtime.launch.meeting import join, open_store
+from runtime.parallel.mesh import Mesh
+from runtime.plan.optimizer_settings import AdamSettings
+from runtime.step.optimizer import Optimizer
+from runtime.step.trainee import MicroBatch
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.model import GPT
+from runtime.strategies.four_d.trainee import FourDTrainee
 from runtime.tracing.tracer import Tracer
 from runtime.tracing.wanted import TraceWanted
 from twin.description.job import Job
@@ -107,8 +108,8 @@ def run_job(wanted: Wanted, out: Path) -> None:
         raise ValueError(f"{wanted.name} has {job.ranks} ranks, the world {process.ranks}")
     torch.manual_seed(0)
     mesh = Mesh.create(job.concrete_grid, timeout_seconds=TIMEOUT_SECONDS)
-    context = Context.of_job(job, mesh, torch.device("cpu"))
-    trainee = Trainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    context = FourDContext.of_job(job, mesh, torch.device("cpu"))
+    trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
     tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), context)
     steps = measure(trainee, mesh, wanted, tracer)
     everyone: list[Any] | None = [steps]
@@ -121,7 +122,7 @@ def run_job(wanted: Wanted, out: Path) -> None:
         tracer.write(process)
 
 
-def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> list[Interval]:
+def measure(trainee: FourDTrainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> list[Interval]:
     """Warm up; then take turns between steps with and without a listener."""
     number, steps = 0, []
     for _ in range(wanted.warmup):
@@ -137,7 +138,9 @@ def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> lis
     return steps
 
 
-def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0) -> Interval:
+def one_step(
+    trainee: FourDTrainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0
+) -> Interval:
     """Run a step from a common start."""
     batch = random_batch(trainee.context, number)
     if tracer is not None:
@@ -155,7 +158,7 @@ def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = 
     return Interval(tracer is not None, start, end, loss)
 
 
-def random_batch(context: Context, step: int) -> list[MicroBatch]:
+def random_batch(context: FourDContext, step: int) -> list[MicroBatch]:
     """This rank's part of a global batch of random tokens, the same on every grid."""
     job = context.job
     model, count = job.model, float(job.batch.sequences * job.model.sequence)

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from runtime.mesh import Mesh
-from runtime.ops import Op
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Op
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.tracing.write import Corrections, notes_table, put_together, write_run_trace
-from twin.strategies.four_d.grid import Grid
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 from twin.trace.store import read_trace
 
 JOB = {

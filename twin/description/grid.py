@@ -91,6 +91,16 @@ class GridSpec(Axes, Spec):
     batch_axes: ClassVar[tuple[Axis, ...]] = ()
     """The axes over which the global batch is split."""
 
+    streams: ClassVar[tuple[str, ...]] = ()
+    """Names of the communicators along the axes, each of which begins with its axis."""
+
+    def replica(self, rank: int) -> int:
+        """Which part of the global batch a rank works on."""
+        at, number = self.coordinates(rank), 0
+        for axis in self.batch_axes:
+            number = number * self.size(axis) + at[axis]
+        return number
+
     @property
     def replicas(self) -> int:
         """Parts that the global batch is split into; ranks of one part see the same sequences."""

@@ -19,9 +19,9 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def job_schema() -> Schema:
-    """JSON schema of a job file."""
-    schema = _base(Job.model_json_schema(by_alias=True), "Fourfold job")
+def job_schema_of(options: type[Job]) -> Schema:
+    """JSON schema of the job files of one strategy, whose keys are `options`."""
+    schema = _base(options.model_json_schema(by_alias=True), "Fourfold job")
     properties = schema["properties"]
     properties["machine"] = _named(properties["machine"], names(), "A name, a path, or a machine.")
     properties["model"] = _named(properties["model"], list(presets()), "A preset, or a model.")
@@ -92,7 +92,8 @@ def _loosen(part: Schema) -> None:
 
 def _add_units(schema: Schema) -> None:
     """Let every plain number with a unit in its name also be text."""
+    quantities = _quantities(Job) | {"bucket"}
     for model in [schema, *schema.get("$defs", {}).values()]:
         for key, value in model.get("properties", {}).items():
-            if value.get("type") == "number" and key in _quantities(Job):
+            if value.get("type") == "number" and key in quantities:
                 value["type"] = ["number", "string"]

@@ -15,7 +15,7 @@ from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import des, lockstep
-from twin.engine.layout import CORES, Ints, Layout, Relation, each_alone, groups_of
+from twin.engine.layout import CORES, Groups, Ints, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
 from twin.engine.program import START, Call, Program, compile_programs
@@ -152,6 +152,37 @@ class Cast:
         return number
 
 
+@dataclass(frozen=True)
+class Priced:
+    """The programs of a job's roles with prices: all that an engine needs but the ranks' differences."""
+
+    cast: Cast
+    programs: list[Program]
+    groups: Mapping[Relation, Groups]
+    prices: Prices
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every collective that differs from others, of all roles."""
+        return self.programs[0].calls
+
+    @classmethod
+    def of(cls, job: Job, schedule: Schedule | None = None) -> Priced:
+        """Price a concrete job, or a recorded schedule on it."""
+        machine, cast = job.machine, Cast.of(job, schedule)
+        described = [(s, cast.second_in(r)) for r, s in zip(cast.roles, cast.schedules, strict=True)]
+        programs = compile_programs(described, job)
+        calls = programs[0].calls
+        layout = Layout.of(job)
+        used = {cast.communicators[c].partition: cast.communicators[c].members for c, _, _ in calls}
+        groups = {relation: groups_of(members, relation, layout) for relation, members in used.items()}
+        if machine.cores is not None:
+            groups[CORES] = each_alone(job.ranks)
+        library = machine.libraries[job.library or machine.library]
+        prices = price(machine, library, calls, cast.communicators, groups, layout, job.degraded)
+        return cls(cast, programs, groups, prices)
+
+
 def simulate(
     job: Job,
     *,
@@ -169,17 +200,8 @@ def simulate(
     contention on global links, which is what makes classes many; the result says so.
     """
     machine = job.machine
-    cast = Cast.of(job, schedule)
-    described = [(s, cast.second_in(r)) for r, s in zip(cast.roles, cast.schedules, strict=True)]
-    programs = compile_programs(described, job)
-    calls = programs[0].calls
-    layout = Layout.of(job)
-    used = {cast.communicators[c].partition: cast.communicators[c].members for c, _, _ in calls}
-    axes = {relation: groups_of(members, relation, layout) for relation, members in used.items()}
-    if machine.cores is not None:
-        axes[CORES] = each_alone(job.ranks)
-    library = machine.libraries[job.library or machine.library]
-    prices = price(machine, library, calls, cast.communicators, axes, layout, job.degraded)
+    work = Priced.of(job, schedule)
+    cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
     speed, typical = _slowness(job)
     if differences is not None:
         speed, typical = differences.slowness, 1.0

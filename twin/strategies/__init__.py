@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from twin.schedule.communicator import Communicator, Role
-from twin.strategies.jobs import check, check_grid, load_job
-from twin.strategies.registry import named, names, register, registered, strategy_of
+from twin.strategies.jobs import check, check_grid, generated, load_job
+from twin.strategies.registry import known_axes, named, names, register, registered, strategy_of
 from twin.strategies.strategy import Strategy, Unvaried, Variant
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Variant",
     "check",
     "check_grid",
+    "generated",
+    "known_axes",
     "load_job",
     "named",
     "names",

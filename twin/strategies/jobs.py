@@ -13,6 +13,7 @@ from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.load import apply_override, resolve_names, validate
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic
 from twin.description.strict_yaml import read_yaml
+from twin.schedule.ops import Schedule
 from twin.strategies.registry import named, names, strategy_of
 
 
@@ -74,3 +75,10 @@ def need(job: Job, name: str, command: str) -> None:
     """Refuse a job of another strategy; raises DescriptionError."""
     if job.strategy != name:
         raise fail("strategy", f"{command} knows {name} only", job.strategy)
+
+
+def generated(job: Job, rank: int = 0) -> Schedule:
+    """Return the schedule that a job's strategy writes for one of its ranks."""
+    strategy = strategy_of(job)
+    role = next(role for role in strategy.roles(job) if rank in role.ranks)
+    return strategy.schedule(job, role)

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twin.description.job import Job
+from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.strategies.strategy import Strategy
 
 _REGISTERED: dict[str, Strategy[Any]] = {}
@@ -29,6 +29,12 @@ def named(name: str) -> Strategy[Any]:
             raise KeyError(name)
         register(import_module(f"twin.strategies.{name}").STRATEGY)
     return _REGISTERED[name]
+
+
+def known_axes() -> tuple[str, ...]:
+    """Names of the axes of all strategies, outermost first, the default strategy's first."""
+    ordered = sorted(names(), key=lambda name: (name != DEFAULT_STRATEGY, name))
+    return tuple(dict.fromkeys(axis for name in ordered for axis in named(name).axes))
 
 
 def strategy_of(job: Job) -> Strategy[Any]:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from twin.description.grid import GridSpec, Mesh
+from twin.description.grid import GridSpec, Mesh, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
@@ -50,10 +50,15 @@ class Strategy(ABC, Generic[J]):
     """The word for it in a job file."""
     options: type[J]
     """The job with the strategy's own keys: what a job file of it is checked against."""
-    axes: tuple[str, ...]
-    """Names of the axes of its grids, outermost first."""
+    grid: type[GridSpec]
+    """The `grid:` of its jobs."""
     varied: tuple[str, ...] = ()
     """Options that a search may vary, besides the grid and the micro-batch."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes of its grids, outermost first."""
+        return tuple(self.grid.model_fields)
 
     @abstractmethod
     def check(self, job: J) -> list[Problem]:
@@ -107,6 +112,15 @@ class Strategy(ABC, Generic[J]):
         """Yield other ways to cut a job that take less memory, in words and as jobs, best first."""
         del job
         yield from ()
+
+    def memory_variants(self, job: J) -> Iterator[tuple[str, J]]:
+        """Yield the job with one option changed, where that saves or costs memory, each with its name."""
+        del job
+        yield from ()
+
+    def axis_choices(self, job: J) -> dict[str, list[int]]:
+        """Return the sizes of each axis that the rules of model, batch and ranks allow by themselves."""
+        return {axis: divisors(job.ranks) for axis in self.axes}
 
     def why_not(self, job: J) -> str:
         """Say what to do where no way to cut a job takes little enough memory."""

@@ -17,9 +17,9 @@ from typing import Any
 import torch.distributed as dist
 
 from runtime.checkpoint.host import Outgoing
-from runtime.collectives import CollectiveError
-from runtime.context import Context
-from runtime.optimizer import Optimizer
+from runtime.parallel.collectives import CollectiveError
+from runtime.step.context import Context
+from runtime.step.optimizer import Optimizer
 from runtime.survive.memory.exchange import exchange
 from runtime.survive.memory.neighbours import keepers, leaders
 from runtime.survive.memory.part import Part, write_part
@@ -106,7 +106,7 @@ class MemoryCopies:
             session=self.session.name,
             step=step,
             samples=samples,
-            grid=mesh.grid,
+            grid=mesh.grid.by_axis(),
             rank=mesh.rank,
             model=self.context.job.model.model_dump(mode="json"),
             extra=extra,

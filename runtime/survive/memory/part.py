@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from runtime.checkpoint.host import State
-from runtime.checkpoint.manifest import CHECKSUM, Chunk, Count, DtypeName, Manifest, Place, Record, SavedTensor, sign
+from runtime.checkpoint.manifest import (
+    CHECKSUM,
+    Chunk,
+    Count,
+    DtypeName,
+    Manifest,
+    Place,
+    Record,
+    SavedTensor,
+    Sizes,
+    sign,
+)
 from runtime.checkpoint.pieces import Piece
 from runtime.checkpoint.storage import read_chunk
 from runtime.checkpoint.tensor_file import DTYPE_NAMES, TensorFile, UnusableFileError, open_regular, write_tensors
 from runtime.survive.memory.place import data_file, part_file
-from twin.strategies.four_d.grid import Grid
 
 MOST_PART_BYTES = 1 << 28
 
@@ -36,7 +47,7 @@ class Part(Record):
     session: str
     step: Place
     samples: Place
-    grid: Grid
+    grid: Sizes
     rank: Place
     model: dict[str, Any]
     extra: dict[str, Any]
@@ -110,8 +121,8 @@ def verify(folder: Path, part: Part) -> None:
 def manifest_of(parts: Sequence[Part]) -> Manifest:
     """Put the parts of all ranks together; raises UnusableFileError if they are not a whole."""
     first = parts[0]
-    alike = {(p.run, p.session, p.step, p.samples, p.grid) for p in parts}
-    if len(alike) != 1 or sorted(p.rank for p in parts) != list(range(first.grid.ranks)):
+    alike = {(p.run, p.session, p.step, p.samples, tuple(p.grid.items())) for p in parts}
+    if len(alike) != 1 or sorted(p.rank for p in parts) != list(range(prod(first.grid.values()))):
         raise UnusableFileError(f"copy of step {first.step}", "has parts that do not belong together")
     tensors = {}
     for name, kind in _by_name(parts).items():

@@ -13,16 +13,17 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint import directory
 from runtime.checkpoint.manifest import MANIFEST, to_text
 from runtime.checkpoint.tensor_file import UnusableFileError
-from runtime.host import host_name
-from runtime.launch import DisagreementError
-from runtime.plan import Plan
-from runtime.run_directory import CHECKPOINTS, ID
+from runtime.launch.host import host_name
+from runtime.launch.meeting import DisagreementError
+from runtime.plan.plan import Plan
+from runtime.records.run_directory import CHECKPOINTS, ID
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import Session
@@ -84,7 +85,7 @@ def holdings(place: Place, run: str, history: History) -> list[Held]:
             continue
         named = folder == place.step(part.step, part.session) and part.rank == rank
         if named and part.run == run and part.extra.get(KEY) == history.as_json():
-            found.append((part.step, part.session, part.rank, part.grid.ranks))
+            found.append((part.step, part.session, part.rank, prod(part.grid.values())))
     return found
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from runtime.auto import ParallelLinear, auto_parallelize
-from runtime.ops import Op
-from twin.strategies.four_d.grid import Grid
+from runtime.parallel.ops import Op
 from twin.description.problems import DescriptionError
+from twin.strategies.four_d.grid import Grid
 
 Found = dict[str, Any]
 

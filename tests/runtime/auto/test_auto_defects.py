@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from runtime.auto import auto_parallelize
-from runtime.mesh import Mesh
+from runtime.parallel.mesh import Mesh
 from tests.runtime.auto import own, tasks
 from tests.runtime.auto.test_auto_parity import FULL
-from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
+from twin.strategies.four_d.grid import Grid
 
 TASKS = "tests.runtime.auto.tasks"
 

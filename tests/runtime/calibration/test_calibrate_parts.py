@@ -18,8 +18,8 @@ from runtime.calibration.overlap import chosen_layouts
 from runtime.calibration.quiet import QuietRank, quiet_context
 from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
 from runtime.calibration.sharing import rank_sets
-from runtime.gemm import NATURAL
-from runtime.mesh import line
+from runtime.parallel.mesh import line
+from runtime.strategies.four_d.gemm import NATURAL
 from twin.strategies.four_d.grid import Grid, factorizations
 
 CPU = torch.device("cpu")

@@ -16,12 +16,13 @@ import torch.distributed as dist
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.checkpoint.full_model import import_model
 from runtime.checkpoint.storage import Writer
-from runtime.collectives import CollectiveError
-from runtime.mesh import Mesh
-from runtime.step import MicroBatch, Trainee
+from runtime.parallel.collectives import CollectiveError
+from runtime.parallel.mesh import Mesh
+from runtime.step.trainee import MicroBatch
+from runtime.strategies.four_d.trainee import FourDTrainee
 from tests.runtime import parity
-from twin.strategies.four_d.grid import AXES, Grid
 from twin.description.problems import DescriptionError
+from twin.strategies.four_d.grid import AXES, Grid
 
 ALONE = dict.fromkeys(AXES, 1)
 TINY = {"layers": 1, "hidden": 8, "heads": 2, "sequence": 4, "vocabulary": 5}
@@ -42,7 +43,7 @@ def open_checkpoints(root: str, mesh: Mesh, keep: int = 3) -> Checkpoints:
     return Checkpoints(Path(root), mesh, keep=keep, group=None if whole else mesh.everyone)
 
 
-def state(trainee: Trainee) -> State:
+def state(trainee: FourDTrainee) -> State:
     """Rectangles of every parameter and both moments, as this rank holds them in its live buffers."""
     store, optimizer = trainee.context.store, trainee.optimizer
     flats = [("model", 0, store.used, store.master)]
@@ -88,17 +89,17 @@ def shapes(**options: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
-def alone(dtype: torch.dtype = torch.float64, **options: Any) -> Trainee:
+def alone(dtype: torch.dtype = torch.float64, **options: Any) -> FourDTrainee:
     """A model on one rank, in this process."""
-    return parity.build(parity.describe(ALONE, **options), Mesh.alone(), dtype)
+    return parity.build(parity.describe(ALONE, **options), Mesh.alone(Grid()), dtype)
 
 
-def tiny(**changes: object) -> Trainee:
+def tiny(**changes: object) -> FourDTrainee:
     """The smallest model, in float32, on one rank."""
     return alone(torch.float32, model={**TINY, **changes})
 
 
-def train(trainee: Trainee, first: int, stop: int) -> list[float]:
+def train(trainee: FourDTrainee, first: int, stop: int) -> list[float]:
     """Train on the batches of these steps; return their losses."""
     context = trainee.context
     job, mesh = context.job, context.mesh
@@ -119,7 +120,7 @@ def train(trainee: Trainee, first: int, stop: int) -> list[float]:
     return losses
 
 
-def scramble(trainee: Trainee) -> None:
+def scramble(trainee: FourDTrainee) -> None:
     """Overwrite everything that a checkpoint must restore."""
     store = trainee.context.store
     store.master.fill_(7.0)
@@ -129,7 +130,7 @@ def scramble(trainee: Trainee) -> None:
     trainee.optimizer.load_states({"exp_avg": wrong, "exp_avg_sq": wrong}, 99)
 
 
-def build(worker: Any, grid: dict[str, int], dtype: str, options: dict[str, Any]) -> Trainee:
+def build(worker: Any, grid: dict[str, int], dtype: str, options: dict[str, Any]) -> FourDTrainee:
     """The model of a case on this worker's rank."""
     job = parity.describe(grid, **options)
     return parity.build(job, worker.mesh(Grid(**grid)), getattr(torch, dtype))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runtime.checkpoint import pieces
 from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.pieces import Range, rectangles, to_write, within
-from runtime.shards import ParameterSpec
-from runtime.store import ParameterStore
+from runtime.weights.shards import ParameterSpec
+from runtime.weights.store import ParameterStore
 from twin.strategies.four_d.grid import Grid
 
 SIZES = st.integers(1, 3)
@@ -29,7 +29,7 @@ def specs(draw: st.DrawFn, grid: Grid, name: str) -> ParameterSpec:
         return ParameterSpec(name, (rows,), (row_axis,), parts)
     columns = draw(st.integers(1, 4)) * (grid.size(column_axis) if column_axis else 1)
     sharded = draw(st.booleans())
-    return ParameterSpec(name, (rows, columns), (row_axis, column_axis), parts, sharded, decay=True)
+    return ParameterSpec(name, (rows, columns), (row_axis, column_axis), parts, "z" if sharded else None, decay=True)
 
 
 @st.composite

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runtime.data.batches import Batches, local_sequences
 from runtime.data.tokens import TokenFile, open_dataset
-from twin.strategies.four_d.grid import Grid
 from twin.description.problems import DescriptionError
+from twin.strategies.four_d.grid import Grid
 
 
 def token_file(tokens: object, dtype: str = "<u2") -> TokenFile:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime.environment import Process
-from runtime.options import read_options
-from runtime.plan import Plan
+from runtime.launch.environment import Process
+from runtime.plan.options import read_options
+from runtime.plan.plan import Plan
 from runtime.survive.board import Board
 from runtime.survive.elastic import fit
 from tests.runtime import runs
 from tests.runtime.survive.agents import Agents, lose_memory
 from twin.cli import resolve
 from twin.description.job import Job
-from twin.strategies import load_job
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
 
 STEPS = 1500
 """Of a run that hosts come to and go from: it must not be over before they do."""

@@ -11,10 +11,10 @@ import torch
 
 from runtime.checkpoint.manifest import MANIFEST, read_manifest
 from runtime.checkpoint.pieces import Piece
-from runtime.environment import Process
-from runtime.host import host_name
-from runtime.options import read_options
-from runtime.plan import Plan
+from runtime.launch.environment import Process
+from runtime.launch.host import host_name
+from runtime.plan.options import read_options
+from runtime.plan.plan import Plan
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory import exchange
@@ -23,8 +23,8 @@ from runtime.survive.memory.part import Part, write_part
 from runtime.survive.memory.place import Place
 from runtime.survive.memory.recovery import recover
 from tests.runtime import runs
-from twin.strategies.four_d.grid import Grid
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 
 RUN = "0123456789abcdef"
 ALONE = Grid(data=1, z=1, y=1, x=1)

@@ -17,15 +17,15 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import local
-from runtime.collectives import CollectiveError
 from runtime.commands import _trace_wanted
-from runtime.diagnosis import DivergedError, NonFiniteError
-from runtime.environment import Process
-from runtime.rank import run_as_rank
-from runtime.run import Run
-from runtime.run_directory import ALERTS, LATEST_LOOK, TakenOverError, prepare_directory
+from runtime.launch import local
+from runtime.launch.environment import Process
+from runtime.launch.rank import run_as_rank
+from runtime.parallel.collectives import CollectiveError
+from runtime.records.run_directory import ALERTS, LATEST_LOOK, TakenOverError, prepare_directory
 from runtime.tracing.wanted import TraceWanted
+from runtime.train.diagnosis import DivergedError, NonFiniteError
+from runtime.train.run import Run
 from runtime.watch import lookout
 from tests.runtime import runs
 from twin.description.problems import DescriptionError

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.environment import Process
+from runtime.launch.environment import Process
 from runtime.survive.board import Board
 from runtime.survive.history import History, WentBack, longer
 from runtime.survive.rollback import Culprit, Guard, go_back
@@ -92,7 +92,7 @@ POISON = """
 import sys
 import numpy as np
 import torch
-from runtime import feed
+from runtime.step import feed
 from twin.cli import main
 
 kind, batches = sys.argv[1], set(map(int, sys.argv[2].split(",")))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.environment import Process
+from runtime.launch.environment import Process
 from runtime.survive.board import Board
 from runtime.survive.signals import Notice
 from runtime.survive.stop import Stop
@@ -132,7 +132,8 @@ def test_one_process_alone(tmp_path, grid, how):
 MASKS = """
 import os, sys
 from pathlib import Path
-from runtime import commands, local
+from runtime import commands
+from runtime.launch import local
 from twin.cli import main
 
 def tell(*arguments, **options):

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.console import Display
-from runtime.context import Context
-from runtime.environment import Process
-from runtime.mesh import Mesh
+from runtime.launch.environment import Process
+from runtime.parallel.mesh import Mesh
+from runtime.records.console import Display
+from runtime.strategies.four_d.context import FourDContext
 from runtime.watch.lookout import ALERTS, LATEST, Lookout, put_together
 from runtime.watch.wanted import WatchWanted
 from tests.runtime import runs
-from twin.strategies.four_d.grid import Grid
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
 from twin.study.compare.side import read_side
 from twin.study.diagnose.observed import from_side
 from twin.trace.store import read_trace
@@ -134,7 +134,7 @@ def lookout(tmp_path: Path, answers: list[Any]) -> tuple[Lookout, Said]:
             raise found
         return found
 
-    context = Context.of_job(job, Mesh.alone(), torch.device("cpu"))
+    context = FourDContext.of_job(job, Mesh.alone(Grid()), torch.device("cpu"))
     return Lookout(context, Process(), tmp_path, WatchWanted(10, lambda _job: ask), said), said
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from runtime.ops import Op
+from runtime.parallel.ops import Op
 from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.watch.window import summed_up

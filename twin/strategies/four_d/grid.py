@@ -21,6 +21,8 @@ class Grid(GridSpec):
     """Sizes of the four axes; ranks that differ in data or z work on different sequences."""
 
     batch_axes: ClassVar[tuple[str, ...]] = ("data", "z")
+    streams: ClassVar[tuple[str, ...]] = ("x", "y", "z_gather", "z_scatter", "data")
+    """Gathers and scatters over z are apart, so that both can be in flight."""
 
     data: Positive = 1
     z: Positive = 1

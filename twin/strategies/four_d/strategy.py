@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import Any
 
 from twin.description.grid import divisors
+from twin.description.job import with_below
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
-from twin.schedule.ops import Schedule
+from twin.schedule.ops import Schedule, axis_of
 from twin.strategies.four_d import job as rules
 from twin.strategies.four_d.communication_model import communication_seconds
-from twin.strategies.four_d.grid import AXES, Grid, factorizations
+from twin.strategies.four_d.grid import Grid, factorizations
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.memory import memory_by_category
 from twin.strategies.four_d.options import VARIED, Options, variants
 from twin.strategies.four_d.step import generate
 from twin.strategies.strategy import Strategy
-
-STREAMS: tuple[tuple[str, str], ...] = (("x", "x"), ("y", "y"), ("z", "z_gather"), ("z", "z_scatter"), ("data", "data"))
-"""Axis and communicator; gathers and scatters over z are apart, so that both can be in flight."""
 
 
 class FourD(Strategy[FourDJob]):
@@ -27,7 +26,7 @@ class FourD(Strategy[FourDJob]):
 
     name = "four_d"
     options = FourDJob
-    axes = AXES
+    grid = Grid
     varied = VARIED
 
     def check(self, job: FourDJob) -> list[Problem]:
@@ -37,7 +36,7 @@ class FourD(Strategy[FourDJob]):
     def communicators(self, job: FourDJob) -> tuple[Communicator, ...]:
         """One for each axis, two for z."""
         mesh = self.mesh(job)
-        return tuple(Communicator.along(mesh, axis, name) for axis, name in STREAMS)
+        return tuple(Communicator.along(mesh, axis_of(name), name) for name in Grid.streams)
 
     def schedule(self, job: FourDJob, role: Role) -> Schedule:
         """Write the step of sections 3 to 5 of the algorithm."""
@@ -76,6 +75,18 @@ class FourD(Strategy[FourDJob]):
             sizes = {"z": grid.z * factor, "data": grid.data // factor}
             grown = job.model_copy(update={"grid": grid.model_copy(update=sizes)})
             yield f"z {sizes['z']} with data {sizes['data']}", grown
+
+    def memory_variants(self, job: FourDJob) -> Iterator[tuple[str, FourDJob]]:
+        """Yield sharded optimizer states, and all gathered weights kept."""
+        yield "optimizer sharded over data", with_below(job, "data_reduction", {"mode": "sharded"})
+        yield "all gathered layers cached", job.model_copy(update={"cache_gathered_layers": job.model.layers})
+
+    def axis_choices(self, job: FourDJob) -> dict[str, list[int]]:
+        """Return divisors of the ranks that divide the batch (data, z) or the model's widths (y, x)."""
+        model, replicas = job.model, gcd(job.ranks, job.batch.sequences)
+        widths = gcd(model.hidden, model.heads, model.mlp_hidden)
+        allowed = {"data": replicas, "z": replicas, "y": gcd(job.ranks, widths), "x": gcd(job.ranks, model.hidden)}
+        return {axis: divisors(size) for axis, size in allowed.items()}
 
     def why_not(self, job: FourDJob) -> str:
         """Say how many devices are too few."""

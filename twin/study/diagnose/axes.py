@@ -59,7 +59,7 @@ def slow_axes(
                     sure,
                     factor,
                     seconds,
-                    axis=None if name == "compute" else name,  # type: ignore[arg-type]  # an axis then
+                    axis=None if name == "compute" else name,
                     evidence=f"told from a factor of {least:g} on",
                     yardstick=by,
                 )

@@ -36,7 +36,7 @@ def write_fleet(directory: Path, fleet: Fleet, given: Given) -> None:
     chosen = fleet.chosen.found
     assert chosen is not None
     pq.write_table(fleet_table(fleet), directory / TABLE, compression="zstd")
-    answer = fleet_json(fleet) | {"left_open": list(given.fixed)}
+    answer = fleet_json(fleet) | {"strategy": chosen.job.strategy, "left_open": list(given.fixed)}
     text = json.dumps(answer, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / RANKING).write_text(text + "\n", encoding="utf-8")
     (directory / PAGE).write_text(page(fleet), encoding="utf-8")

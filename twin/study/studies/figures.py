@@ -301,7 +301,7 @@ def _place(value: Any) -> Any:
 
 
 def _hover(study: Study, row: Mapping[str, Any]) -> str:
-    grid = " × ".join(f"{axis} {size}" for axis, size in grid_of(row).items())
+    grid = " × ".join(f"{axis} {size}" for axis, size in grid_of(dict(row)).items())
     varied = ", ".join(f"{key} {label_of(row, key)}" for key in study.varied if key in row)
     lines = [
         varied,

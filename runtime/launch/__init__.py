@@ -1,0 +1,1 @@
+"""Processes: where they run, how they meet and end together."""

@@ -1,0 +1,65 @@
+"""What every command does whose work is done by ranks: one way to end, with one exit code.
+
+2 for what the user can mend, 1 for what went wrong on the way, 130 for an interruption. A rank of
+`fourfold train --ranks` tells its launcher by GIVE_UP that another start would fare no better.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from twin.description.problems import DescriptionError
+
+if TYPE_CHECKING:
+    from runtime.launch.environment import Process
+
+# torch is imported when a rank works, so that --help is instant
+# ruff: noqa: PLC0415, T201
+
+
+def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
+    """Do a rank's work and end the process with the exit code that fits.
+
+    What is the same on every rank is said by rank 0 alone.
+    """
+    import typer
+
+    from runtime.launch.local import GIVE_UP, end_with_parent
+    from runtime.launch.meeting import DisagreementError
+    from runtime.parallel.collectives import CollectiveError
+    from runtime.records.run_directory import TakenOverError
+    from runtime.train.diagnosis import NonFiniteError
+
+    code, text, shared = 0, "", False
+    over = 1
+    if process.launcher == "fourfold":
+        over = GIVE_UP
+        end_with_parent()
+    try:
+        work()
+    except DisagreementError as error:
+        code, text, shared = 2, str(error), True
+    except DescriptionError as error:
+        code, text = 2, str(error)
+    except NonFiniteError as error:
+        code, text, shared = over, str(error), True
+    except TakenOverError as error:
+        code, text = over, str(error)
+    except CollectiveError as error:
+        code, text = 1, str(error)
+    except KeyboardInterrupt:
+        code, text, shared = 130, "interrupted", True
+    except Exception:  # a defect of ours: show it, and leave so that the others notice
+        code, text = 1, traceback.format_exc()
+    if text and (process.rank == 0 or not shared):
+        print(f"fourfold: {text}", file=sys.stderr)
+    if process.ranks > 1:
+        # gloo's threads may abort a process that ends in the ordinary way
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise typer.Exit(code)

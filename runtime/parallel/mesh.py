@@ -1,0 +1,101 @@
+"""A mesh of ranks on torch.distributed.
+
+A rank makes only the groups it belongs to: its line along each axis, for every communicator that the grid
+of its strategy names (`GridSpec.streams`), innermost axis last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from twin.description.grid import GridSpec
+from twin.schedule.ops import axis_of
+
+Communicator = str
+"""The name of a communicator along an axis, which it begins with."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """One rank's place in the grid, and the process groups it belongs to."""
+
+    grid: GridSpec
+    rank: int
+    coordinates: Mapping[str, int]
+    groups: Mapping[Communicator, dist.ProcessGroup]
+    """Only communicators of more than one rank."""
+    everyone: dist.ProcessGroup | None
+    """All ranks of the grid; None if there is one only."""
+
+    @classmethod
+    def alone(cls, grid: GridSpec) -> Mesh:
+        """Make the mesh of one rank, which needs no process group."""
+        return cls(grid, 0, grid.coordinates(0), {}, None)
+
+    @classmethod
+    def create(cls, grid: GridSpec, *, timeout_seconds: float = 600.0) -> Mesh:
+        """Make the groups of this rank; every rank of the grid must call it.
+
+        The grid may be smaller than the world: then the first ranks form it. Raises ValueError
+        for a rank outside it.
+        """
+        if grid.ranks == 1:
+            return cls.alone(grid)
+        rank = dist.get_rank()
+        if rank >= grid.ranks:
+            raise ValueError(f"rank {rank} is not in a grid of {grid.ranks} ranks ({grid})")
+        timeout = timedelta(seconds=timeout_seconds)
+        groups = {
+            communicator: dist.new_group(
+                line(grid, rank, axis_of(communicator)),
+                timeout=timeout,
+                use_local_synchronization=True,
+                group_desc=communicator,
+            )
+            for communicator in grid.streams
+            if grid.size(axis_of(communicator)) > 1
+        }
+        everyone = dist.group.WORLD
+        if dist.get_world_size() != grid.ranks:
+            everyone = dist.new_group(list(range(grid.ranks)), timeout=timeout, use_local_synchronization=True)
+        return cls(grid, rank, grid.coordinates(rank), groups, everyone)
+
+    def size(self, communicator: Communicator) -> int:
+        """Ranks of a communicator."""
+        return self.grid.size(axis_of(communicator))
+
+    @property
+    def replica(self) -> int:
+        """Which part of the global batch this rank works on."""
+        return self.grid.replica(self.rank)
+
+    @property
+    def of_replicas(self) -> list[Communicator]:
+        """Communicators over which ranks work on different sequences, one for each such axis, innermost first."""
+        last = {axis_of(communicator): communicator for communicator in self.grid.streams}
+        return [last[axis] for axis in reversed(self.grid.batch_axes) if self.grid.size(axis) > 1]
+
+    def where(self) -> str:
+        """Name the rank with its coordinates, for messages."""
+        at = ", ".join(f"{axis} {place}" for axis, place in self.coordinates.items())
+        return f"rank {self.rank} ({at})"
+
+    def members(self, communicator: Communicator) -> list[int]:
+        """Ranks of this rank's group, in order of their coordinate."""
+        return line(self.grid, self.rank, axis_of(communicator))
+
+
+def line(grid: GridSpec, rank: int, axis: str) -> list[int]:
+    """Ranks that differ from this one in one axis only, in order.
+
+    >>> from twin.strategies.four_d.grid import Grid
+    >>> line(Grid(data=2, z=2, y=1, x=2), 5, "z")
+    [5, 7]
+    """
+    step = grid.inner(axis)
+    first = rank - grid.coordinates(rank)[axis] * step
+    return [first + i * step for i in range(grid.size(axis))]

@@ -1,0 +1,124 @@
+"""Every piece of device work and every collective of a step has a name and passes through here.
+
+* One mechanism serves recording, tracing and the search for the first non-finite number: a
+  `Listener` that sees each op with its stable name, such as `micro0/fwd/block3/mlp_up/gemm`.
+* What an op costs is said in the op language that the twin simulates: `twin.schedule.kernels`.
+* Without a listener a compute op costs one function call; it is not even described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from runtime.parallel.mesh import Communicator
+from twin.description.library import CollectiveKind
+from twin.schedule.kernels import Attention, Gemm, Kernel
+from twin.schedule.ops import Phase
+
+T = TypeVar("T")
+Describe = Callable[[], Kernel]
+"""Says what device work is, when somebody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a step an op stands; `path` is such as `block3/mlp_up`."""
+
+    path: str
+    layer: int | None = None
+
+    def under(self, part: str) -> Place:
+        """Return the place one step further down."""
+        return Place(f"{self.path}/{part}" if self.path else part, self.layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What an op is, apart from when it ran."""
+
+    name: str
+    phase: Phase
+    layer: int | None
+    micro: int | None
+    flops: float = 0.0
+    bytes: float = 0.0
+    shape: tuple[int, ...] = ()
+    """(m, n, k) of a matrix product; (sequences, length, heads, head size) of attention."""
+    kind: CollectiveKind | None = None
+    communicator: Communicator | None = None
+    kernel: Kernel | None = None
+    """What device work is; flops, bytes and shape follow from it."""
+
+
+class Listener(Protocol):
+    """What watches a step. `run` does the work and returns its result."""
+
+    def compute(self, op: Op, run: Callable[[], T]) -> T:
+        """Do device work."""
+        ...
+
+    def start(self, op: Op, run: Callable[[], T]) -> T:
+        """Start a collective."""
+        ...
+
+    def wait(self, op: Op, run: Callable[[], T]) -> T:
+        """Wait for the collective that was started as `op`."""
+        ...
+
+
+@dataclass
+class Ops:
+    """Names ops by where the step stands now, and hands them to the listener if there is one."""
+
+    listener: Listener | None = None
+    micro: int | None = None
+    forward_phase: Phase = "fwd"
+    """fwd, or recompute while a block is run again."""
+
+    def compute(
+        self, place: Place, name: str, run: Callable[[], T], describe: Describe, *, phase: Phase | None = None
+    ) -> T:
+        """Do device work under a name; `phase` defaults to that of forward passes."""
+        if self.listener is None:
+            return run()
+        kernel = describe()
+        op = self.op(place, name, phase, flops=kernel.flops, bytes=kernel.bytes, shape=_shape(kernel), kernel=kernel)
+        return self.listener.compute(op, run)
+
+    def op(self, place: Place, name: str, phase: Phase | None = None, **facts: Any) -> Op:
+        """Describe an op at this point of the step."""
+        actual = phase or self.forward_phase
+        parts = [] if self.micro is None else [f"micro{self.micro}"]
+        parts += [actual, place.path, name]
+        full = "/".join(part for part in parts if part)
+        return Op(full, actual, place.layer, self.micro, **facts)
+
+    @contextmanager
+    def micro_step(self, micro: int) -> Iterator[None]:
+        """Stand in one micro-step."""
+        self.micro = micro
+        try:
+            yield
+        finally:
+            self.micro = None
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Run a forward pass again."""
+        self.forward_phase = "recompute"
+        try:
+            yield
+        finally:
+            self.forward_phase = "fwd"
+
+
+def _shape(kernel: Kernel) -> tuple[int, ...]:
+    match kernel:
+        case Gemm():
+            return kernel.m, kernel.n, kernel.k
+        case Attention():
+            return kernel.sequences, kernel.sequence_length, kernel.heads, kernel.head_size
+    return ()

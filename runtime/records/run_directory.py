@@ -1,0 +1,160 @@
+"""The directory of a run: what makes it one, whether it may be continued, beginning anew.
+
+`run.json` says what must stay the same, and what happened that a resumed run must know. Only what a run
+itself wrote is ever deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.records.metrics_file import METRICS, TENSORBOARD
+from twin.description.problems import fail
+
+RUN = "run.json"
+TEMPORARY = "run.json.tmp"
+CHECKPOINTS = "checkpoints"
+STOPPED = "stopped.json"
+"""There if the run was ended by a signal before its last step: which, and after how many steps."""
+OWNER = "owner"
+"""Holds the name of the start that uses the directory now."""
+ID = "id"
+"""Key of `run.json`: tells this run from one that had the directory before."""
+ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
+"""Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, OWNER, ALERTS, LATEST_LOOK)
+"""What a run writes."""
+
+
+def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> None:
+    """See whether a run can begin or go on here, without changing anything.
+
+    Raises DescriptionError if not: no directory, not writable, foreign files, another run.
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise fail(str(out), "is not a directory; choose another --out")
+        found = {path.name for path in out.iterdir()} if out.exists() else set()
+        if not found - {TEMPORARY} or (force and RUN in found):
+            return
+        if RUN not in found:
+            raise fail(str(out), "is not empty and not a run of Fourfold; choose another --out")
+        text = (out / RUN).read_text(encoding="utf-8")
+    except OSError as error:
+        raise fail(str(out), f"cannot be read: {error.strerror}; choose another --out") from None
+    try:
+        described = json.loads(text)
+    except (ValueError, RecursionError):
+        described = None
+    if not isinstance(described, dict):
+        raise fail(str(out / RUN), "is damaged; choose another --out, or --force to begin anew")
+    different = [key for key, value in identity.items() if described.get(key) != value]
+    if different:
+        raise fail(
+            str(out),
+            f"holds a run with another {', '.join(different)}; choose another --out, "
+            "or --force to delete it and begin anew",
+        )
+
+
+def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> None:
+    """Make the directory of a run, or make sure that it can be written to.
+
+    With `force` what a run wrote there before is deleted, and nothing else.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if force and (out / RUN).exists():
+            for name in OWN:
+                _delete(out / name)
+        for name in (STOPPED, LATEST_LOOK):
+            (out / name).unlink(missing_ok=True)
+        if (out / RUN).exists():
+            (out / TEMPORARY).touch()
+            (out / TEMPORARY).unlink()
+            return
+        _write(out, {**identity, ID: secrets.token_hex(8)})
+    except OSError as error:
+        raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
+
+
+class TakenOverError(RuntimeError):
+    """Another start of the run uses its directory now."""
+
+
+@dataclass
+class Ownership:
+    """That this start of a run is the last one: an earlier one that was not ended gives way.
+
+    torchrun may take a host for dead that is not, and start the run a second time beside it.
+    """
+
+    out: Path
+    name: str
+    _seen: float = 0.0
+
+    @classmethod
+    def claim(cls, out: Path) -> Ownership:
+        """Take over the directory; raises DescriptionError if it cannot be written."""
+        name = secrets.token_hex(8)
+        try:
+            (out / OWNER).write_text(name + "\n", encoding="ascii")
+        except OSError as error:
+            raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
+        return cls(out, name)
+
+    def check(self, *, at_most_every_seconds: float = 0.0) -> None:
+        """Raise TakenOverError if another start has claimed the directory since."""
+        now = time.monotonic()
+        if now - self._seen < at_most_every_seconds:
+            return
+        self._seen = now
+        try:
+            found = (self.out / OWNER).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return  # deleted, or the file system is away: nobody has taken over
+        if found and found != self.name:
+            raise TakenOverError(f"{self.out}: another start of this run has taken over; this one ends")
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """Read `run.json` of a directory that is prepared."""
+    described: dict[str, Any] = json.loads((out / RUN).read_text(encoding="utf-8"))
+    return described
+
+
+def add_to_run(out: Path, facts: Mapping[str, Any]) -> None:
+    """Write down what a resumed run must know; raises DescriptionError if it cannot be written."""
+    try:
+        _write(out, {**read_run(out), **facts})
+    except OSError as error:
+        raise fail(
+            str(out / RUN),
+            f"cannot be written: {error.strerror}; make room, and run the same "
+            "command again to go on from the last checkpoint",
+        ) from None
+
+
+def mark_stopped(out: Path, signal: str, step: int) -> None:
+    """Leave word that a signal ended the run after so many steps."""
+    text = json.dumps({"signal": signal, "after_steps": step})
+    (out / STOPPED).write_text(text + "\n", encoding="utf-8")
+
+
+def _write(out: Path, described: Mapping[str, Any]) -> None:
+    (out / TEMPORARY).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (out / TEMPORARY).replace(out / RUN)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""One training step, whatever the strategy: context, samples, optimizer, figures."""

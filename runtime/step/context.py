@@ -1,0 +1,71 @@
+"""What the parts of a training step share on a rank: mesh, named ops, collectives, parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+
+from runtime.parallel.collectives import Collectives
+from runtime.parallel.mesh import Mesh
+from runtime.parallel.ops import Ops
+from runtime.weights.store import ParameterStore
+from twin.description.job import Job
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass
+class Context:
+    """Made once for a model on a rank, and handed to every layer. Strategies add what is theirs."""
+
+    job: Job
+    mesh: Mesh
+    device: torch.device
+    compute_type: torch.dtype
+    master_type: torch.dtype
+    ops: Ops = field(default_factory=Ops)
+    compile: bool = False
+    """Let torch.compile fuse element-wise work."""
+    step: int = 0
+    """Counts optimizer steps; dropout masks depend on it."""
+    first_sequence: int = 0
+    """Place in the global order of the first sequence of the micro-step."""
+    training: bool = True
+    initialised: bool = True
+    """Whether parameters get the numbers they start from."""
+    collectives: Collectives = field(init=False)
+    store: ParameterStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        # direct exchanges are what gloo is fast at; see runtime.parallel.collectives
+        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu")
+        self.store = ParameterStore(
+            self.mesh.grid,
+            dict(self.mesh.coordinates),
+            self.job.seed,
+            self.master_type,
+            self.compute_type,
+            self.device,
+            self.initialised,
+        )
+
+    @classmethod
+    def of_job(
+        cls, job: Job, mesh: Mesh, device: torch.device, *, compile_: bool = False, initialised: bool = True
+    ) -> Self:
+        """Make the context of a job: compute in its precision, master weights in fp32."""
+        return cls(
+            job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_, initialised=initialised
+        )
+
+    @property
+    def optimizer_parts(self) -> int:
+        """Ranks along the outermost axis that share the optimizer's states among them; 1: each has all."""
+        return 1
+
+    @property
+    def sharded_over(self) -> tuple[str, ...]:
+        """Communicators over which ranks hold different parameters, in the order in which norms are summed."""
+        return ()

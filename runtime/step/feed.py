@@ -1,0 +1,59 @@
+"""From samples to the micro-batches of one rank: tokens, targets, and what each target counts for."""
+
+from __future__ import annotations
+
+import torch
+
+from runtime.data.batches import Batches, local_sequences
+from runtime.data.goldfish import Goldfish
+from runtime.parallel.ops import Place
+from runtime.step.context import Context
+from runtime.step.trainee import MicroBatch
+
+KEPT = Place("")
+
+
+class Feed:
+    """Training samples of one rank."""
+
+    def __init__(self, context: Context, batches: Batches, goldfish: Goldfish | None) -> None:
+        self.context, self.batches, self.goldfish = context, batches, goldfish
+
+    def step(self, step: int) -> list[MicroBatch]:
+        """The micro-batches of a step; with Goldfish loss the kept targets are counted globally."""
+        job, mesh = self.context.job, self.context.mesh
+        windows = [
+            (first, self._window(first, count))
+            for first, count in local_sequences(
+                mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
+            )
+        ]
+        kept = [self._kept(window) for _, window in windows]
+        total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
+        if self.goldfish is not None:
+            counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
+            total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
+        return [
+            MicroBatch(first, window[:, :-1], window[:, 1:], self._weights(keeps, total))
+            for (first, window), keeps in zip(windows, kept, strict=True)
+        ]
+
+    def _window(self, first: int, count: int) -> torch.Tensor:
+        window = torch.from_numpy(self.batches.sequences(first, count))
+        return window.to(self.context.device, non_blocking=True)
+
+    def _kept(self, window: torch.Tensor) -> torch.Tensor:
+        if self.goldfish is None:
+            return torch.ones_like(window[:, 1:], dtype=torch.bool)
+        return self.goldfish.keeps(window)
+
+    def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
+        return kept.to(self.context.master_type) / total
+
+
+def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:
+    """Sum a scalar over the ranks that work on different sequences."""
+    value = value.reshape(1).to(context.device)
+    for communicator in context.mesh.of_replicas:
+        value = context.collectives.all_reduce(KEPT, communicator, value, name=name, phase="reduce").wait()
+    return value[0]

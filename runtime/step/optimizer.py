@@ -1,0 +1,156 @@
+"""AdamW with decay groups, on the store's flat buffers.
+
+* PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
+* With states sharded over replicas each rank keeps the moments of its part of the flat buffers only.
+* Clipping by the norm of the full gradient: every rank sums squares of what is its own to
+  count, and one scalar is reduced over each axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from runtime.parallel.ops import Place
+from runtime.plan.optimizer_settings import AdamSettings
+from runtime.step.context import Context
+from twin.schedule.kernels import Memory
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+CLIP = Place("clip")
+OPTIMIZER = Place("")
+ADAM_PASSES = 7
+"""Reads gradient, weight and two moments, writes the last three."""
+
+MakeAdam = Callable[..., torch.optim.AdamW]
+FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
+
+
+class Optimizer:
+    """Updates a rank's master weights, or its part of them."""
+
+    def __init__(self, context: Context, settings: AdamSettings, make_adam: MakeAdam = FUSED_ADAM) -> None:
+        self.context, self.settings = context, settings
+        store, parts = context.store, context.optimizer_parts
+        self.sharded = parts > 1
+        self.replicas = context.mesh.grid.axes[0]
+        length = store.elements // parts
+        first = length * context.mesh.coordinates[self.replicas] if self.sharded else 0
+        self.part = slice(first, first + length)
+        decayed, used = store.decayed, store.used
+        bounds = [(first, min(first + length, decayed)), (max(first, decayed), min(first + length, used))]
+        self.spans = [(begin, end) for begin, end in bounds if end > begin]
+        self._weights = [torch.nn.Parameter(store.master[b:e]) for b, e in self.spans]
+        groups = [
+            {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
+            for weight, (b, _) in zip(self._weights, self.spans, strict=True)
+        ]
+        self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
+        """Whether a gradient has not been finite: nothing is updated any more."""
+        self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
+        self._adam: torch.optim.AdamW | None = None
+        if groups:  # a rank's part may be padding alone
+            self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
+            self._attach(0)
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        """Clip and update; the next step overwrites the gradients.
+
+        Returns the norm of the full gradient, a scalar tensor. If it is not finite the weights stay as
+        they are (as with a loss that is not), in this step and all that follow; `stopped` says so.
+        """
+        ops, store = self.context.ops, self.context.store
+        size = float(store.gradient[self.part].nbytes)
+        copied = store.master[self.part].nbytes + store.compute[self.part].nbytes
+        norm = self._norm()
+        self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
+        if self.context.job.clip_gradients:
+            ops.compute(
+                CLIP, "scale", lambda: self._scale(norm), lambda: Memory(2 * size, work="clip/scale"), phase="optimizer"
+            )
+        ops.compute(
+            OPTIMIZER,
+            "adamw",
+            lambda: self._update(learning_rate),
+            lambda: Memory(ADAM_PASSES * size + (copied if store.compute is not store.master else 0), work="adamw"),
+            phase="optimizer",
+        )
+        if self.sharded:
+            self._share()
+        return norm
+
+    def _norm(self) -> torch.Tensor:
+        """The norm of the full gradient: no element counted twice, one scalar sum an axis."""
+        context, store = self.context, self.context.store
+
+        def squares() -> torch.Tensor:
+            total = store.gradient.new_zeros(1)
+            for first, last in store.ranges_counted_once():
+                begin, end = max(first, self.part.start), min(last, self.part.stop)
+                if begin < end:
+                    total += torch.linalg.vector_norm(store.gradient[begin:end]) ** 2
+            return total
+
+        total = context.ops.compute(
+            CLIP,
+            "norm",
+            squares,
+            lambda: Memory(float(store.gradient[self.part].nbytes), work="clip/norm"),
+            phase="optimizer",
+        )
+        over = [*context.sharded_over, *([self.replicas] if self.sharded else [])]
+        for communicator in over:
+            if context.mesh.size(communicator) > 1:
+                context.collectives.all_reduce(CLIP, communicator, total, phase="optimizer").wait()
+        return total.sqrt()[0]
+
+    def _scale(self, norm: torch.Tensor) -> None:
+        factor = torch.clamp(self.settings.clip_norm / (norm + 1e-6), max=1.0)
+        for begin, end in self.spans:
+            self.context.store.gradient[begin:end].mul_(factor)
+
+    def _update(self, learning_rate: float) -> None:
+        store = self.context.store
+        if self._adam is not None:
+            # As torch.amp.GradScaler does it: the kernel leaves the weights as they are, and the
+            # host need not look.
+            self._adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
+            self._adam.found_inf = self.stopped.float()  # type: ignore[attr-defined]
+            for group in self._adam.param_groups:
+                group["lr"] = learning_rate
+            for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
+                weight.grad = store.gradient[begin:end]
+            self._adam.step()
+        if store.compute is not store.master:
+            store.compute[self.part].copy_(store.master[self.part])
+
+    def _share(self) -> None:
+        """Gather what the other replicas updated."""
+        store = self.context.store
+        gathered = self.context.collectives.all_gather(
+            OPTIMIZER, self.replicas, store.compute[self.part], phase="optimizer"
+        ).wait()
+        store.compute.copy_(gathered)
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """Return both moments of this rank's part, each (length of the part,): the live buffers."""
+        return self._moments
+
+    def load_states(self, moments: dict[str, torch.Tensor], steps: int) -> None:
+        """Put both moments of this rank's part back, as they were after so many steps."""
+        for name, flat in moments.items():
+            self._moments[name].copy_(flat)
+        self.stopped.zero_()
+        self._attach(steps)
+
+    def _attach(self, steps: int) -> None:
+        """Let AdamW keep its moments in the flat buffers."""
+        for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
+            assert self._adam is not None
+            inside = slice(begin - self.part.start, end - self.part.start)
+            self._adam.state[weight] = {
+                "step": torch.tensor(float(steps), dtype=torch.float32, device=weight.device),
+                **{name: flat[inside] for name, flat in self._moments.items()},
+            }

@@ -1,0 +1,55 @@
+"""How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
+
+A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from twin.description.problems import fail
+
+if TYPE_CHECKING:
+    import torch
+
+    from runtime.parallel.mesh import Mesh
+    from runtime.plan.optimizer_settings import AdamSettings
+    from runtime.step.optimizer import MakeAdam
+    from runtime.step.trainee import Trainee
+    from twin.description.job import Job
+
+__all__ = ["MakeTrainee", "names", "trains"]
+
+
+class MakeTrainee(Protocol):
+    """Makes the model of a job, with its optimizer, on one rank."""
+
+    def __call__(
+        self,
+        job: Job,
+        mesh: Mesh,
+        device: torch.device,
+        settings: AdamSettings,
+        *,
+        compile_: bool = False,
+        initialised: bool = True,
+        make_adam: MakeAdam = ...,
+    ) -> Trainee:
+        """Make it."""
+        ...
+
+
+def names() -> list[str]:
+    """Names of the strategies that train, ascending."""
+    return sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg)
+
+
+def trains(job: Job) -> MakeTrainee:
+    """Return what makes the trainee of a job; raises DescriptionError if its strategy is simulated only."""
+    if job.strategy not in names():
+        raise fail("strategy", f"is simulated only; the runtime trains {', '.join(names())}", job.strategy)
+    make: MakeTrainee = import_module(f"runtime.strategies.{job.strategy}").trainee_of
+    return make

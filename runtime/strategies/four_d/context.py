@@ -1,0 +1,46 @@
+"""What 4D layers share besides: gathered weights, and how matrix products are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.step.context import Context
+from runtime.strategies.four_d.gathers import WeightGathers
+from runtime.strategies.four_d.gemm import Gemms
+from twin.strategies.four_d.grid import Grid
+from twin.strategies.four_d.job import FourDJob
+
+
+@dataclass
+class FourDContext(Context):
+    """The context of a job on a 4D grid."""
+
+    job: FourDJob
+    gemms: Gemms = field(default_factory=Gemms)
+    gathers: WeightGathers = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        overlap = self.job.overlap
+        self.gathers = WeightGathers(
+            self.collectives,
+            depth=overlap.prefetch_depth if overlap.all_gather else None,
+            most_in_flight=self.job.scatters_in_flight,
+        )
+
+    @property
+    def grid(self) -> Grid:
+        """Sizes of the four axes."""
+        grid = self.mesh.grid
+        assert isinstance(grid, Grid)
+        return grid
+
+    @property
+    def optimizer_parts(self) -> int:
+        """All data ranks, if the job shards states over data."""
+        return self.grid.data if self.job.data_reduction.mode == "sharded" else 1
+
+    @property
+    def sharded_over(self) -> tuple[str, ...]:
+        """x, y and z cut parameters."""
+        return ("x", "y", "z_scatter")

@@ -1,0 +1,116 @@
+"""Causal self-attention of one rank's heads (m, 3h/G_y) → (m, h/G_y): no communication.
+
+* flash: PyTorch's scaled_dot_product_attention, which picks the device's best kernel.
+* plain, fused_softmax: explicit scores, which dropout may then thin out.
+* Rotary positions turn pairs (i, i + d/2) of each head's d features (Su et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+
+from runtime.parallel import random
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.layers.region import Region
+from twin.schedule.kernels import Attention, Memory
+
+ROTARY_BASE = 10_000.0
+
+
+class Attention4D(torch.nn.Module):
+    """Splits qkv into heads, turns them if positions are rotary, and attends."""
+
+    def __init__(self, context: FourDContext, place: Place) -> None:
+        super().__init__()
+        model, grid = context.job.model, context.grid
+        self.context, self.place = context, place
+        self.heads, self.head_size = model.heads // grid.y, model.head_size
+        self.first_head = self.heads * context.mesh.coordinates["y"]
+        self.rotary = model.positions == "rotary"
+
+    def forward(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
+        """Attend within each of the sequences of equal length."""
+        context, e = self.context, qkv.element_size()
+        length, width = qkv.shape[0] // sequences, self.heads * self.head_size
+        one = float(qkv.shape[0] * width * e)
+        if self.rotary:
+            angles = rotary_angles(length, self.head_size, qkv.device)
+
+            def turn(packed: torch.Tensor) -> torch.Tensor:
+                return self._turn(packed, sequences, angles)
+
+            def turned() -> Memory:
+                return Memory(4 * one, work="rotary")
+
+            qkv = Region(context.ops, self.place, "rotary", turn, turned, turned)(qkv)
+        form = context.job.attention
+        run = self._flash if form == "flash" else self._explicit
+        dropped = form != "flash" and context.job.dropout > 0 and context.training
+
+        def describe(*, backward: bool = False) -> Attention:
+            return Attention(sequences, length, self.heads, self.head_size, form, dropped, backward, e)
+
+        return Region(
+            context.ops,
+            self.place,
+            "attention",
+            lambda packed: run(packed, sequences),
+            describe,
+            partial(describe, backward=True),
+        )(qkv)
+
+    def _heads(self, packed: torch.Tensor, sequences: int) -> tuple[torch.Tensor, ...]:
+        """Unpack (m, 3·heads·d) into q, k, v (sequences, heads, s, d)."""
+        shape = (sequences, packed.shape[0] // sequences, 3, self.heads, self.head_size)
+        return tuple(packed.view(shape).permute(2, 0, 3, 1, 4).unbind(0))
+
+    def _flash(self, packed: torch.Tensor, sequences: int) -> torch.Tensor:
+        q, k, v = self._heads(packed, sequences)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return out.transpose(1, 2).reshape(packed.shape[0], -1)
+
+    def _explicit(self, packed: torch.Tensor, sequences: int) -> torch.Tensor:
+        q, k, v = self._heads(packed, sequences)
+        length = q.shape[2]
+        scores = (q @ k.transpose(-1, -2)).mul(1.0 / math.sqrt(self.head_size))
+        future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+        shares = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if (drop := self.context.job.dropout) and self.context.training:
+            shares = shares * self._kept_scores(sequences, length, q.device) / (1.0 - drop)
+        return (shares @ v).transpose(1, 2).reshape(packed.shape[0], -1)
+
+    def _kept_scores(self, sequences: int, length: int, device: torch.device) -> torch.Tensor:
+        context = self.context
+        stream = random.key(context.job.seed, context.step, self.place.path, "scores")
+        sequence = torch.arange(sequences, device=device) + context.first_sequence
+        head = torch.arange(self.heads, device=device) + self.first_head
+        row = sequence[:, None, None] * context.job.model.heads + head[:, None]
+        row = row * length + torch.arange(length, device=device)
+        columns = torch.arange(length, device=device)
+        keep = random.keep_mask(row.reshape(-1), columns, stream, context.job.dropout)
+        return keep.view(sequences, self.heads, length, length)
+
+    def _turn(self, packed: torch.Tensor, sequences: int, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        q, k, v = packed.view(packed.shape[0], 3, -1).unbind(1)
+        shape = (sequences, -1, self.heads, self.head_size)
+        turned = [_turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
+        return torch.stack((*turned, v), 1).flatten(1)
+
+
+def rotary_angles(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine (s, d/2) of each position's turn in each plane, in float64."""
+    speed = ROTARY_BASE ** (-torch.arange(0, size, 2, device=device, dtype=torch.float64) / size)
+    angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * speed
+    return angle.cos(), angle.sin()
+
+
+def _turned(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    # (sequences, s, heads, d): the two halves of d are the two coordinates of each plane
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cosine, sine = (angle[None, :, None, :].to(wide) for angle in angles)
+    first, second = x.to(wide).chunk(2, -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)

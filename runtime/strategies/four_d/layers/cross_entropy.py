@@ -1,0 +1,94 @@
+"""Cross-entropy with the vocabulary split over y (section 3 of the algorithm).
+
+Three all-reduces of one number per token: the maximum, the sum of exponentials, the target's
+logit. The gradient (softmax − 1 at the target) follows at once, in the memory of the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import FourDContext
+from runtime.weights.store import Parameter
+from twin.schedule.kernels import Memory
+
+PLACE = Place("")
+
+
+def cross_entropy(
+    context: FourDContext,
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor,
+    head: Parameter,
+    *,
+    with_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the weighted sum of the tokens' losses, and the gradient of the logits.
+
+    logits (m, V/G_y), replicated over x; targets (m,) full token ids; weights (m,): what each
+    token's loss counts for in the sum, zero where it is masked. The sum is the same on all ranks of
+    the (x, y) plane. The memory of the logits is used up.
+    """
+    ops, collectives = context.ops, context.collectives
+    wide = context.master_type
+    split = context.grid.y > 1
+    valid, first = head.shard.valid_rows, _first_row(head)
+    count = float(logits.numel())
+    e, w = logits.element_size(), wide.itemsize
+
+    def maximum() -> tuple[torch.Tensor, torch.Tensor]:
+        scores = logits.detach().to(wide)
+        if valid < scores.shape[1]:
+            # as good as −∞, and still a number for those who look for numbers that are none
+            scores[:, valid:] = torch.finfo(wide).min
+        return scores, scores.amax(1)
+
+    scores, top = ops.compute(
+        PLACE, "maximum", maximum, lambda: Memory(count * (e + 2 * w), work="loss/maximum"), phase="loss"
+    )
+    if split:
+        top = collectives.all_reduce(PLACE, "y", top, reduction="max", name="maximum", phase="loss").wait()
+
+    local = targets - first
+    mine = (local >= 0) & (local < valid)
+    local = local.clamp(0, scores.shape[1] - 1)[:, None]
+    picked = scores.gather(1, local)[:, 0] - top
+
+    def exponentials() -> tuple[torch.Tensor, torch.Tensor]:
+        raised = scores.sub_(top[:, None]).exp_()
+        return raised, raised.sum(1)
+
+    raised, total = ops.compute(
+        PLACE, "sum", exponentials, lambda: Memory(count * 5 * w, work="loss/sum"), phase="loss"
+    )
+    if split:
+        total = collectives.all_reduce(PLACE, "y", total, name="sum", phase="loss").wait()
+    target = ops.compute(
+        PLACE,
+        "target",
+        lambda: torch.where(mine, picked, 0.0),
+        lambda: Memory(3.0 * top.nbytes, work="loss/target"),
+        phase="loss",
+    )
+    if split:
+        target = collectives.all_reduce(PLACE, "y", target, name="target", phase="loss").wait()
+    loss = torch.dot(total.log() - target, weights.to(wide))
+    if not with_gradient:
+        return loss, None
+
+    def gradient() -> torch.Tensor:
+        scale = weights.to(wide)
+        raised.mul_((scale / total)[:, None])
+        raised.scatter_add_(1, local, -(scale * mine)[:, None])
+        return raised.to(logits.dtype)
+
+    return loss, ops.compute(
+        PLACE, "gradient", gradient, lambda: Memory(count * (3 * w + e), work="loss/gradient"), phase="loss"
+    )
+
+
+def _first_row(head: Parameter) -> int:
+    axis = head.spec.axes[0]
+    return head.shard.part_rows * (head.shard.coordinates[axis] if axis else 0)

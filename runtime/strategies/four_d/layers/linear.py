@@ -1,0 +1,216 @@
+"""The 4D linear layer (section 2 of the algorithm).
+
+W (out n, in k); a normal layer contracts over x and produces over y, a transposed one the
+other way round. With c the contraction axis and o the output axis, in named-axis notation:
+
+    forward   O[m, n_o] = all_reduce_c( I[m, k_c] · W[n_o, k_c]ᵀ )
+    backward  dI[m, k_c] = all_reduce_o( dO[m, n_o] · W[n_o, k_c] )
+              dW[n_o, k_c] = reduce_scatter_z( dO[m, n_o]ᵀ · I[m, k_c] )
+
+* OAR: the all-reduce of dI hides behind the product for dW; without an output axis there is
+  none, and dW comes first, so that its reduce-scatter starts earlier.
+* Gradients go to the parameter store, not to `.grad`: they are summed there in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runtime.parallel.mesh import Communicator
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.gathers import Unit
+from runtime.weights.shards import ParameterSpec
+from runtime.weights.store import Parameter
+from twin.schedule.kernels import Memory
+from twin.schedule.ops import Phase
+from twin.strategies.four_d.grid import Axis
+
+
+class Linear4D(torch.nn.Module):
+    """A linear layer of n out- and k in-features, cut over x, y and z."""
+
+    def __init__(
+        self,
+        context: FourDContext,
+        name: str,
+        place: Place,
+        n: int,
+        k: int,
+        *,
+        transposed: bool,
+        bias: bool,
+        parts: int = 1,
+        init: float = 0.02,
+        bias_fused: bool = False,
+    ) -> None:
+        super().__init__()
+        self.context = context
+        self.bias_fused = bias_fused
+        self.place = place
+        self.contraction: Axis = "y" if transposed else "x"
+        self.output: Axis = "x" if transposed else "y"
+        self.weight_shard = context.store.declare(
+            ParameterSpec(
+                f"{name}.weight", (n, k), (self.output, self.contraction), parts, cut="z", decay=True, init=init
+            )
+        )
+        self.bias_shard: Parameter | None = None
+        if bias:
+            spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
+            self.bias_shard = context.store.declare(spec)
+
+    @property
+    def bias_left(self) -> torch.Tensor | None:
+        """The bias (n/G_o,), if the element-wise work that follows is to add it (`bias_fused`).
+
+        A product that is complete on every rank adds it itself.
+        """
+        left = self.bias_fused and self.communicator(self.contraction) is not None
+        return self.bias_shard.local if left and self.bias_shard is not None else None
+
+    @property
+    def unit(self) -> Unit:
+        """This weight alone, as what one all-gather carries."""
+        return Unit(self.place, [self.weight_shard])
+
+    def communicator(self, axis: Axis) -> Communicator | None:
+        """The communicator to reduce over, None if the axis is one rank."""
+        return axis if axis in ("x", "y") and self.context.grid.size(axis) > 1 else None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c."""
+        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self)
+        return result
+
+    def compute_forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The forward pass proper."""
+        context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
+        weight = context.gathers.use(self.weight_shard, phase)
+        reduce_over = self.communicator(self.contraction)
+        bias = None if self.bias_shard is None else self.bias_shard.local
+
+        def gemm() -> torch.Tensor:
+            output = context.gemms.product("forward", inputs, weight.t())
+            return output if bias is None or reduce_over else output.add_(bias)
+
+        output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
+        if reduce_over:
+            context.collectives.all_reduce(self.place, reduce_over, output).wait()
+            if bias is not None and self.bias_left is None:
+                added = bias
+                ops.compute(
+                    self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes, work="bias")
+                )
+        return output
+
+    def compute_backward(
+        self, inputs: torch.Tensor, gradient: torch.Tensor, *, need_input: bool
+    ) -> torch.Tensor | None:
+        """The backward pass proper: returns dI (m, k/G_c), sends dW on its way."""
+        weight = self.context.gathers.use(self.weight_shard, "bwd")
+        gradient = gradient.contiguous()
+        if not need_input:
+            self._weight_gradient(inputs, gradient)
+            self._bias_gradient(gradient)
+            return None
+        reduce_over = self.communicator(self.output)
+        if reduce_over is None:
+            self._weight_gradient(inputs, gradient)
+            input_gradient = self._input_gradient(gradient, weight)
+            self._bias_gradient(gradient)
+            return input_gradient
+        input_gradient = self._input_gradient(gradient, weight)
+        reduced = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd")
+        overlap = self.context.job.overlap.all_reduce
+        if not overlap:
+            reduced.wait()
+        self._weight_gradient(inputs, gradient)
+        self._bias_gradient(gradient)
+        return reduced.wait() if overlap else input_gradient
+
+    def _input_gradient(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        gemms = self.context.gemms
+        return self.context.ops.compute(
+            self.place,
+            "input_gradient",
+            lambda: gemms.product("input_gradient", gradient, weight),
+            lambda: gemms.kernel("input_gradient", gradient, weight),
+            phase="bwd",
+        )
+
+    def _weight_gradient(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
+        parameter, gathers, ops = self.weight_shard, self.context.gathers, self.context.ops
+        gemms = self.context.gemms
+        in_place = gathers.z == 1 and parameter.gradient.dtype == inputs.dtype
+
+        def gemm() -> torch.Tensor | None:
+            if in_place:
+                self._accumulate_product(inputs, gradient)
+                return None
+            return gemms.product("weight_gradient", gradient.t(), inputs)
+
+        product = ops.compute(
+            self.place,
+            "weight_gradient",
+            gemm,
+            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs),
+            phase="bwd",
+        )
+        if gathers.z > 1:
+            assert product is not None
+            gathers.scatter(parameter, product)
+        elif product is not None:
+            ready = product
+            ops.compute(
+                self.place,
+                "accumulate",
+                lambda: parameter.accumulate(ready),
+                lambda: Memory(parameter.accumulation(ready), work="accumulate"),
+                phase="bwd",
+            )
+
+    def _accumulate_product(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Let the product add to the sum itself: no second buffer, no second pass."""
+        parameter = self.weight_shard
+        total = parameter.gradient.view(parameter.shard.local_shape)
+        if parameter.seen:
+            self.context.gemms.accumulate("weight_gradient", gradient.t(), inputs, total)
+        else:
+            self.context.gemms.product("weight_gradient", gradient.t(), inputs, out=total)
+            parameter.seen = True
+
+    def _bias_gradient(self, gradient: torch.Tensor) -> None:
+        wide = self.context.master_type
+        if (bias := self.bias_shard) is not None:
+            self.context.ops.compute(
+                self.place,
+                "bias_gradient",
+                lambda: bias.accumulate(gradient.sum(0, dtype=wide)),
+                lambda: Memory(float(gradient.nbytes), work="bias_gradient"),
+                phase="bwd",
+            )
+
+
+class _Linear(torch.autograd.Function):
+    """Ties `Linear4D`'s two passes into autograd; the weight is there to be differentiated for."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D) -> torch.Tensor:
+        ctx.save_for_backward(inputs)
+        ctx.layer = layer
+        output = layer.compute_forward(inputs)
+        phase: Phase = layer.context.ops.forward_phase
+        if phase == "fwd":
+            layer.context.gathers.release(layer.weight_shard, after_forward=True)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+        (inputs,) = ctx.saved_tensors
+        layer: Linear4D = ctx.layer
+        result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0])
+        layer.context.gathers.release(layer.weight_shard)
+        return result, None, None

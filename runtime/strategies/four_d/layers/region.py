@@ -1,0 +1,137 @@
+"""Differentiable work under a name, forward and backward.
+
+`region` runs any function of tensors as one named op; autograd's own backward of it is
+one named op too. So attention, activations and residual sums need no hand-written gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.parallel.ops import Describe, Ops, Place
+from twin.schedule.kernels import Memory
+
+
+@dataclass(frozen=True)
+class Region:
+    """A function of tensors that returns one tensor, and what it costs."""
+
+    ops: Ops
+    place: Place
+    name: str
+    run: Callable[..., torch.Tensor]
+    describe: Describe
+    describe_backward: Describe
+    backward_name: str = ""
+    """Name in the backward pass if it is another."""
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Run it."""
+        if self.ops.listener is None:
+            return self.run(*inputs)  # nobody hears names: autograd may have it its own way
+        if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+            return self.forward(inputs)
+        result: torch.Tensor = _Region.apply(self, *inputs)
+        return result
+
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Run the function under its name."""
+        return self.ops.compute(self.place, self.name, lambda: self.run(*inputs), self.describe)
+
+
+class _Region(torch.autograd.Function):
+    """Keeps the function's own little graph until its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, region: Region, *inputs: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs)
+            output = region.forward(leaves)
+        ctx.region, ctx.leaves, ctx.output = region, leaves, output
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        region: Region = ctx.region
+        wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
+
+        def run() -> tuple[torch.Tensor, ...]:
+            return torch.autograd.grad(ctx.output, wanted, gradient)
+
+        found = iter(
+            region.ops.compute(
+                region.place, region.backward_name or region.name, run, region.describe_backward, phase="bwd"
+            )
+        )
+        gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
+        ctx.leaves = ctx.output = None
+        return (None, *gradients)
+
+
+def plus(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Add a bias, if there is one."""
+    return x if bias is None else x + bias
+
+
+def add(
+    stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, ops: Ops, place: Place, name: str
+) -> torch.Tensor:
+    """Add two tensors, and a bias, under a name; the gradient goes both ways as it is, without work."""
+    if ops.listener is None:
+        return stream + plus(update, bias)
+    result: torch.Tensor = _Add.apply(stream, update, bias, ops, place, name)
+    return result
+
+
+class _Add(torch.autograd.Function):
+    """A sum, which needs nothing kept for its backward."""
+
+    @staticmethod
+    def forward(
+        _ctx: Any,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        bias: torch.Tensor | None,
+        ops: Ops,
+        place: Place,
+        name: str,
+    ) -> torch.Tensor:
+        return ops.compute(
+            place, name, lambda: first + plus(second, bias), lambda: Memory(3.0 * first.nbytes, work="residual")
+        )
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradient, gradient, None, None, None, None
+
+
+def branch(stream: torch.Tensor, ops: Ops, place: Place, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split the residual stream in two; the gradients that meet there are added under a name."""
+    if ops.listener is None:
+        return stream, stream
+    kept, branched = _Branch.apply(stream, ops, place, name)
+    return kept, branched
+
+
+class _Branch(torch.autograd.Function):
+    """The same tensor twice."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, ops: Ops, place: Place, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.ops, ctx.place, ctx.name = ops, place, name
+        return inputs.view_as(inputs), inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        total = ctx.ops.compute(
+            ctx.place,
+            ctx.name,
+            lambda: first + second,
+            lambda: Memory(3.0 * first.nbytes, work="residual"),
+            phase="bwd",
+        )
+        return total, None, None, None

@@ -1,0 +1,208 @@
+"""The GPT: pre-norm, learned or rotary positions, GELU or SwiGLU, in 4D (section 3 of the algorithm).
+
+* The residual stream is (m, h/G_x), replicated over y; linears alternate between normal and
+  transposed, so that nothing is ever redistributed.
+* Parameter names of the full model: `embedding.tokens`, `blocks.3.qkv.weight`,
+  `blocks.3.norm1.bias`, `final_norm.weight`, `head.weight`, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.gathers import Unit
+from runtime.strategies.four_d.layers.attention import Attention4D
+from runtime.strategies.four_d.layers.cross_entropy import cross_entropy
+from runtime.strategies.four_d.layers.elementwise import activate, residual
+from runtime.strategies.four_d.layers.embedding import Embedding4D
+from runtime.strategies.four_d.layers.linear import Linear4D
+from runtime.strategies.four_d.layers.norm import Norm4D
+from runtime.strategies.four_d.layers.recompute import Block as Run
+from runtime.strategies.four_d.layers.recompute import Recompute
+from runtime.strategies.four_d.layers.region import branch
+
+INIT = 0.02
+BlockDone = Callable[[int | None], None]
+
+
+class Block(torch.nn.Module):
+    """Attention and MLP, each after a norm and beside the residual stream."""
+
+    def __init__(self, context: FourDContext, layer: int) -> None:
+        super().__init__()
+        model = context.job.model
+        h, mlp, bias = model.hidden, model.mlp_hidden, model.biases
+        self.context, self.layer = context, layer
+        place = self.place = Place(f"block{layer}", layer)
+
+        def linear(name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1) -> Linear4D:
+            # what is added to the residual stream starts smaller, as in GPT-2
+            init = INIT / (2 * model.layers) ** 0.5 if transposed else INIT
+            return Linear4D(
+                context,
+                f"blocks.{layer}.{name}",
+                place.under(name),
+                n,
+                k,
+                transposed=transposed,
+                bias=bias,
+                parts=parts,
+                init=init,
+                bias_fused=context.job.fused_elementwise and name != "qkv",
+            )
+
+        gates = 2 if model.activation == "swiglu" else 1
+        self.qkv = linear("qkv", 3 * h, h, parts=3)
+        self.projection = linear("projection", h, h, transposed=True)
+        self.mlp_up = linear("mlp_up", gates * mlp, h, parts=gates)
+        self.mlp_down = linear("mlp_down", h, mlp, transposed=True)
+        self.norm1 = Norm4D(context, f"blocks.{layer}.norm1", place.under("norm1"), h, bias=bias)
+        self.norm2 = Norm4D(context, f"blocks.{layer}.norm2", place.under("norm2"), h, bias=bias)
+        self.attention = Attention4D(context, place)
+
+    @property
+    def linears(self) -> tuple[Linear4D, ...]:
+        """The four linears in execution order."""
+        return self.qkv, self.projection, self.mlp_up, self.mlp_down
+
+    def forward(self, stream: torch.Tensor, sequences: int) -> torch.Tensor:
+        """Map the residual stream (m, h/G_x) to its next state."""
+        context, place = self.context, self.place
+        kept, side = branch(stream, context.ops, place, "residual1")
+        attended = self.attention(self.qkv(self.norm1(side)), sequences)
+        stream = residual(context, place, "residual1", kept, self.projection(attended), self.projection.bias_left)
+        kept, side = branch(stream, context.ops, place, "residual2")
+        inner = activate(context, place, self.mlp_up(self.norm2(side)), self.mlp_up.bias_left)
+        return residual(context, place, "residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
+
+
+class GPT(torch.nn.Module):
+    """One rank's part of a GPT."""
+
+    def __init__(self, context: FourDContext) -> None:
+        super().__init__()
+        model = context.job.model
+        self.context = context
+        # Declared in the order in which backward passes finish with them, which is the order of the
+        # store's buffers, so that buckets of gradients are contiguous.
+        self.head = Linear4D(
+            context, "head", Place("head"), model.vocabulary, model.hidden, transposed=False, bias=False, init=INIT
+        )
+        blocks = [Block(context, layer) for layer in reversed(range(model.layers))]
+        self.blocks = torch.nn.ModuleList(reversed(blocks))
+        self.final_norm = Norm4D(context, "final_norm", Place("final_norm"), model.hidden, bias=model.biases)
+        self.embedding = Embedding4D(context)
+        context.store.allocate(context.optimizer_parts)
+        for name, parameter in context.store.parameters.items():
+            path, _, leaf = name.rpartition(".")
+            self.get_submodule(path).register_parameter(leaf, parameter.weight)
+        self.units = self._units()
+        self.block_done: BlockDone = _nothing
+        """Called with the layer's number (None: the head) when its backward pass is over."""
+
+    def _units(self) -> list[list[Unit]]:
+        """What is gathered together, for each block and, last, for the head."""
+        context, job = self.context, self.context.job
+        context.gathers.compute = context.store.compute
+        units: list[list[Unit]] = []
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            if job.gather_unit == "block":
+                shards = [linear.weight_shard for linear in block.linears]
+                of_block = [Unit(block.place.under("weights"), shards)]
+            else:
+                of_block = [linear.unit for linear in block.linears]
+            for unit in of_block:
+                unit.keep = block.layer < job.cache_gathered_layers
+            units.append(of_block)
+        head = self.head.unit
+        head.keep = True  # its backward follows at once
+        units.append([head])
+        for unit in (unit for group in units for unit in group):
+            context.gathers.register(unit)
+        return units
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map tokens (sequences, s) of this replica to logits (sequences · s, V/G_y)."""
+        gathers, job = self.context.gathers, self.context.job
+        gathers.begin([unit for group in self.units for unit in group], "fwd")
+        stream = self.embedding(tokens)
+        for layer, block in enumerate(self.blocks):
+            stream = Notify.apply(stream, partial(self._block_done, layer))
+            run: Run = partial(block, sequences=tokens.shape[0])
+            if job.recompute and torch.is_grad_enabled():
+                stream = Recompute.apply(stream, run, partial(self._again, layer))
+            else:
+                stream = Notify.apply(run(stream), partial(self._backward_begins, layer))
+        stream = Notify.apply(stream, partial(self._block_done, None))
+        logits: torch.Tensor = self.head(self.final_norm(stream))
+        return logits
+
+    def _block_done(self, layer: int | None) -> None:
+        self.block_done(layer)
+
+    def _again(self, layer: int, run: Run) -> Run:
+        """Run a block again with gathers of its own."""
+
+        def recomputed(inputs: torch.Tensor) -> torch.Tensor:
+            with self.context.ops.recomputing():
+                self.context.gathers.begin(self._missing(layer), "recompute")
+                return run(inputs)
+
+        return recomputed
+
+    def _backward_begins(self, layer: int) -> None:
+        """Gather dropped weights again, in the order of the backward pass."""
+        self.context.gathers.begin(self._missing(layer)[::-1], "bwd")
+
+    def _missing(self, layer: int) -> list[Unit]:
+        return [unit for unit in self.units[layer] if not unit.keep]
+
+    def loss(
+        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, backward: bool
+    ) -> torch.Tensor:
+        """Return the weighted sum of token losses of one micro-step, and go backward through it.
+
+        tokens and targets (sequences, s); weights (sequences, s): what each target counts for. The
+        sum (a scalar) is that of this replica.
+        """
+        with torch.set_grad_enabled(backward):
+            logits = self(tokens)
+            loss, gradient = cross_entropy(
+                self.context,
+                logits,
+                targets.reshape(-1),
+                weights.reshape(-1),
+                self.head.weight_shard,
+                with_gradient=backward,
+            )
+        if gradient is not None:
+            logits.backward(gradient)
+        self.context.gathers.end_micro_step()
+        return loss
+
+
+class Notify(torch.autograd.Function):
+    """Calls back when a gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, callback: Callable[[], None]) -> torch.Tensor:
+        """Pass through."""
+        ctx.callback = callback
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Call back, pass through."""
+        ctx.callback()
+        return gradient, None
+
+
+def _nothing(_layer: int | None) -> None:
+    """Nobody waits for blocks."""

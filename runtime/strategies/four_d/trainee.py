@@ -1,0 +1,67 @@
+"""One training step of the 4D algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from runtime.parallel.ops import Place
+from runtime.step.optimizer import Optimizer
+from runtime.step.trainee import MicroBatch, Say, Trainee
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.model import GPT, Block
+from runtime.strategies.four_d.reduction import Reduction
+from runtime.strategies.four_d.tuning import settle
+
+GENERATE = Place("generate")
+
+
+class FourDTrainee(Trainee):
+    """The step of the 4D algorithm: forward, loss and backward of every micro-step; reduce; clip; update."""
+
+    context: FourDContext
+    model: GPT
+
+    def __init__(self, context: FourDContext, model: GPT, optimizer: Optimizer) -> None:
+        self.context, self.model, self.optimizer = context, model, optimizer
+        self._bounds: dict[int | None, int] = {None: model.head.weight_shard.stop}
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            self._bounds[block.layer] = block.mlp_down.weight_shard.stop
+
+    def backward(self, batch: Sequence[MicroBatch]) -> Reduction:
+        """Run all micro-steps; gradients are this rank's until the reduction is finished."""
+        context, store = self.context, self.context.store
+        store.begin_step()
+        reduction = Reduction(context, self._bounds)
+        self.model.block_done = reduction.block_done
+        for index, micro in enumerate(batch):
+            reduction.last_micro_step = index == len(batch) - 1
+            context.first_sequence = micro.first_sequence
+            with context.ops.micro_step(index):
+                loss = self.model.loss(micro.tokens, micro.targets, micro.weights, backward=True)
+                store.loss.add_(loss)
+                reduction.end_of_backward()
+        return reduction
+
+    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weighted sum of this replica's token losses."""
+        return self.model.loss(tokens, targets, weights, backward=False)
+
+    def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the next token's logits; the vocabulary is gathered over y."""
+        context = self.context
+        logits: torch.Tensor = self.model(tokens)[-1].float().contiguous()
+        if context.grid.y > 1:
+            logits = context.collectives.all_gather(GENERATE, "y", logits).wait()
+        return logits[: context.job.model.vocabulary].cpu()
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep gathered weights."""
+        return self.context.gathers.holding()
+
+    def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
+        """Choose how the operands of products are stored."""
+        return settle(self.context, self.model, wanted, known, deterministic=deterministic, say=say)

@@ -1,0 +1,1 @@
+"""A run from first to last: meet, resume, train, evaluate, save, show."""

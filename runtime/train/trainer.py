@@ -1,0 +1,97 @@
+"""The whole of a training run on one rank: meet, prepare, train, end together.
+
+The run's directory holds `run.json` (what is trained), `metrics.jsonl`, `checkpoints/` and
+`tensorboard/` if wanted. The same command again continues from the last complete checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from runtime.data.tokens import DataSet
+from runtime.launch.environment import Process
+from runtime.launch.meeting import (
+    DisagreementError,
+    agree,
+    join,
+    make_deterministic,
+    open_store,
+    set_threads,
+    told_by_another,
+)
+from runtime.parallel.mesh import Mesh
+from runtime.plan.plan import Plan, check_plan
+from runtime.records.run_directory import RUN, Ownership, prepare_directory, read_run
+from runtime.survive import elastic
+from runtime.survive.board import Board
+from runtime.survive.history import KEY, History
+from runtime.survive.memory.copies import MemoryCopies
+from runtime.survive.memory.recovery import recover
+from runtime.survive.signals import Notice
+from runtime.survive.spare import dismiss, stand_by
+from runtime.survive.stop import Stop
+from runtime.train.diagnosis import NonFiniteError
+from runtime.train.run import Run
+from twin.description.problems import DescriptionError
+
+
+def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: elastic.Resolve | None = None) -> None:
+    """Train on this rank until the last step; every rank of the job must call it.
+
+    If `notice` hears a signal, the run ends before that, in a checkpoint. `resolve` chooses grids where
+    the job is elastic. Raises DescriptionError for what the user can mend, CollectiveError if a peer
+    is lost, NonFiniteError if the loss is no number any more.
+    """
+    options = plan.options
+    set_threads(process, options.threads)
+    if options.deterministic:
+        make_deterministic()
+    store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
+    all_agree = partial(agree, store, process)
+    board = Board(store, process)
+    plan, why = elastic.fit(plan, board, resolve)
+    device, data = all_agree("setup", lambda: check_plan(plan, process))
+    owned = all_agree("directory", lambda: _prepare(plan, process, data))
+    described = board.tell(lambda: read_run(plan.out))
+    history = History.read(described.get(KEY), str(plan.out / RUN))
+    memory, found = recover(plan, board, described, history)
+    stop = Stop(board, notice or Notice())
+    if process.rank >= plan.job.ranks:
+        stand_by(board, stop)
+        if memory is not None and process.local_rank == 0:  # none of this host's ranks trained
+            memory.place.remove()
+        return
+    spares, process = process.ranks - plan.job.ranks, replace(process, ranks=plan.job.ranks)
+    if store is not None and process.ranks > 1:
+        join(process, store, device, options.timeout_seconds)
+    mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
+    run = Run(plan, process, mesh, device, data, stop, history, owned)
+    try:
+        run.resume(why, found)
+        if memory is not None:
+            memory.loaded()
+        run.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
+        all_agree = partial(agree, store, process)
+        all_agree("files", run.open_files)
+        run.loop()
+        run.finish()
+        all_agree("trace", run.write_trace)
+        dismiss(board, process.ranks, spares)
+    except NonFiniteError:
+        run.checkpoints.close()  # every rank is here: what is being written was whole and good
+        raise
+    except DescriptionError as error:
+        if store is not None and told_by_another(store, process, str(error)):
+            raise DisagreementError([str(error)]) from None
+        raise
+    finally:
+        run.display.close()
+
+
+def _prepare(plan: Plan, process: Process, data: DataSet) -> Ownership | None:
+    """Make the run's directory, or take it over, on rank 0."""
+    if process.rank != 0:
+        return None
+    prepare_directory(plan.out, plan.identity(data), force=plan.force)
+    return Ownership.claim(plan.out)

@@ -1,0 +1,150 @@
+"""Which part of a full parameter a rank holds: arithmetic for layers, initialisation, checkpoints.
+
+A parameter of full shape [n] or [n, k] is cut twice. First each dim may be split over an axis of
+the mesh; dim 0 may consist of parts (q, k, v, or gate and up) that are split each on their own, so
+that a rank holds whole heads. Rows are padded if they do not divide. Weights of linears are then
+flattened row by row, padded, and cut into equal pieces over one more axis. Any flat range of what a rank
+holds is a few rectangles of the full tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from twin.description.grid import Axis, GridSpec
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """A parameter of the full model and how the grid cuts it."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[Axis | None, ...]
+    """Axis that splits each dim."""
+    parts: int = 1
+    """Equal parts of dim 0, each split on its own."""
+    cut: Axis | None = None
+    """Axis over which it is cut further, flattened; None: it is whole on every rank of the others."""
+    decay: bool = False
+    """Takes part in weight decay: matrices do, vectors do not."""
+    init: float | None = None
+    """Standard deviation of the normal it starts from; None: `constant` everywhere."""
+    constant: float = 0.0
+
+    @property
+    def split(self) -> set[Axis]:
+        """Axes along which ranks hold different parts."""
+        return {axis for axis in (*self.axes, self.cut) if axis}
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A rectangle of a full tensor and where its elements lie, row by row, in a flat range."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    first: int
+    """Place of its first element in the flat range."""
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of a parameter."""
+
+    spec: ParameterSpec
+    grid: GridSpec
+    coordinates: Mapping[Axis, int]
+
+    def _pieces(self, dim: int) -> int:
+        axis = self.spec.axes[dim]
+        return self.grid.size(axis) if axis else 1
+
+    @cached_property
+    def part_rows(self) -> int:
+        """Rows of one part on this rank, padding included."""
+        return -(-self.spec.shape[0] // self.spec.parts // self._pieces(0))
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape gathered over the axis of cuts, padding of rows included: [n/G_o, k/G_c]."""
+        rows = self.spec.parts * self.part_rows
+        if len(self.spec.shape) == 1:
+            return (rows,)
+        return rows, self.spec.shape[1] // self._pieces(1)
+
+    @cached_property
+    def gathered(self) -> int:
+        """Elements gathered over the axis of cuts, padded to a multiple of what is cut."""
+        return -(-prod(self.local_shape) // self.cuts) * self.cuts
+
+    @property
+    def cuts(self) -> int:
+        """Pieces that the flattened parameter is cut into."""
+        return self.grid.size(self.spec.cut) if self.spec.cut else 1
+
+    @property
+    def replicas(self) -> Axis:
+        """The axis along which all ranks hold the same: the outermost one."""
+        return self.grid.axes[0]
+
+    @cached_property
+    def stored(self) -> int:
+        """Elements this rank stores."""
+        return self.gathered // self.cuts
+
+    @property
+    def counted_once(self) -> bool:
+        """True on the one rank whose copy counts among equal ones, replicas apart."""
+        others = {self.replicas, *self.spec.split}
+        return all(self.coordinates[axis] == 0 for axis in self.grid.axes if axis not in others)
+
+    def rectangles(self, start: int = 0, stop: int | None = None) -> Iterator[Rectangle]:
+        """Cut a flat range of the stored elements into rectangles of the full tensor.
+
+        Padding belongs to no rectangle.
+        """
+        first = self.stored * (self.coordinates[self.spec.cut] if self.spec.cut else 0)
+        rows, columns = self.local_shape[0], prod(self.local_shape[1:])
+        begin = position = first + start
+        end = min(first + (self.stored if stop is None else stop), rows * columns)
+        while position < end:
+            row, column = divmod(position, columns)
+            if column or end - position < columns:
+                count, width = 1, min(columns - column, end - position)
+            else:
+                count = min((end - position) // columns, self.part_rows - row % self.part_rows)
+                width = columns
+            yield from self._rectangle(row, count, column, width, position - begin)
+            position += count * width
+
+    def _rectangle(self, row: int, count: int, column: int, width: int, first: int) -> Iterator[Rectangle]:
+        part, inside = divmod(row, self.part_rows)
+        full_part = self.spec.shape[0] // self.spec.parts
+        axis = self.spec.axes[0]
+        inside += self.part_rows * (self.coordinates[axis] if axis else 0)
+        count = min(count, full_part - inside)
+        if count <= 0:
+            return  # rows that pad the last rank's part
+        offsets: tuple[int, ...] = (part * full_part + inside,)
+        sizes: tuple[int, ...] = (count,)
+        if len(self.spec.shape) == 2:
+            axis = self.spec.axes[1]
+            column += self.local_shape[1] * (self.coordinates[axis] if axis else 0)
+            offsets, sizes = (*offsets, column), (*sizes, width)
+        yield Rectangle(offsets, sizes, first)
+
+    @property
+    def valid_rows(self) -> int:
+        """Rows of the one part of dim 0 that are not padding (for specs of one part)."""
+        axis = self.spec.axes[0]
+        before = self.part_rows * (self.coordinates[axis] if axis else 0)
+        return max(0, min(self.part_rows, self.spec.shape[0] - before))

@@ -1,0 +1,198 @@
+"""Where a rank's parameters, gradients and optimizer input live: a few flat buffers.
+
+Layers declare parameters; `allocate` lays them out, so that reduction, clipping and the
+optimizer are a few large operations instead of many small ones:
+
+    [head, block L-1, …, block 0 | embeddings | vectors over the innermost axis | other vectors]
+     cut over an axis, decay       whole: decay   no decay
+
+* `master`: fp32 (or fp64) weights; `compute`: what layers compute with, the same memory if the
+  precision is the same.
+* `gradient`: sums over micro-steps, and one more element at the end: this rank's part of the
+  loss, which so is summed over z and data by the gradients' own collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from runtime.parallel import random
+from runtime.weights.shards import ParameterSpec, Shard
+from twin.description.grid import Axis, GridSpec
+
+LOSS_ELEMENTS = 1
+
+
+@dataclass
+class Parameter:
+    """One declared parameter of this rank. Views are of shape (stored,) and valid once allocated."""
+
+    shard: Shard
+    start: int = -1
+    """First element in the flat buffers."""
+    weight: torch.nn.Parameter = field(init=False)
+    """What layers compute with; its `.grad` stays None, gradients go to `gradient`."""
+    gradient: torch.Tensor = field(init=False)
+    seen: bool = False
+    """Whether this step has written the gradient already (else it is stale)."""
+
+    @property
+    def spec(self) -> ParameterSpec:
+        """What it is in the full model."""
+        return self.shard.spec
+
+    @property
+    def stop(self) -> int:
+        """One past the last element in the flat buffers."""
+        return self.start + self.shard.stored
+
+    @property
+    def local(self) -> torch.Tensor:
+        """The weight in its local shape, if it is not cut over z."""
+        return self.weight.detach().view(self.shard.local_shape)
+
+    def accumulation(self, gradient: torch.Tensor) -> float:
+        """Bytes that `accumulate` reads and writes: the sum is only written the first time."""
+        passes = 2 if self.seen else 1
+        each = gradient.element_size() + passes * self.gradient.element_size()
+        return float(gradient.numel() * each)
+
+    def accumulate(self, gradient: torch.Tensor) -> None:
+        """Add this micro-step's gradient (any shape of `stored` elements)."""
+        flat = gradient.reshape(-1)
+        if self.seen:
+            self.gradient += flat
+        else:
+            self.gradient.copy_(flat)
+            self.seen = True
+
+
+@dataclass
+class ParameterStore:
+    """All parameters of one rank."""
+
+    grid: GridSpec
+    coordinates: dict[Axis, int]
+    seed: int
+    master_type: torch.dtype
+    compute_type: torch.dtype
+    device: torch.device
+    initialised: bool = True
+    """Fill weights with the numbers they start from; not where shapes alone matter."""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    master: torch.Tensor = field(init=False)
+    compute: torch.Tensor = field(init=False)
+    gradient: torch.Tensor = field(init=False)
+    replicated: int = field(init=False)
+    """Where what is replicated over z begins."""
+    used: int = field(init=False)
+    """Elements that belong to parameters; the next one is the loss."""
+
+    def declare(self, spec: ParameterSpec) -> Parameter:
+        """Announce a parameter; its memory comes with `allocate`."""
+        if spec.name in self.parameters:
+            raise ValueError(f"parameter {spec.name} is declared twice")
+        parameter = Parameter(Shard(spec, self.grid, self.coordinates))
+        self.parameters[spec.name] = parameter
+        return parameter
+
+    @property
+    def elements(self) -> int:
+        """Elements of the master buffer, padding included."""
+        return self.master.numel()
+
+    def allocate(self, multiple: int = 1) -> None:
+        """Lay out and initialise everything; the length becomes a multiple of `multiple`."""
+        end = 0
+        for parameter in self.in_order():
+            parameter.start = end
+            end = parameter.stop
+        self.replicated = next((p.start for p in self.in_order() if not p.spec.cut), end)
+        self.used = end
+        # the loss lies behind the last parameter, and padding behind it
+        length = -(-(end + LOSS_ELEMENTS) // multiple) * multiple
+        self.master = torch.zeros(length, dtype=self.master_type, device=self.device)
+        self.gradient = torch.zeros_like(self.master)
+        if self.compute_type == self.master_type:
+            self.compute = self.master
+        else:
+            self.compute = torch.zeros(length, dtype=self.compute_type, device=self.device)
+        for parameter in self.in_order():
+            place = slice(parameter.start, parameter.stop)
+            if self.initialised:
+                self._initialise(parameter, self.master[place])
+            parameter.weight = torch.nn.Parameter(self.compute[place])
+            parameter.gradient = self.gradient[place]
+        self.publish()
+
+    def in_order(self) -> list[Parameter]:
+        """Parameters in the order of the flat buffers."""
+        declared = list(self.parameters.values())
+
+        def rank(item: tuple[int, Parameter]) -> tuple[int, int]:
+            index, parameter = item
+            spec = parameter.spec
+            if spec.cut:
+                return 0, index
+            if spec.decay:
+                return 1, index
+            return (2 if spec.axes[0] in (None, self.grid.axes[-1]) else 3), index
+
+        return [parameter for _, parameter in sorted(enumerate(declared), key=rank)]
+
+    def _initialise(self, parameter: Parameter, flat: torch.Tensor) -> None:
+        spec = parameter.spec
+        stream = random.key(self.seed, spec.name)
+        for rectangle in parameter.shard.rectangles():
+            rows, columns = rectangle.sizes[0], rectangle.count // rectangle.sizes[0]
+            target = flat[rectangle.first : rectangle.first + rectangle.count].view(rows, columns)
+            if spec.init is None:
+                target.fill_(spec.constant)
+                continue
+            full_columns = spec.shape[1] if len(spec.shape) == 2 else 1
+            column = rectangle.offsets[1] if len(rectangle.offsets) == 2 else 0
+            at_once = max(1, random.MOST_ELEMENTS // columns)
+            across = torch.arange(column, column + columns, device=self.device)
+            for begin in range(0, rows, at_once):
+                end = min(rows, begin + at_once)
+                down = torch.arange(rectangle.offsets[0] + begin, rectangle.offsets[0] + end, device=self.device)
+                indices = down[:, None] * full_columns + across
+                target[begin:end] = random.normal(indices, stream) * spec.init
+
+    def publish(self) -> None:
+        """Round the master weights to what layers compute with."""
+        if self.compute is not self.master:
+            self.compute.copy_(self.master)
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """The element (1,) that carries the loss through the gradients' reductions."""
+        return self.gradient[self.used : self.used + LOSS_ELEMENTS]
+
+    def begin_step(self) -> None:
+        """Forget the gradients of the step before."""
+        for parameter in self.parameters.values():
+            parameter.seen = False
+        self.loss.zero_()
+
+    def ranges_counted_once(self) -> Iterator[tuple[int, int]]:
+        """Flat ranges whose elements are this rank's to count: each element once over x, y and z."""
+        begin = end = 0
+        for parameter in self.in_order():
+            if not parameter.shard.counted_once:
+                continue
+            if parameter.start != end:
+                if end > begin:
+                    yield begin, end
+                begin = parameter.start
+            end = parameter.stop
+        if end > begin:
+            yield begin, end
+
+    @property
+    def decayed(self) -> int:
+        """Elements that take part in weight decay: the first so many."""
+        return max((p.stop for p in self.parameters.values() if p.spec.decay), default=0)
