@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dashboards.catalog import Catalog, Entry
 from twin.description.grid import Mesh
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
 from twin.strategies import known_axes
+from twin.trace.store import EVENTS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

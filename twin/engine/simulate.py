@@ -199,7 +199,6 @@ def simulate(
     With `max_classes`, a job whose ranks fall into more classes than that is simulated without
     contention on global links, which is what makes classes many; the result says so.
     """
-    machine = job.machine
     work = Priced.of(job, schedule)
     cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
     speed, typical = _slowness(job)
