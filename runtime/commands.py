@@ -17,10 +17,10 @@ import typer
 if TYPE_CHECKING:
     from runtime.calibration.command import Fit
     from runtime.launch.environment import Process
-    from runtime.plan.options import TrainOptions
     from runtime.tracing.wanted import TraceWanted
     from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
+    from twin.description.train import Train
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
@@ -66,6 +66,13 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there is continued."),
         ] = None,
         force: Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")] = False,
+        accept_changes: Annotated[
+            bool,
+            typer.Option(
+                "--accept-changes",
+                help="Continue with options that the steps so far were not taken with: more steps, another rate.",
+            ),
+        ] = False,
         trace: Annotated[
             Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this directory.")
         ] = None,
@@ -90,13 +97,13 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.launch.environment import from_environment
-        from runtime.plan.options import read_options
+        from runtime.plan.options import located
         from runtime.survive.signals import hold
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import load_job
 
         described = load_job(job, overrides or [])
-        options = read_options(described.train, job.parent)
+        options = located(described.train, job.parent)
         process = from_environment(os.environ)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
@@ -122,18 +129,18 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             for override in (*(overrides or []), *(settled(described) if here == described.ranks else ())):
                 arguments += ["--set", override]
             arguments += ["--force"] if force else []
+            arguments += ["--accept-changes"] if accept_changes else []
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             arguments += ["--watch", str(watch)] if watch else []
             raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))
         looking = WatchWanted(watch, ask_of) if watch else None
-        _train_here(described, options, out, wanted, looking, process, resolve, force=force)
+        changes = {"force": force, "accept_changes": accept_changes}
+        _train_here(described, options, out, wanted, looking, process, resolve, **changes)
 
     return train
 
 
-def _check_ranks(
-    job: Job, ranks: int | None, restarts: int, process: Process, options: TrainOptions, *, force: bool
-) -> None:
+def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, options: Train, *, force: bool) -> None:
     from twin.description.problems import fail
 
     if process.launcher != "alone":
@@ -201,7 +208,7 @@ def need_torch(command: str) -> None:
 
 def _train_here(
     job: Job,
-    options: TrainOptions,
+    options: Train,
     out: Path,
     trace: TraceWanted | None,
     watch: WatchWanted | None,
@@ -209,6 +216,7 @@ def _train_here(
     resolve: Resolve,
     *,
     force: bool,
+    accept_changes: bool,
 ) -> None:
     """Be one rank of the run."""
     from runtime.survive.signals import Notice
@@ -219,5 +227,6 @@ def _train_here(
     from runtime.plan.plan import Plan
     from runtime.train.trainer import train
 
-    plan = Plan(job, options, out, trace, force=force and process.attempt == 0, watch=watch)
+    force = force and process.attempt == 0
+    plan = Plan(job, options, out, trace, force=force, watch=watch, accept_changes=accept_changes)
     run_as_rank(process, lambda: train(plan, process, notice, resolve))

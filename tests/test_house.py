@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -187,3 +189,15 @@ def test_no_number_of_a_machine_is_left_without_a_real_source():
     files = sorted((ROOT / "topologies").rglob("*.yaml"))
     bad = [name_of(p) for p in files if "TODO" in p.read_text(encoding="utf-8")]
     assert not bad, bad
+
+
+def test_what_the_packages_are_installed_with_is_what_they_import():
+    """A dependency that only a test imports belongs to `dev`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["runtime"]]
+    called = {"pyyaml": "yaml"}
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources(*PACKAGES))
+    named = [re.split(r"[<>=\[]", one)[0] for one in asked]
+    unused = [n for n in named if not re.search(rf"\b(import|from) {called.get(n, n)}\b|\"{n}\"", text)]
+    assert unused == []

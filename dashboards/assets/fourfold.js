@@ -16,6 +16,10 @@ window.dash_clientside.fourfold = {
     }
     return Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
   },
+  // When the what-if page asked, by a clock that only goes forward.
+  asked() {
+    return window.performance.now();
+  },
   // What moved the time axis; anything else that a figure reports is left out.
   moved(data) {
     const about = Object.keys(data || {}).some((key) => key.startsWith("xaxis"));

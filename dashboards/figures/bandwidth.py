@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.collectives import Collectives
-from dashboards.colours import GREY, KINDS
 from dashboards.parts import escape, finished
+from twin.trace.palette import axis_colour
 
 SYMBOLS = ("circle", "diamond-open")
 MOST_BARS = 12
@@ -24,7 +24,7 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
                 x=curve["bytes"],
                 y=[v / 1e9 for v in curve["bus"]],
                 mode="lines",
-                line={"color": KINDS[curve["axis"]], "width": 1.5},
+                line={"color": axis_colour(curve["axis"]), "width": 1.5},
                 name=f"model: {curve['kind']}, {curve['axis']}",
                 text=curve["algorithm"],
                 hovertemplate="%{x:.3s}B  %{y:.3g} GB/s<br>%{text}<extra></extra>",
@@ -38,7 +38,7 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
                     x=[row.bytes for row in rows],
                     y=[row.bus_bytes_per_second / 1e9 for row in rows],
                     mode="markers",
-                    marker={"color": KINDS.get(axis, GREY), "symbol": symbol, "size": 9},
+                    marker={"color": axis_colour(axis), "symbol": symbol, "size": 9},
                     name=escape(f"{label}, {axis}"),
                     text=[escape(f"{row.name}, {row.members} members") for row in rows],
                     hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3g} GB/s<extra></extra>",

@@ -6,24 +6,24 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.colours import GREY, KINDS, SKY
+from dashboards.colours import IDLE, KINDS, SLOWEST_DEVICE
 from dashboards.parts import finished
 from dashboards.studies import Opened
 from twin.description.problems import fail
+from twin.strategies import known_axes
 from twin.study.studies.figures import Picture, pictures
+from twin.trace.palette import axis_colour
 
 PARTS = {
     "compute": KINDS["compute"],
-    "wait for the slowest device": SKY,
-    "idle, peers waited for": GREY,
-    **{f"exposed {axis}": KINDS[axis] for axis in ("x", "y", "z", "data")},
+    "wait for the slowest device": SLOWEST_DEVICE,
+    "idle, peers waited for": IDLE,
+    **{f"exposed {axis}": axis_colour(axis) for axis in known_axes()[::-1]},
 }
 PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
 """So that parts are told apart without colour too."""
 MOST_DRAWN = 4000
 """Points of a study that are drawn; more are slow in a browser."""
-DARK = "#000000"
-"""Not to be seen on a dark page."""
 
 
 def drawn(opened: Opened) -> list[tuple[str, str, go.Figure]]:
@@ -78,9 +78,6 @@ def _recoloured(trace: dict[str, Any]) -> dict[str, Any]:
         return trace | {"marker": {"color": PARTS[name], "pattern": pattern}}
     if isinstance(trace.get("marker"), dict) and not trace["marker"].get("symbol", "circle"):
         trace = {k: v for k, v in trace.items() if k != "marker"}  # a line without points
-    for part in ("line", "marker"):
-        if isinstance(trace.get(part), dict) and trace[part].get("color") == DARK:
-            trace = trace | {part: trace[part] | {"color": GREY}}
     return trace
 
 

@@ -7,25 +7,19 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from dashboards.colours import DIVERGING, KINDS
-from dashboards.events import CATEGORIES, Events
+from dashboards.events import CATEGORIES, COLOURED_AXES, OTHER, Events
 from dashboards.parts import escape, finished, seconds
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.view import Lanes, Pair, View
+from twin.trace.palette import axis_colour
 
 MOST_BARS = 3000
 COLUMNS = 1400
 LANE_PIXELS, MOST_PIXELS = 20, 1200
-WORDS = {
-    "compute": "compute",
-    "x": "collective, x",
-    "y": "collective, y",
-    "z": "collective, z",
-    "data": "collective, data",
-    "wait": "wait",
-}
+WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
-COLOURS = [KINDS[name] for name in CATEGORIES]
+COLOURS = [KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
 CHANGE_LIMIT = 2.0
 """log2 of the ratio at which colours end: four times as long, or a quarter."""
 
@@ -58,7 +52,7 @@ def timeline(
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend())]
+        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(shown))]
         words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
     figure = go.Figure(traces)
     figure.update_xaxes(title="seconds", range=[low, high])
@@ -86,9 +80,11 @@ def timeline(
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
-def _legend() -> list[go.Bar]:
-    """Empty bars, for the legend of a picture."""
-    return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=KINDS[name]) for name in CATEGORIES]
+def _legend(shown: Lanes) -> list[go.Bar]:
+    """Empty bars, for the legend of a picture; axes without a colour of their own only where there are such."""
+    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
+    named = [(name, colour) for name, colour in zip(CATEGORIES, COLOURS, strict=True) if others or name != OTHER]
+    return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=colour) for name, colour in named]
 
 
 def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go.Heatmap:
@@ -166,7 +162,7 @@ def _bars(
         of_kind = at[(shown.category[at] == number) & ~alone]
         if len(of_kind):
             traces.append(
-                _trace(pair, events, shown, of_kind, WORDS[name], {"color": KINDS[name], "line": {"width": 0}})
+                _trace(pair, events, shown, of_kind, WORDS[name], {"color": COLOURS[number], "line": {"width": 0}})
             )
     lonely = at[alone & (shown.category[at] != len(CATEGORIES) - 1)]
     if len(lonely):

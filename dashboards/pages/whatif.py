@@ -8,7 +8,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.events import columns
@@ -16,13 +16,14 @@ from dashboards.figures.change import NAMES, change, terms
 from dashboards.figures.timeline import timeline
 from dashboards.page import Context, Page, Query, state
 from dashboards.pages.timeline import moved_to
-from dashboards.parts import NUMBER, aria, card, finished, graph, seconds, table, with_table
+from dashboards.parts import NUMBER, aria, card, finished, graph, table, with_table
 from dashboards.query import query_of
 from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, lanes, paired
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.controls import control, select_choices
 from dashboards.whatif.form import FIELDS, GROUPS, KEYS, changed
+from dashboards.whatif.look import after, known_answer, looked, named, wrong
 from dashboards.whatif.pool import Answer, Pool
 from twin.description.problems import DescriptionError
 
@@ -104,6 +105,7 @@ def shown(context: Context, query: Query) -> Component:
         [
             dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(results, span={"base": 12, "lg": 7})]),
             dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)),
+            dcc.Store(id="whatif-asked"),
             dcc.Store(id="whatif-ticket"),
             dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0),
             dcc.Store(id="whatif-done"),
@@ -168,26 +170,6 @@ def figure_rows(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def said(answer: Answer) -> Component:
-    """Say in a sentence what changed, and whether the job fits into memory."""
-    old, new = answer.old["step_seconds"], answer.new["step_seconds"]
-    largest = max(terms(answer.old, answer.new), key=lambda t: abs(t.difference_seconds))
-    words = f"{seconds(old)} as it is, {seconds(new)} so: {100 * (new / old - 1):+.1f} %."
-    if largest.difference_seconds:
-        sign = "+" if largest.difference_seconds > 0 else ""
-        words += f" Most of it: {largest.label}, {sign}{seconds(largest.difference_seconds)}."
-    memory = answer.new["memory"]
-    if memory["fits"]:
-        return dmc.Alert(words, color="blue", variant="light", mb="md")
-    return dmc.Alert(
-        f"{words} But it cannot run: it {memory['advice']}.",
-        color="orange",
-        variant="light",
-        mb="md",
-        title="Does not fit into memory",
-    )
-
-
 def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[Any, str]:
     """Draw the same ranks of both jobs on one axis, and say what is seen."""
     if not answer.tables:
@@ -210,50 +192,33 @@ def given(values: Any, search: Any) -> dict[str, str]:
     return query
 
 
-def wrong(error: DescriptionError) -> Component:
-    """Say what is wrong with a job, and the remedy; as text whatever it holds."""
-    return dmc.Alert(
-        [dmc.Text(str(p), size="sm") for p in error.problems],
-        color="orange",
-        variant="light",
-        mb="md",
-        title="This job cannot run",
-        className="problem",
-    )
-
-
-def after(ticks: Any, more: int = 1) -> int:
-    """Let the clock tick once more, or so often: only when one look is answered does the next one start."""
-    return (ticks if isinstance(ticks, int) else 0) + more
-
-
-def known_answer(pool: Pool, ticket: Any) -> Answer | None:
-    """Return an answer that is kept; None if it is not."""
-    try:
-        return pool.answer(ticket) if isinstance(ticket, int) else None
-    except DescriptionError:
-        return None
-
-
 def register(app: Dash, context: Context) -> None:
     """A change asks for a simulation; an interval fetches it."""
     pool = Pool(context.settings.workers)
+    # requests may overtake one another on their way: the page says in which order it made them
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "asked"),
+        Output("whatif-asked", "data"),
+        *(Input(state(key), "value") for key in KEYS),
+    )
 
     @app.callback(
         Output("whatif-ticket", "data"),
         Output("whatif-poll", "max_intervals"),
         Output("whatif-status", "children"),
         *(Output(state(key), "data") for key in SELECTS),
-        *(Input(state(key), "value") for key in KEYS),
+        Input("whatif-asked", "data"),
         Input("whatif-stop", "n_clicks"),
+        *(State(state(key), "value") for key in KEYS),
         State("whatif-visitor", "data"),
         State("address", "search"),
         State("whatif-poll", "n_intervals"),
     )
     def ask(*arguments: Any) -> Any:
-        *values, _stop, visitor, search, ticks = arguments
+        asked, _stop, *values, visitor, search, ticks = arguments
+        visitor, asked_at = named(visitor), float(asked) if isinstance(asked, int | float) else 0.0
         if ctx.triggered_id == "whatif-stop":
-            pool.cancel(str(visitor))
+            pool.cancel(visitor)
             return (None, no_update, dmc.Alert("Stopped.", color="gray", mb="md"), *(no_update for _ in SELECTS))
         query = given(values, search)
         choices: Any = [no_update for _ in SELECTS]
@@ -261,9 +226,9 @@ def register(app: Dash, context: Context) -> None:
             base, _ = base_of(context.catalog, query.get("run"))
             known = select_choices(base, query)
             choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
-            ticket = pool.ask(str(visitor)[:64], base.model_dump(mode="json", by_alias=True), changed(base, query))
+            ticket = pool.ask(visitor, base.model_dump(mode="json", by_alias=True), changed(base, query), asked_at)
         except DescriptionError as error:
-            pool.cancel(str(visitor))
+            pool.cancel(visitor, asked_at)
             return None, no_update, wrong(error), *choices
         # a look at what was asked before may be under way: its tick is counted already, and it asks for no other
         return ticket, after(ticks, 3), dmc.Alert("Simulating …", color="gray", mb="md"), *choices
@@ -272,18 +237,14 @@ def register(app: Dash, context: Context) -> None:
         Output("whatif-poll", "max_intervals", allow_duplicate=True),
         Output("whatif-done", "data"),
         Output("whatif-status", "children", allow_duplicate=True),
+        Output("whatif-ticket", "data", allow_duplicate=True),
         Input("whatif-poll", "n_intervals"),
         State("whatif-ticket", "data"),
+        State("whatif-visitor", "data"),
         prevent_initial_call=True,
     )
-    def look(ticks: Any, ticket: Any) -> Any:
-        if not isinstance(ticket, int):
-            return no_update, no_update, no_update
-        try:
-            answer = pool.answer(ticket)
-        except DescriptionError as error:
-            return no_update, no_update, wrong(error)
-        return (after(ticks), no_update, no_update) if answer is None else (no_update, ticket, said(answer))
+    def look(ticks: Any, ticket: Any, visitor: Any) -> Any:
+        return looked(pool, named(visitor), ticket, ticks)
 
     @app.callback(
         Output(CHANGE, "figure"),

@@ -1,7 +1,8 @@
 """A few warm worker processes for all visitors; a visitor's newest request is the only one.
 
 A visitor's newer request takes the place of an older one that waits, and ends the process that
-works on it. Nothing here grows without bound: visitors that wait, answers that are kept, and the
+works on it; which of them is the newer one the visitor's page says, for they may arrive in another
+order. Nothing here grows without bound: visitors that wait, answers that are kept, and the
 time that a simulation may take. Each worker has a second process that stands ready for when the
 first is ended.
 """
@@ -25,6 +26,8 @@ from twin.description.problems import DescriptionError, Problem, fail
 
 COMMAND = (sys.executable, "-P", "-m", "dashboards.whatif.worker")
 MOST_WAITING, MOST_KEPT = 32, 12
+MAX_VISITORS = 1024
+"""Whose newest request is remembered; that is a few words each."""
 MOST_SECONDS = 60.0
 MOST_TABLE_BYTES = 256 << 20
 
@@ -48,6 +51,15 @@ class Request:
     line: bytes
 
 
+@dataclass(frozen=True)
+class Newest:
+    """What is known of a visitor's newest request."""
+
+    ticket: int
+    asked_at: float
+    """When the visitor's page asked, by its own clock."""
+
+
 class Pool:
     """Runs requests in processes. Threads and processes start with the first request."""
 
@@ -57,19 +69,26 @@ class Pool:
         self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._running: dict[str, tuple[int, subprocess.Popen[bytes]]] = {}
         self._answers: OrderedDict[int, Answer | str] = OrderedDict()
+        self._newest: OrderedDict[str, Newest] = OrderedDict()
         self._tickets = itertools.count(1)
         self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def ask(self, visitor: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
-        """Ask for a simulation; return the ticket it is known by. Raises DescriptionError if too many wait."""
+    def ask(self, visitor: str, old: Mapping[str, Any], new: Mapping[str, Any], asked_at: float = 0.0) -> int:
+        """Ask for a simulation; return the ticket it is known by. Raises DescriptionError if too many wait.
+
+        A request that a newer one has overtaken on its way changes nothing, and gets the newer one's ticket.
+        """
         line = json.dumps({"old": old, "new": new}).encode() + b"\n"
         with self._changed:
+            if self._overtaken(visitor, asked_at):
+                return self._newest[visitor].ticket
             if visitor not in self._waiting and len(self._waiting) >= MOST_WAITING:
                 raise fail("what-if", "too many others are waiting for a simulation; try again in a minute")
             self._end(visitor)
             request = Request(next(self._tickets), visitor, line)
             self._waiting[visitor] = request
+            self._remember(visitor, Newest(request.ticket, asked_at))
             while len(self._threads) < self._workers:
                 thread = threading.Thread(target=self._work, daemon=True, name="what-if")
                 self._threads.append(thread)
@@ -91,10 +110,20 @@ class Pool:
                 raise DescriptionError([Problem("", line) for line in found.splitlines()])
             return found
 
-    def cancel(self, visitor: str) -> None:
-        """End what a visitor asked for."""
+    def newest(self, visitor: str) -> int | None:
+        """Return the ticket of what a visitor asked last; None if nothing is known of that."""
         with self._changed:
-            self._end(visitor)
+            found = self._newest.get(visitor)
+            return None if found is None else found.ticket
+
+    def cancel(self, visitor: str, asked_at: float | None = None) -> None:
+        """End what a visitor asked for, unless that is newer than what says so."""
+        with self._changed:
+            if asked_at is None:
+                self._end(visitor)
+            elif not self._overtaken(visitor, asked_at):
+                self._end(visitor)
+                self._remember(visitor, Newest(next(self._tickets), asked_at))
 
     def close(self) -> None:
         """End all processes and threads."""
@@ -106,6 +135,16 @@ class Pool:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout=10)
+
+    def _overtaken(self, visitor: str, asked_at: float) -> bool:
+        found = self._newest.get(visitor)
+        return found is not None and asked_at < found.asked_at
+
+    def _remember(self, visitor: str, newest: Newest) -> None:
+        self._newest.pop(visitor, None)
+        self._newest[visitor] = newest
+        while len(self._newest) > MAX_VISITORS:
+            self._newest.popitem(last=False)
 
     def _end(self, visitor: str) -> None:
         self._waiting.pop(visitor, None)

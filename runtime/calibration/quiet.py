@@ -14,12 +14,12 @@ import torch
 from runtime.parallel.collectives import Collectives, Handle
 from runtime.parallel.mesh import Communicator, Mesh
 from runtime.parallel.ops import Listener, Place
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
+from twin.description.train import Adam
 from twin.schedule.ops import Phase
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
@@ -92,7 +92,7 @@ class QuietRank:
     def __init__(self, context: FourDContext) -> None:
         job = context.job
         self.context = context
-        self.trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
+        self.trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
         shape = job.concrete_micro_sequences, job.model.sequence
         window = torch.randint(job.model.vocabulary, (shape[0], shape[1] + 1), device=context.device)
         weights = torch.full(shape, 1.0 / (shape[0] * shape[1]), device=context.device)

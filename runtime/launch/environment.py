@@ -37,6 +37,8 @@ class Process:
     """An open socket for the store to listen on."""
     cores: int | None = None
     """Cores that the launcher has bound this rank to; None if the host's are to be shared out."""
+    launch: str = ""
+    """Name of the torchrun job whose rounds these processes are one of; empty if it has none."""
 
     @property
     def started_again(self) -> bool:
@@ -67,6 +69,7 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             attempt=_number(environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             socket=None if socket is None else int(socket),
+            launch=_torchrun_job(environment),
         )
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
         # a shell that salloc or `srun --pty bash` opened is a step of one task, in which SLURM_NTASKS
@@ -91,6 +94,11 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             cores=_number(environment, "SLURM_CPUS_PER_TASK", "0") or None,
         )
     return Process()
+
+
+def _torchrun_job(environment: Mapping[str, str]) -> str:
+    name = environment.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == "none" else name  # what every job is called that was given no --rdzv-id
 
 
 def _number(environment: Mapping[str, str], key: str, default: str | None = None) -> int:

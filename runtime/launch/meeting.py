@@ -141,19 +141,20 @@ def _ranks(ranks: list[int]) -> str:
 def choose_device(wanted: str, process: Process) -> torch.device:
     """Pick this rank's device; raises DescriptionError if there is none such.
 
-    A host with fewer GPUs than ranks computes on its CPUs, unless srun shows each task its own GPU.
+    A host that has GPUs needs one a rank, unless srun shows each task its own: on its CPUs it computes only if
+    told to. Whether the other hosts have GPUs too is for `runtime.launch.devices` to find out.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    own = process.launcher == "srun" and count == 1
-    enough = own or count >= process.local_ranks
-    if wanted == "cpu" or (wanted == "auto" and not (count and enough)):
+    if wanted == "cpu" or (wanted == "auto" and not count):
         return torch.device("cpu")
     if not count:
         raise fail("train.device", "this PyTorch sees no CUDA or ROCm device; use auto or cpu", wanted)
-    if not enough:
+    own = process.launcher == "srun" and count == 1
+    if not own and count < process.local_ranks:
         raise fail(
             "train.device",
-            f"this host shows {count} devices to {process.local_ranks} ranks; start one rank a device, or use cpu",
+            f"this host shows {count} device{'s' if count > 1 else ''} to {process.local_ranks} ranks; start at most "
+            "one rank a device, see whether one has failed, or train on CPUs (train.device: cpu)",
             wanted,
         )
     return torch.device("cuda", 0 if own else process.local_rank)

@@ -31,7 +31,7 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     from runtime.launch.local import GIVE_UP, end_with_parent
     from runtime.launch.meeting import DisagreementError
     from runtime.parallel.collectives import CollectiveError
-    from runtime.records.run_directory import TakenOverError
+    from runtime.records.ownership import TakenOverError
     from runtime.train.diagnosis import NonFiniteError
 
     code, text, shared = 0, "", False

@@ -1,9 +1,12 @@
-"""Numbers that an optimizer is set by; no torch here, so that a job is checked without loading it."""
+"""Learning rate by step; no torch here, so that a job is checked without loading it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
+
+from twin.description.train import Train
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,14 @@ class Schedule:
     warmup_steps: int
     steps: int
 
+    @classmethod
+    def of(cls, train: Train) -> Self:
+        """Fill in what the job left open: a tenth of the peak, and of the steps."""
+        rate = train.learning_rate
+        least = rate.peak / 10 if rate.least is None else rate.least
+        warmup = min(100, train.steps // 10) if rate.warmup_steps is None else rate.warmup_steps
+        return cls(rate.peak, least, warmup, train.steps)
+
     def at(self, step: int) -> float:
         """Return the learning rate of step 0, 1, and so on.
 
@@ -25,14 +36,3 @@ class Schedule:
             return self.peak * (step + 1) / self.warmup_steps
         done = min(1.0, (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
         return self.least + (self.peak - self.least) * 0.5 * (1 + math.cos(math.pi * done))
-
-
-@dataclass(frozen=True)
-class AdamSettings:
-    """Constants of AdamW (Loshchilov, Hutter 2019), and of clipping."""
-
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0

@@ -1,145 +1,11 @@
-"""The `train:` part of a job file: what only real training needs."""
+"""What training takes of a job besides its `train:` part: where paths start from, and what `auto` became."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, ValidationError
-
-from runtime.plan.optimizer_settings import AdamSettings, Schedule
 from twin.description.job import Job
-from twin.description.problems import DescriptionError, Problem, from_pydantic
-from twin.description.spec import Spec
-
-STANDARD_LIBRARY = "standard-library"
-"""As `train.data`: the sources of Python's own library."""
-Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
-Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
-
-
-class LearningRate(Spec):
-    """Linear warm-up to the peak, then a cosine down to `least`."""
-
-    peak: Annotated[float, Field(gt=0, le=10)] = 3e-4
-    least: Annotated[float, Field(ge=0)] | None = None
-    """At the end; by default a tenth of the peak."""
-    warmup_steps: Count | None = None
-    """By default a tenth of the steps, at most 100."""
-
-
-class Adam(Spec):
-    """AdamW; weight decay is for matrices only."""
-
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Largest norm of the gradient, if the job clips (`clip_gradients`)."""
-
-
-class Evaluation(Spec):
-    """Loss on held-out text."""
-
-    every: Count = 100
-    """Steps between evaluations; 0: only at the start and at the end."""
-    sequences: Count = 64
-    """Held-out sequences of one evaluation; 0: none."""
-
-
-class Checkpointing(Spec):
-    """When training is saved."""
-
-    every: Count = 100
-    """Steps between checkpoints; 0: only at the end."""
-    keep: Positive = 3
-    """So many of the newest are kept."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
-    """How long ranks wait for the slowest disk among them."""
-    memory_every: Count = 0
-    """Steps between copies in the memory of two hosts; 0: none."""
-    memory_directory: str = "/dev/shm"
-    """A file system in memory, on every host."""
-
-
-class Rollback(Spec):
-    """When training goes back to a checkpoint, and on without the batches that did it."""
-
-    spike: Annotated[float, Field(gt=0, le=1000)] = 3.0
-    """A loss is a spike if it exceeds the median of those before by more than so many deviations."""
-    window: Annotated[int, Field(ge=4, le=10_000, strict=True)] = 50
-    """So many losses are looked back at."""
-    most: Annotated[int, Field(ge=1, le=1000, strict=True)] = 3
-    """Times that a run goes back before a checkpoint gets past what made it; then it is an error."""
-
-
-class GoldfishLoss(Spec):
-    """Drops one of k targets by a hash of the h tokens before it (arXiv 2406.10209)."""
-
-    k: Annotated[int, Field(ge=2, strict=True)] = 4
-    h: Annotated[int, Field(ge=1, strict=True)] = 13
-
-
-class Sample(Spec):
-    """Text generated at the end of training."""
-
-    prompt: str = "def "
-    tokens: Count = 200
-    """0: none."""
-    temperature: Annotated[float, Field(ge=0)] = 0.8
-    """0: always the likeliest token."""
-
-
-class TrainOptions(Spec):
-    """Everything below `train:`."""
-
-    data: str = STANDARD_LIBRARY
-    """A data set made by `fourfold data`, or standard-library: the sources of Python's own."""
-    steps: Positive = 1000
-    learning_rate: LearningRate = LearningRate()
-    optimizer: Adam = Adam()
-    evaluation: Evaluation = Evaluation()
-    checkpoints: Checkpointing = Checkpointing()
-    elastic: StrictBool = False
-    """Train on another grid if another number of ranks is there than the job has."""
-    rollback: Rollback | None = None
-    """Go back if the loss is no number any more, or leaps; otherwise the former is an error."""
-    goldfish: GoldfishLoss | None = None
-    """Goldfish loss instead of counting every target."""
-    sample: Sample = Sample()
-    initial_weights: str | None = None
-    """A full model (safetensors) to start from."""
-    compile: StrictBool = False
-    """Let torch.compile fuse element-wise kernels, as the job's `fused_elementwise` does too."""
-    gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
-    """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
-    auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""
-    deterministic: StrictBool = False
-    """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
-    """CPU threads of a rank; by default the cores divided among the ranks of a host."""
-    log_every: Positive = 1
-    """Steps between lines of metrics."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    """A collective that takes longer is an error."""
-    tensorboard: StrictBool = False
-    """Also write metrics for TensorBoard."""
-
-    @property
-    def adam(self) -> AdamSettings:
-        """What the optimizer takes."""
-        return AdamSettings(**self.optimizer.model_dump())
-
-    @property
-    def schedule(self) -> Schedule:
-        """Learning rate by step."""
-        rate = self.learning_rate
-        least = rate.peak / 10 if rate.least is None else rate.least
-        warmup = min(100, self.steps // 10) if rate.warmup_steps is None else rate.warmup_steps
-        return Schedule(rate.peak, least, warmup, self.steps)
+from twin.description.train import PATHS, STANDARD_LIBRARY, Train
 
 
 def settled(job: Job) -> tuple[str, str]:
@@ -148,32 +14,9 @@ def settled(job: Job) -> tuple[str, str]:
     return f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}"
 
 
-def read_options(raw: Mapping[str, Any], folder: Path = Path()) -> TrainOptions:
-    """Check the `train:` part of a job; relative paths start from `folder`, the job file's.
-
-    Raises DescriptionError with every problem.
-    """
-    try:
-        options = TrainOptions.model_validate(raw)
-    except ValidationError as error:
-        raise DescriptionError(from_pydantic(error, TrainOptions, "train")) from None
-    problems = []
-    rate = options.learning_rate
-    if rate.least is not None and rate.least > rate.peak:
-        problems.append(Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least))
-    if options.rollback is not None and options.checkpoints.keep < 2:
-        problems.append(
-            Problem(
-                "train.checkpoints.keep",
-                "must be at least 2 with train.rollback: the newest checkpoint may be one to go back from",
-                options.checkpoints.keep,
-            )
-        )
-    if problems:
-        raise DescriptionError(problems)
+def located(train: Train, folder: Path = Path()) -> Train:
+    """Let relative paths start from `folder`, the job file's."""
     changes = {
-        key: str(folder / value)
-        for key in ("data", "initial_weights")
-        if (value := getattr(options, key)) and value != STANDARD_LIBRARY
+        key: str(folder / value) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
     }
-    return options.model_copy(update=changes)
+    return train.model_copy(update=changes)

@@ -14,12 +14,12 @@ from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet, open_dataset
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
-from runtime.plan.options import STANDARD_LIBRARY, TrainOptions
 from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.description.train import STANDARD_LIBRARY, Train
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Plan:
     """A run."""
 
     job: Job
-    options: TrainOptions
+    options: Train
     out: Path
     trace: TraceWanted | None = None
     force: bool = False
     """Begin anew where there is a run already."""
     watch: WatchWanted | None = None
+    accept_changes: bool = False
+    """Go on from a checkpoint with options that the steps before it were not taken with."""
 
     def identity(self, data: DataSet) -> dict[str, Any]:
         """What must stay the same when a run is continued; grid, steps and overlap may change."""
@@ -85,7 +87,7 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     return device, data
 
 
-def prompt_tokens(options: TrainOptions, data: DataSet) -> list[int]:
+def prompt_tokens(options: Train, data: DataSet) -> list[int]:
     """Tokens that the sample begins with; at least one."""
     tokenizer = load_tokenizer(data.directory)
     return [int(token) for token in tokenizer.encode(options.sample.prompt)] or [0]

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener
 from runtime.recorder.world import fake_world
@@ -18,6 +17,7 @@ from runtime.step.trainee import MicroBatch
 from runtime.strategies import trains
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.description.train import Adam
 from twin.schedule.recording import Recording, check
 
 LEARNING_RATE = 1e-3
@@ -34,7 +34,7 @@ def record(job: Job, rank: int = 0) -> Recording:
     grid = job.concrete_grid
     with fake_world(grid, rank) as mesh:
         make = trains(job)
-        trainee = make(job, mesh, torch.device("meta"), AdamSettings(), initialised=False, make_adam=MetaAdamW)
+        trainee = make(job, mesh, torch.device("meta"), Adam(), initialised=False, make_adam=MetaAdamW)
         context = trainee.context
         batch = _batch(job, context)
         launches = Launches()

@@ -47,3 +47,8 @@ class Records:
         """Write everything to disk."""
         for writer in self._writers:
             writer.close()
+
+
+def due(every: int, step: int) -> bool:
+    """Say whether what is done `every` so many steps (0: never) is done after this many."""
+    return every > 0 and step % every == 0

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.records.metrics_file import METRICS, TENSORBOARD
+from runtime.records.ownership import OWNER
 from twin.description.problems import fail
 
 RUN = "run.json"
@@ -23,14 +22,12 @@ TEMPORARY = "run.json.tmp"
 CHECKPOINTS = "checkpoints"
 STOPPED = "stopped.json"
 """There if the run was ended by a signal before its last step: which, and after how many steps."""
-OWNER = "owner"
-"""Holds the name of the start that uses the directory now."""
 ID = "id"
 """Key of `run.json`: tells this run from one that had the directory before."""
 ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
 """Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
-OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, OWNER, ALERTS, LATEST_LOOK)
-"""What a run writes."""
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK)
+"""What a run writes, besides who owns it."""
 
 
 def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> None:
@@ -42,7 +39,7 @@ def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> N
         if out.exists() and not out.is_dir():
             raise fail(str(out), "is not a directory; choose another --out")
         found = {path.name for path in out.iterdir()} if out.exists() else set()
-        if not found - {TEMPORARY} or (force and RUN in found):
+        if not found - {TEMPORARY, OWNER} or (force and RUN in found):
             return
         if RUN not in found:
             raise fail(str(out), "is not empty and not a run of Fourfold; choose another --out")
@@ -83,45 +80,6 @@ def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) ->
         _write(out, {**identity, ID: secrets.token_hex(8)})
     except OSError as error:
         raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
-
-
-class TakenOverError(RuntimeError):
-    """Another start of the run uses its directory now."""
-
-
-@dataclass
-class Ownership:
-    """That this start of a run is the last one: an earlier one that was not ended gives way.
-
-    torchrun may take a host for dead that is not, and start the run a second time beside it.
-    """
-
-    out: Path
-    name: str
-    _seen: float = 0.0
-
-    @classmethod
-    def claim(cls, out: Path) -> Ownership:
-        """Take over the directory; raises DescriptionError if it cannot be written."""
-        name = secrets.token_hex(8)
-        try:
-            (out / OWNER).write_text(name + "\n", encoding="ascii")
-        except OSError as error:
-            raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
-        return cls(out, name)
-
-    def check(self, *, at_most_every_seconds: float = 0.0) -> None:
-        """Raise TakenOverError if another start has claimed the directory since."""
-        now = time.monotonic()
-        if now - self._seen < at_most_every_seconds:
-            return
-        self._seen = now
-        try:
-            found = (self.out / OWNER).read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            return  # deleted, or the file system is away: nobody has taken over
-        if found and found != self.name:
-            raise TakenOverError(f"{self.out}: another start of this run has taken over; this one ends")
 
 
 def read_run(out: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from functools import partial
 import torch
 
 from runtime.parallel.ops import Place
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.step.context import Context
+from twin.description.train import Adam
 from twin.schedule.kernels import Memory
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -31,7 +31,7 @@ FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
 class Optimizer:
     """Updates a rank's master weights, or its part of them."""
 
-    def __init__(self, context: Context, settings: AdamSettings, make_adam: MakeAdam = FUSED_ADAM) -> None:
+    def __init__(self, context: Context, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> None:
         self.context, self.settings = context, settings
         store, parts = context.store, context.optimizer_parts
         self.sharded = parts > 1

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import torch
 
     from runtime.parallel.mesh import Mesh
-    from runtime.plan.optimizer_settings import AdamSettings
     from runtime.step.optimizer import MakeAdam
     from runtime.step.trainee import Trainee
     from twin.description.job import Job
+    from twin.description.train import Adam
 
 __all__ = ["MakeTrainee", "names", "trains"]
 
@@ -32,7 +32,7 @@ class MakeTrainee(Protocol):
         job: Job,
         mesh: Mesh,
         device: torch.device,
-        settings: AdamSettings,
+        settings: Adam,
         *,
         compile_: bool = False,
         initialised: bool = True,

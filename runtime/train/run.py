@@ -17,13 +17,17 @@ from runtime.data.batches import Batches
 from runtime.data.goldfish import Goldfish
 from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet
+from runtime.launch.devices import place_name
 from runtime.launch.environment import Process
 from runtime.parallel.mesh import Mesh
+from runtime.plan import continued
+from runtime.plan.optimizer_settings import Schedule
 from runtime.plan.plan import Plan, prompt_tokens
 from runtime.records.console import Display, Stopwatch
 from runtime.records.metrics import step_line
-from runtime.records.records import Records
-from runtime.records.run_directory import CHECKPOINTS, Ownership, mark_stopped
+from runtime.records.ownership import Ownership
+from runtime.records.records import Records, due
+from runtime.records.run_directory import CHECKPOINTS, mark_stopped
 from runtime.step.feed import Feed
 from runtime.step.trainee import MicroBatch, StepFigures
 from runtime.strategies import trains
@@ -61,7 +65,7 @@ class Run:
         job, options = plan.job, plan.options
         self.first = process.rank == 0
         compile_ = options.compile or job.fused_elementwise
-        self.trainee = trains(job)(job, mesh, device, options.adam, compile_=compile_)
+        self.trainee = trains(job)(job, mesh, device, options.optimizer, compile_=compile_)
         self.context = self.trainee.context
         vocabulary = job.model.vocabulary
         goldfish = None if options.goldfish is None else Goldfish(options.goldfish.k, options.goldfish.h)
@@ -73,6 +77,7 @@ class Run:
             keep=options.checkpoints.keep,
             timeout_seconds=options.checkpoints.timeout_seconds,
         )
+        self.options = continued.options_of(job, options)
         self.copies: MemoryCopies | None = None
         self.step = self.began = 0
         self.ended = False
@@ -89,10 +94,14 @@ class Run:
         """Continue from the last complete checkpoint, if there is one; say so, after other news."""
         options, job = self.plan.options, self.plan.job
         loaded = self.checkpoints.load_latest(self.context, self.trainee.optimizer)
+        changed: list[continued.Change] = []
         if loaded is not None:
             self.step = self.began = self.saved_at = self.context.step = loaded.step
             self.modes = dict(loaded.extra.get("gemm_modes", {}))
             self.history = longer(self.history, History.read(loaded.extra.get(KEY), str(loaded.path)))
+            changed = continued.check_changes(
+                loaded.extra, self.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
+            )
         elif options.initial_weights is not None:
             from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
 
@@ -100,16 +109,17 @@ class Run:
         self.display = Display(shown=self.first, steps=options.steps, start=self.step)
         for text in filter(None, news):
             self.display.say(text)
+        where = place_name(self.context.device, self.process.ranks)
         parameters = f"{job.model.parameters / 1e6:,.1f} M parameters"
         if self.step == 0:
             self.display.say(
                 f"training {job.name}: {parameters} on {job.concrete_grid}, {job.precision}, "
-                f"{self.data.manifest.train.tokens:,} tokens"
+                f"{self.data.manifest.train.tokens:,} tokens, {where}"
             )
         if loaded is not None:
-            for text in loaded.rejected:
+            for text in (*loaded.rejected, *map(str, changed)):
                 self.display.warn(text)
-            self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}")
+            self.display.say(f"continuing {job.name} after step {self.step} from {loaded.path}, {where}")
         self.modes = self.trainee.settle(
             options.gemm_modes, self.modes, deterministic=options.deterministic, say=self.display.say
         )
@@ -140,6 +150,7 @@ class Run:
     def loop(self) -> None:
         """Train until the last step, or until a signal ends the run."""
         options, watch, since = self.plan.options, Stopwatch(), self.step
+        schedule = Schedule.of(options)
         if self.plan.watch is not None:
             self.lookout = Lookout(self.context, self.process, self.plan.out, self.plan.watch, self.display)
         listeners = [each for each in (self.tracer, self.lookout) if each is not None]
@@ -151,7 +162,7 @@ class Run:
         while self.step < options.steps and not self.ended:
             next_look = self._next_look(self.step)
             self.stop.announce(next_look)
-            rate = options.schedule.at(self.step)
+            rate = schedule.at(self.step)
             batch, figures = self._step(rate, listeners)
             done = self.step + 1
             if done == next_look:
@@ -160,16 +171,16 @@ class Run:
                     since = self.step
                     watch.lap()
                     continue
-            if _due(options.log_every, done) or done == options.steps:
+            if due(options.log_every, done) or done == options.steps:
                 self._write(figures, rate, watch.lap() / (done - since))
                 since = done
             self.step = done
             with watch.paused():
-                if _due(options.evaluation.every, done) and done < options.steps:
+                if due(options.evaluation.every, done) and done < options.steps:
                     self._evaluate()
-                if _due(options.checkpoints.every, done) or done == options.steps:
+                if due(options.checkpoints.every, done) or done == options.steps:
                     self._save()
-                if self.copies is not None and _due(options.checkpoints.memory_every, done):
+                if self.copies is not None and due(options.checkpoints.memory_every, done):
                     self._copy(self.copies)
 
     def _step(self, rate: float, listeners: list[Tracer | Lookout]) -> tuple[list[MicroBatch], StepFigures]:
@@ -255,7 +266,7 @@ class Run:
         self.display.say(f"step {self.step}: validation loss {loss:.4f} nats per token")
 
     def _extra(self) -> dict[str, Any]:
-        return {"gemm_modes": self.modes, KEY: self.history.as_json()}
+        return {"gemm_modes": self.modes, KEY: self.history.as_json(), continued.KEY: self.options}
 
     def _save(self) -> None:
         if self.saved_at == self.step:
@@ -328,7 +339,3 @@ class Run:
         tokens = generate(self.trainee, prompt, wanted.tokens, wanted.temperature)
         self.display.say("sample:")
         self.display.say(load_tokenizer(self.data.directory).decode(tokens))
-
-
-def _due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0

@@ -6,10 +6,12 @@ The run's directory holds `run.json` (what is trained), `metrics.jsonl`, `checkp
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 from runtime.data.tokens import DataSet
+from runtime.launch.devices import agree_on_type
 from runtime.launch.environment import Process
 from runtime.launch.meeting import (
     DisagreementError,
@@ -22,7 +24,8 @@ from runtime.launch.meeting import (
 )
 from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
-from runtime.records.run_directory import RUN, Ownership, prepare_directory, read_run
+from runtime.records.ownership import Ownership
+from runtime.records.run_directory import RUN, prepare_directory, read_run
 from runtime.survive import elastic
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
@@ -43,6 +46,12 @@ def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: e
     the job is elastic. Raises DescriptionError for what the user can mend, CollectiveError if a peer
     is lost, NonFiniteError if the loss is no number any more.
     """
+    with ExitStack() as held:
+        _train(plan, process, notice or Notice(), resolve, held)
+
+
+def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolve | None, held: ExitStack) -> None:
+    """Train; `held` gets what is let go when that is over."""
     options = plan.options
     set_threads(process, options.threads)
     if options.deterministic:
@@ -52,11 +61,12 @@ def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: e
     board = Board(store, process)
     plan, why = elastic.fit(plan, board, resolve)
     device, data = all_agree("setup", lambda: check_plan(plan, process))
-    owned = all_agree("directory", lambda: _prepare(plan, process, data))
+    agree_on_type(board, device)
+    owned = all_agree("directory", lambda: _prepare(plan, process, data, held))
     described = board.tell(lambda: read_run(plan.out))
     history = History.read(described.get(KEY), str(plan.out / RUN))
     memory, found = recover(plan, board, described, history)
-    stop = Stop(board, notice or Notice())
+    stop = Stop(board, notice)
     if process.rank >= plan.job.ranks:
         stand_by(board, stop)
         if memory is not None and process.local_rank == 0:  # none of this host's ranks trained
@@ -89,9 +99,11 @@ def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: e
         run.display.close()
 
 
-def _prepare(plan: Plan, process: Process, data: DataSet) -> Ownership | None:
+def _prepare(plan: Plan, process: Process, data: DataSet, held: ExitStack) -> Ownership | None:
     """Make the run's directory, or take it over, on rank 0."""
     if process.rank != 0:
         return None
+    owned = Ownership.claim(plan.out, process.launch)  # before anything there is deleted
+    held.callback(owned.release)
     prepare_directory(plan.out, plan.identity(data), force=plan.force)
-    return Ownership.claim(plan.out)
+    return owned

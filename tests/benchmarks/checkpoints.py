@@ -48,11 +48,11 @@ class Trained:
     def __init__(self, worker: Any) -> None:
         import torch
 
-        from runtime.plan.optimizer_settings import AdamSettings
         from runtime.step.optimizer import Optimizer
         from runtime.strategies.four_d.context import FourDContext
         from runtime.strategies.four_d.model import GPT
         from runtime.strategies.four_d.trainee import FourDTrainee
+        from twin.description.train import Adam
         from twin.strategies import load_job
         from twin.strategies.four_d.grid import Grid
 
@@ -71,7 +71,7 @@ class Trained:
         )
         self.context = FourDContext.of_job(job, self.mesh, torch.device("cpu"))
         model = GPT(self.context)  # which makes the buffers that the optimizer works on
-        self.optimizer = Optimizer(self.context, AdamSettings())
+        self.optimizer = Optimizer(self.context, Adam())
         self.trainee = FourDTrainee(self.context, model, self.optimizer)
         generator = torch.Generator().manual_seed(1 + worker.rank)
         shape = (SEQUENCES // 2, MODEL["sequence"] + 1)

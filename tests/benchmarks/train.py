@@ -33,13 +33,13 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
     """Make a trainee of the runtime, and a function that trains it on step i."""
     import torch
 
-    from runtime.plan.optimizer_settings import AdamSettings
     from runtime.step.optimizer import Optimizer
     from runtime.step.trainee import MicroBatch
     from runtime.strategies.four_d.context import FourDContext
     from runtime.strategies.four_d.model import GPT
     from runtime.strategies.four_d.trainee import FourDTrainee
     from tests.benchmarks import peers
+    from twin.description.train import Adam
     from twin.strategies import load_job
     from twin.strategies.four_d.grid import Grid
 
@@ -66,7 +66,7 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
     )
     mesh = worker.mesh(sizes)
     context = FourDContext.of_job(job, mesh, torch.device("cpu"))
-    trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
     weight = 1.0 / (peers.SEQUENCES * peers.SEQUENCE)
 
     def step(index: int) -> float:

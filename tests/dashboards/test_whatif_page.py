@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from dash import no_update
 
 from dashboards.app import content
-from dashboards.pages.whatif import PAGE, after, drawn, figure_rows, given, part_rows, said
+from dashboards.pages.whatif import PAGE, drawn, figure_rows, given, part_rows
 from dashboards.whatif.answer import Memory, answer
 from dashboards.whatif.form import KEYS
-from dashboards.whatif.pool import Answer
+from dashboards.whatif.look import after, looked, said
+from dashboards.whatif.pool import Answer, Pool
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import shows_a_problem, text_of
-from tests.dashboards.test_whatif_pool import JOB, SLOWER
+from tests.dashboards.test_whatif_pool import JOB, NEVER, SLOWER, waited
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +82,28 @@ def test_a_job_that_does_not_fit_says_so(found):
     words = text_of(said(Answer(found.old, {**found.new, "memory": memory}, found.ranks, found.tables)))
     assert "cannot run" in words
     assert "use more ranks" in words
+
+
+def test_a_superseded_request_says_so_and_the_newest_answer_is_shown():
+    pool = Pool(1)
+    older = pool.ask("a", JOB, JOB, asked_at=1.0)
+    newer = pool.ask("a", JOB, SLOWER, asked_at=2.0)
+    ticks, done, words, ticket = looked(pool, "a", older, 7)
+    assert "Superseded by a newer change" in text_of(words)
+    assert (done, ticket) == (no_update, newer)
+    assert ticks > 7  # the page looks again
+    waited(pool, newer)
+    _, done, words, _ = looked(pool, "a", ticket, ticks)
+    assert done == newer
+    assert "%" in text_of(words)
+    pool.close()
+
+
+def test_a_request_that_nothing_took_the_place_of_says_why_it_has_no_answer():
+    pool = Pool(1, NEVER)
+    ticket = pool.ask("a", JOB, JOB)
+    assert looked(pool, "a", ticket, 1) == (after(1), no_update, no_update, no_update)
+    pool.cancel("a")
+    assert "not known any more" in text_of(looked(pool, "a", ticket, 1)[2])
+    assert looked(pool, "a", None, 1) == (no_update,) * 4
+    pool.close()

@@ -119,6 +119,27 @@ def test_a_newer_request_takes_the_place_of_an_older_one(pool):
     assert gone >= 3
 
 
+def test_a_request_that_is_overtaken_on_its_way_changes_nothing(pool):
+    newer = pool.ask("late", JOB, SLOWER, asked_at=2.0)
+    assert pool.ask("late", JOB, JOB, asked_at=1.0) == newer
+    pool.cancel("late", asked_at=1.5)
+    found = waited(pool, newer)
+    assert found.new["step_seconds"] > found.old["step_seconds"]
+    assert pool.newest("late") == newer
+    pool.cancel("late", asked_at=3.0)
+    assert pool.newest("late") > newer
+    assert pool.newest("nobody") is None
+
+
+def test_visitors_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr("dashboards.whatif.pool.MAX_VISITORS", 3)
+    pool = Pool(1, NEVER)
+    for number in range(5):
+        pool.cancel(f"v{number}", asked_at=1.0)
+    assert [pool.newest(f"v{n}") is not None for n in range(5)] == [False, False, True, True, True]
+    pool.close()
+
+
 def test_a_process_that_never_answers_is_ended_after_its_time():
     pool = Pool(1, NEVER, seconds=0.3)
     with pytest.raises(DescriptionError, match="longer than"):

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from runtime.data.goldfish import Goldfish
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
 from twin.description.job import Job
+from twin.description.train import Adam
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
 
@@ -53,7 +53,7 @@ def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     """Make model and optimizer of one rank."""
     master = torch.float32 if dtype == torch.bfloat16 else dtype
     context = FourDContext(job, mesh, torch.device("cpu"), dtype, master)
-    return FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    return FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
 
 
 def pieces(trainee: FourDTrainee) -> Pieces:

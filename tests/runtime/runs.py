@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = {
     "batch": {"sequences": 8, "micro_sequences": 2},
     "train": {
         "steps": 12,
+        "device": "cpu",
         "learning_rate": {"peak": 1.0e-3},
         "evaluation": {"sequences": 4},
         "checkpoints": {"every": 2},

@@ -279,11 +279,12 @@ def test_the_generic_script_trains_and_continues(cluster):
     job, path = small(cluster, "two words")
     out = cluster / "scratch" / "fourfold" / "runs" / "two words"
     local = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)}
-    done = submit(script(job, path, ["train.steps=2"]), cluster, **local)
+    constant = "train.learning_rate={peak: 1.0e-3, least: 1.0e-3, warmup_steps: 0}"  # more steps change no past one
+    done = submit(script(job, path, ["train.steps=2", constant]), cluster, **local)
     assert done.returncode == 0, done.stderr
     assert "training two words" in done.stdout
     assert list(runs.losses(out)) == [0, 1]
-    done = submit(script(job, path, ["train.steps=4"]), cluster, **local, SLURM_RESTART_COUNT="1")
+    done = submit(script(job, path, ["train.steps=4", constant]), cluster, **local, SLURM_RESTART_COUNT="1")
     assert done.returncode == 0, done.stderr
     assert "continuing two words after step 2" in done.stdout
     assert list(runs.losses(out)) == [0, 1, 2, 3]

@@ -59,7 +59,8 @@ def test_a_run_is_extended(finished, tmp_path):
     job, _ = finished
     out = tmp_path / "run"
     for steps in (4, 8):
-        done = runs.train(job, "--ranks", "2", "--out", str(out), "--set", f"train.steps={steps}")
+        steps_to_do = ("--set", f"train.steps={steps}", "--accept-changes")
+        done = runs.train(job, "--ranks", "2", "--out", str(out), *steps_to_do)
         assert done.returncode == 0, done.stderr
     assert list(runs.losses(out)) == list(range(8))
 

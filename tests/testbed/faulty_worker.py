@@ -20,7 +20,7 @@ from typing import Any
 
 from runtime.data import batches
 from runtime.launch.environment import from_environment
-from runtime.plan.options import read_options
+from runtime.plan.options import located
 from runtime.plan.plan import Plan
 from runtime.tracing.wanted import TraceWanted
 from runtime.train.trainer import train
@@ -68,7 +68,7 @@ def trained(entry: dict[str, Any], out: Path) -> None:
     job = load_job(entry["job"], [])
     first, last = entry["steps"]
     wanted = TraceWanted(out / f"{entry['name']}-trace", first, last, overwrite=True)
-    train(Plan(job, read_options(job.train, out), out / f"{entry['name']}-run", wanted, force=True), process)
+    train(Plan(job, located(job.train, out), out / f"{entry['name']}-run", wanted, force=True), process)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from runtime.data.batches import local_sequences
 from runtime.launch.environment import from_environment
 from runtime.launch.meeting import join, open_store
 from runtime.parallel.mesh import Mesh
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
 from runtime.strategies.four_d.context import FourDContext
@@ -35,6 +34,7 @@ from runtime.strategies.four_d.trainee import FourDTrainee
 from runtime.tracing.tracer import Tracer
 from runtime.tracing.wanted import TraceWanted
 from twin.description.job import Job
+from twin.description.train import Adam
 from twin.strategies import load_job
 
 TIMEOUT_SECONDS = 120.0
@@ -109,7 +109,7 @@ def run_job(wanted: Wanted, out: Path) -> None:
     torch.manual_seed(0)
     mesh = Mesh.create(job.concrete_grid, timeout_seconds=TIMEOUT_SECONDS)
     context = FourDContext.of_job(job, mesh, torch.device("cpu"))
-    trainee = FourDTrainee(context, GPT(context), Optimizer(context, AdamSettings()))
+    trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
     tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), context)
     steps = measure(trainee, mesh, wanted, tracer)
     everyone: list[Any] | None = [steps]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, StrictBool
+from pydantic import Field, SerializationInfo, StrictBool, field_serializer
 
 from twin.description.degraded import Degraded, check_degraded
 from twin.description.grid import GridSpec, divisors, nearest
@@ -20,6 +20,7 @@ from twin.description.model import Model, Positive
 from twin.description.placement import PlacementChoice, check_placement
 from twin.description.problems import Problem
 from twin.description.spec import Spec
+from twin.description.train import Train, check_train
 
 DEFAULT_STRATEGY = "four_d"
 MAX_BLOCKS = 40_000
@@ -82,8 +83,13 @@ class Job(Spec):
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     """Of all that is random: device speeds, jitter and noise of the all-ranks engine; in the runtime
     weights, dropout and the order of samples."""
-    train: dict[str, Any] = Field(default_factory=dict)
+    train: Train = Train()
     """For the runtime only: data, optimizer, steps, checkpoints."""
+
+    @field_serializer("train")
+    def _train_as_given(self, train: Train, info: SerializationInfo) -> dict[str, Any]:
+        """Write what was given, no defaults: a simulated job is not made longer by what it does not use."""
+        return train.model_dump(mode=info.mode, by_alias=info.by_alias, exclude_unset=True)
 
     @property
     def element_bytes(self) -> int:
@@ -150,7 +156,7 @@ def check(job: Job) -> list[Problem]:
     problems += misplaced
     if not misplaced:
         problems += check_degraded(machine, job.ranks, job.placement, job.degraded)
-    return problems
+    return problems + check_train(job.train)
 
 
 def _check_heads(model: Model) -> list[Problem]:

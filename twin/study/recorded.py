@@ -65,8 +65,8 @@ def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequenc
 
 
 def _mapping(recording: Recording, machine: str | None) -> dict[str, Any]:
-    if recording.job is not None:
-        return dict(recording.job)
+    if recording.job is not None:  # an older version may have known other keys of `train:`
+        return {key: value for key, value in recording.job.items() if key != "train"}
     if machine is None:
         raise fail("--machine", "the recording is of a module without a job; name the machine to run it on")
     return stand_in(recording.mesh)

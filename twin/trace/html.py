@@ -17,20 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twin.trace.palette import EVENTS
+
 STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
-COLOURS = {
-    "fwd": "#0072B2",
-    "recompute": "#56B4E9",
-    "bwd": "#E69F00",
-    "loss": "#F0E442",
-    "optimizer": "#999999",
-    "reduce": "#999999",
-    "x": "#CC79A7",
-    "y": "#D55E00",
-    "z": "#009E73",
-    "data": "#000000",
-}
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 
 def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -80,7 +69,7 @@ def timeline_html(
 
     page = resources.files("twin.trace").joinpath("timeline.html").read_text(encoding="utf-8")
     rows = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts)
-    data = json.dumps({"lanes": lanes(events, rank_names), "colours": COLOURS}, separators=(",", ":"))
+    data = json.dumps({"lanes": lanes(events, rank_names), "colours": dict(EVENTS)}, separators=(",", ":"))
     parts = {
         "TITLE": html.escape(title),
         "FACTS": rows,

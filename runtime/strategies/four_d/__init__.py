@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from runtime.parallel.mesh import Mesh
-from runtime.plan.optimizer_settings import AdamSettings
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
+from twin.description.train import Adam
 from twin.strategies.four_d.job import FourDJob
 
 __all__ = ["trainee_of"]
@@ -23,7 +23,7 @@ def trainee_of(
     job: FourDJob,
     mesh: Mesh,
     device: torch.device,
-    settings: AdamSettings,
+    settings: Adam,
     *,
     compile_: bool = False,
     initialised: bool = True,

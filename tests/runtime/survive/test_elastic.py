@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime.launch.environment import Process
-from runtime.plan.options import read_options
+from runtime.plan.options import located
 from runtime.plan.plan import Plan
 from runtime.survive.board import Board
 from runtime.survive.elastic import fit
@@ -28,7 +28,7 @@ STEPS = 1500
 def fitted(folder: Path, there: int, *, resolve=resolve, **changes):
     """The plan of a job for so many ranks, as rank 0 of a world of one talk finds it."""
     job = load_job(runs.write_job(folder, **changes))
-    plan = Plan(job, read_options(job.train), folder / "run")
+    plan = Plan(job, located(job.train), folder / "run")
     return fit(plan, Board(None, Process(ranks=there)), resolve)
 
 

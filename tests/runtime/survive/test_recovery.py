@@ -13,7 +13,7 @@ from runtime.checkpoint.manifest import MANIFEST, read_manifest
 from runtime.checkpoint.pieces import Piece
 from runtime.launch.environment import Process
 from runtime.launch.host import host_name
-from runtime.plan.options import read_options
+from runtime.plan.options import located
 from runtime.plan.plan import Plan
 from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
@@ -37,7 +37,7 @@ def plan(tmp_path) -> Plan:
     checkpoints = {"memory_every": 4, "memory_directory": str(tmp_path / "memory")}
     described = runs.write_job(tmp_path, ranks=1, grid=ALONE.model_dump(), train={"checkpoints": checkpoints})
     job = load_job(described)
-    return Plan(job, read_options(job.train), tmp_path / "run")
+    return Plan(job, located(job.train), tmp_path / "run")
 
 
 def place_of(plan: Plan) -> Place:

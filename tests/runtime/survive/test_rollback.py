@@ -224,7 +224,7 @@ def test_a_resumed_run_leaves_out_the_same(tmp_path):
     code, _, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"), "--set", "train.steps=11")
     assert code == 0, errors
     assert [line["to_step"] for line in lines(tmp_path / "again") if "to_step" in line] == [8]
-    code, shown, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"))
+    code, shown, errors = poisoned(tmp_path, "nan", "9", job, "--out", str(tmp_path / "again"), "--accept-changes")
     assert code == 0, errors
     assert "continuing small after step 11" in shown
     assert "going back" not in errors

@@ -108,8 +108,11 @@ def _probe(side: Side, observed: Observed) -> Probe | None:
 
 
 def _job(side: Side, machine: str | None) -> Job:
-    """The job as it should run: what it was told to be slow is to be found, not expected."""
-    raw = dict(side.manifest["job"])
+    """The job as it should run: what it was told to be slow is to be found, not expected.
+
+    `train:` is left out: an older version may have known other keys there.
+    """
+    raw = {key: value for key, value in side.manifest["job"].items() if key != "train"}
     if machine is not None:
         raw["machine"] = machine
     else:

@@ -7,21 +7,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from twin.description.units import format_si
+from twin.strategies import known_axes
 from twin.study.studies.derived import Effect, Row, by_series, label_of
 from twin.study.studies.description import Study
 from twin.study.studies.table import grid_of
+from twin.trace.palette import (
+    BLUE,
+    DARK_GREY,
+    GREEN,
+    IDLE,
+    KINDS,
+    LIGHT_GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    SLOWEST_DEVICE,
+    VERMILION,
+    axis_colour,
+)
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, DARK_GREY, LIGHT_GREY)
+"""Lines of a picture, one after the other; they stand for no axis."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "star", "cross")
 PARTS = {
-    "compute_seconds": ("compute", "#0072B2"),
-    "slowest_device_wait_seconds": ("wait for the slowest device", "#56B4E9"),
-    "exposed_x_seconds": ("exposed x", "#CC79A7"),
-    "exposed_y_seconds": ("exposed y", "#D55E00"),
-    "exposed_z_seconds": ("exposed z", "#009E73"),
-    "exposed_data_seconds": ("exposed data", "#000000"),
-    "idle_seconds": ("idle, peers waited for", "#BBBBBB"),
+    "compute_seconds": ("compute", KINDS["compute"]),
+    "slowest_device_wait_seconds": ("wait for the slowest device", SLOWEST_DEVICE),
+    **{f"exposed_{axis}_seconds": (f"exposed {axis}", axis_colour(axis)) for axis in known_axes()[::-1]},
+    "idle_seconds": ("idle, peers waited for", IDLE),
 }
 """What a step is made of, in the colours that axes have everywhere."""
 MOST_BARS, MOST_LINES, MOST_EFFECTS, MOST_NUMBERED_CELLS = 60, 24, 25, 200
@@ -69,7 +81,7 @@ def _lines(
     data: list[dict[str, Any]] = []
     beside = False
     for number, (name, members) in enumerate(list(series.items())[:MOST_LINES]):
-        colour, symbol = (PALETTE[number % len(PALETTE)], SYMBOLS[number // len(PALETTE) % len(SYMBOLS)])
+        colour, symbol = (SERIES[number % len(SERIES)], SYMBOLS[number // len(SERIES) % len(SYMBOLS)])
         x = [_across(row, study.horizontal) for row in members]
         shown = name or "predicted"
         data.append(
@@ -244,7 +256,7 @@ def tornado(found: Sequence[Effect]) -> Picture:
     shown = [effect for effect in found if effect.swing_seconds > 0][:MOST_EFFECTS][::-1]
     base = found[0].base_seconds
     data = []
-    for name, colour in (("low", "#0072B2"), ("high", "#E69F00")):
+    for name, colour in (("low", BLUE), ("high", ORANGE)):
         seconds = [getattr(effect, f"{name}_seconds") for effect in shown]
         data.append(
             {

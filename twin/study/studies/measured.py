@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from twin.description.job import Job
+from twin.description.train import Train
 from twin.strategies import load_job
 from twin.study.published import SEQUENCES, published_job, runs
 from twin.study.studies.description import Measured
@@ -47,7 +48,7 @@ def _published(point: Point, figures: Mapping[str, Any]) -> dict[str, Any]:
 def _alike(job: Job) -> Job:
     """Leave out of a job what a published run may differ in and still be the same run."""
     batch = job.batch.model_copy(update={"micro_sequences": "auto"})
-    return job.model_copy(update={"grid": "auto", "batch": batch, "seed": 0, "name": "", "train": {}})
+    return job.model_copy(update={"grid": "auto", "batch": batch, "seed": 0, "name": "", "train": Train()})
 
 
 def _columns(seconds: float, source: str, note: str, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""One colour for each thing a picture shows, the same in every page, figure and dashboard.
+
+Colours are Okabe and Ito's, which people with any colour vision tell apart, and greys told apart by
+lightness. Each is seen on a white page and on a dark one: so there is no black.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
+ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+DARK_GREY, GREY, LIGHT_GREY = "#6B6B6B", "#8C8C8C", "#BBBBBB"
+
+AXES: Mapping[str, str] = MappingProxyType({"x": PURPLE, "y": VERMILION, "z": GREEN, "data": DARK_GREY})
+"""Collectives of an axis, and all their streams: z_gather and z_scatter have the colour of z."""
+OTHER_AXES = ("#882255", "#44AA99", "#999933", "#AA4499", "#661100")
+"""Of axes that have no colour of their own: of Paul Tol's muted scheme what differs from the others here."""
+PHASES: Mapping[str, str] = MappingProxyType(
+    {"fwd": BLUE, "recompute": SKY, "bwd": ORANGE, "loss": YELLOW, "optimizer": GREY, "reduce": GREY}
+)
+"""Compute by the phase of the step, where phases are told apart; no axis has one of these colours."""
+KINDS: Mapping[str, str] = MappingProxyType({"compute": BLUE, **AXES, "other": OTHER_AXES[0], "wait": LIGHT_GREY})
+"""An op by its kind: compute, a collective of an axis, or a wait."""
+EVENTS: Mapping[str, str] = MappingProxyType({**PHASES, **AXES})
+"""An event of a timeline: compute by phase, a collective by axis."""
+IDLE, SLOWEST_DEVICE = LIGHT_GREY, SKY
+"""Time in which a rank waits for its peers, or for the slowest device to be expected."""
+
+
+def axis_colour(axis: str) -> str:
+    """Return the colour of an axis; the same one wherever it is asked for.
+
+    >>> axis_colour("z") == GREEN, axis_colour("pipe") in OTHER_AXES
+    (True, True)
+    """
+    return AXES.get(axis) or OTHER_AXES[sum(axis.encode()) % len(OTHER_AXES)]
