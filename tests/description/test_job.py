@@ -13,9 +13,8 @@ from twin.description.job import Batch, Job
 from twin.description.load import load_machine
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
-from twin.strategies import check, load_job
+from twin.strategies import check, check_grid, load_job
 from twin.strategies.four_d.grid import Grid
-from twin.strategies.four_d.job import check_grid
 
 moderate = settings(max_examples=120, deadline=None, derandomize=True)
 MACHINE = load_machine("frontier")
@@ -81,7 +80,7 @@ def test_nearest_y_satisfies_both_its_rules_and_none_is_closer(y, unit, heads):
 def test_nearest_number_of_sequences(sequences, data, z):
     """A positive multiple of data·z, and none is closer."""
     grid = Grid(data=data, z=z)
-    offered = suggestion(check_grid(job_of(grid, sequences=sequences), grid), "batch.sequences")
+    offered = suggestion(check_grid(job_of(grid, sequences=sequences)), "batch.sequences")
     valid = [m for m in range(1, 700) if m % (data * z) == 0]
     if sequences in valid:
         assert offered is None
@@ -96,7 +95,7 @@ def test_nearest_micro_batch(micro, local, data, z):
     """Divides the sequences of a rank, and none is closer."""
     grid = Grid(data=data, z=z)
     job = job_of(grid, sequences=local * data * z, micro=micro)
-    offered = suggestion(check_grid(job, grid), "batch.micro_sequences")
+    offered = suggestion(check_grid(job), "batch.micro_sequences")
     valid = [m for m in range(1, local + 1) if local % m == 0]
     if micro in valid:
         assert offered is None
@@ -112,7 +111,7 @@ def test_remedy_for_a_grid_of_another_size(ranks, data, z, y, x):
     """If only data has to change, the message says to what; following it ends the problem."""
     grid = Grid(data=data, z=z, y=y, x=x)
     job = job_of(grid).model_copy(update={"ranks": ranks})
-    found = [p.message for p in check_grid(job, grid) if p.path == "grid"]
+    found = [p.message for p in check_grid(job) if p.path == "grid"]
     assert bool(found) == (data * z * y * x != ranks)
     if found and ranks % (z * y * x) == 0:
         better = int(re.search(r"set data to (\d+)", found[0])[1])
@@ -158,7 +157,7 @@ def test_y_divides_the_width_of_the_mlp_too(y, width):
     """Hidden 48 and 24 heads allow many y; the nearest one also divides the MLP's width."""
     job = job_of(Grid(y=y), hidden=48, heads=24)
     job = job.model_copy(update={"model": job.model.model_copy(update={"mlp_width": width})})
-    offered = suggestion(problems := check_grid(job, job.concrete_grid), "grid.y")
+    offered = suggestion(problems := check_grid(job), "grid.y")
     valid = [d for d in range(1, 25) if 24 % d == 0 and width % d == 0]
     if y in valid:
         assert offered is None

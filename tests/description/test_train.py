@@ -12,10 +12,10 @@ import pytest
 
 from twin.cli import main
 from twin.description.problems import DescriptionError
-from twin.description.schema import job_schema
 from twin.description.spec import yaml_key
 from twin.description.train import Train
 from twin.strategies import load_job
+from twin.strategies.schema import job_schema
 
 ROOT = Path(__file__).parents[2]
 JOB: dict[str, Any] = {
@@ -98,7 +98,7 @@ def test_the_page_on_training_has_a_row_for_each_option():
 
 
 def test_the_schema_shows_the_options():
-    schema = job_schema()
+    schema = job_schema("four_d")
     validator = jsonschema.Draft202012Validator(schema)
     assert set(schema["$defs"]["Train"]["properties"]) == {yaml_key(n) for n in Train.model_fields}
     assert not list(validator.iter_errors({**JOB, "train": {"steps": 5, "timeout": "5 s", "rollback": {}}}))

@@ -12,7 +12,7 @@ from twin.engine.des import Setting, Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import Simulation, simulate
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import axis_of
 
 repeatable = settings(max_examples=200, deadline=None, derandomize=True)
 
@@ -21,8 +21,8 @@ def parallel(transfers: list[Transfer], capacity: list[float], delays: list[floa
     """Run collectives of ranks that have nothing in common but links; return when each ends."""
     ranks = len(transfers)
     made = Program([], [COMPUTE, START, WAIT], [1.0, 0.0, 0.0], [-1, 0, 1], [0.0] * 3, [("x", "all_reduce", 1.0)])
-    timeline = des.run(
-        made,
+    (timeline,) = des.run(
+        [made],
         Setting(
             group_class={"x": list(range(ranks))},
             members={"x": [(r,) for r in range(ranks)]},
@@ -155,7 +155,7 @@ def durations(simulation: Simulation, axis: str) -> np.ndarray:
     at = [
         i
         for i, code in enumerate(program.code)
-        if code == START and COMMUNICATOR_AXIS[program.calls[program.target[i]][0]] == axis
+        if code == START and axis_of(program.calls[program.target[i]][0]) == axis
     ]
     return (simulation.timeline.end - simulation.timeline.start)[:, at]
 

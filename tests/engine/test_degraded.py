@@ -8,7 +8,7 @@ import pytest
 from twin.cost.collective import collective_cost, resource_capacity
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import Simulation, simulate
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import axis_of
 from twin.strategies import load_job
 
 MODEL = {"layers": 1, "hidden": 1024, "heads": 8, "sequence": 128, "vocabulary": 512}
@@ -58,7 +58,7 @@ def job(grid: dict[str, int], machine: Any = "frontier", **changes: Any) -> Any:
 def seconds_of(simulation: Simulation, axis: str) -> float:
     """Duration of the axis's only collective on the first class of ranks."""
     timeline, program = simulation.timeline, simulation.program
-    calls = [i for i, (c, _, _) in enumerate(program.calls) if COMMUNICATOR_AXIS[c] == axis]
+    calls = [i for i, (c, _, _) in enumerate(program.calls) if axis_of(c) == axis]
     ops = [i for i, t in enumerate(program.target) if program.code[i] == 1 and t in calls]
     [op] = ops
     return float(timeline.end[0, op] - timeline.start[0, op])

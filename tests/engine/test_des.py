@@ -74,7 +74,7 @@ def run(
     **options: float,
 ) -> Timeline:
     made = program(steps, host)
-    return des.run(made, setting(made, transfers, slowness, **options))
+    return des.run([made], setting(made, transfers, slowness, **options))[0]
 
 
 def test_compute_is_one_op_after_the_other() -> None:
@@ -155,7 +155,7 @@ def test_a_collective_slows_again_when_a_wait_is_over() -> None:
 def test_one_computing_member_slows_the_collective_for_all() -> None:
     """Member 0 waits at once; member 1 computes 3 s: 3/(1 + q) of the transfer by then."""
     made = program([("start", "a", "x"), ("compute", 1.0), ("wait", "a")])
-    timeline = des.run(made, setting(made, [alone(10.0)], [1e-9, 3.0], collective=0.5))
+    (timeline,) = des.run([made], setting(made, [alone(10.0)], [1e-9, 3.0], collective=0.5))
     assert timeline.end[:, 0].tolist() == pytest.approx([3.0 + 10.0 - 2.0] * 2)
 
 

@@ -12,7 +12,7 @@ from twin.engine import pricing
 from twin.engine.program import START
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
-from twin.schedule.ops import COMMUNICATOR_AXIS
+from twin.schedule.ops import axis_of
 
 RELATIVE = 1e-9
 MOST_RANKS = 64
@@ -185,7 +185,7 @@ def test_folding_under_contention(make_job, grid, slow) -> None:
     stretched = 0
     for op in np.flatnonzero(np.array(program.code) == START):
         call = program.target[op]
-        axis = COMMUNICATOR_AXIS[program.calls[call][0]]
+        axis = axis_of(program.calls[call][0])
         for rank in range(job.ranks):
             group = partition.groups[axis][partition.group_class_of_rank_class[axis][rank]]
             cost = prices.costs[call][group.pattern]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.engine.groups import along
 from twin.cost.collective import collective_cost
 from twin.description.load import load_machine
-from twin.engine.layout import Layout, groups_of
+from twin.engine.layout import Layout
 from twin.engine.pricing import price
 from twin.engine.report import report
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import simulate, transfer_of
 from twin.engine.symmetry import fold
+from twin.schedule.communicator import Communicator
+from twin.schedule.ops import axis_of
 from twin.strategies.four_d.grid import Grid
 
 
@@ -27,9 +30,10 @@ def test_groups_of_different_shape_get_equal_parts_of_a_nic(machine: str, z: int
     data = 4 if machine == "frontier" else 8
     layout = Layout.contiguous(described, data * z)
     grid = Grid(data=data, z=z)
-    axes = {axis: groups_of(grid, axis, layout) for axis in ("z", "data")}
+    axes = {axis: along(grid, axis, layout) for axis in ("z", "data")}
     calls = [("z_gather", "all_gather", 4e9), ("data", "all_reduce", 4e9)]
-    prices = price(described, library, calls, axes, layout)  # type: ignore[arg-type] - plain strings
+    communicators = {name: Communicator.along(grid, axis_of(name), name) for name, _, _ in calls}
+    prices = price(described, library, calls, communicators, axes, layout)
     speed = np.ones(grid.ranks)
     partition = fold(axes, prices.alike, prices.edges, speed, prices.capacity)
     flows, rates = [], []

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.groups import along
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
-from twin.engine.layout import Layout, axis_members, groups_of
+from twin.engine.layout import Layout
+from twin.schedule.communicator import axis_members
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 MACHINES = {name: load_machine(name) for name in ("frontier", "perlmutter", "alps", "dgx-a100")}
@@ -55,7 +57,7 @@ def test_every_group_has_its_own_placement(grid, machine, group_nodes) -> None:
     described = described.model_copy(update={"network": network})
     layout = Layout.contiguous(described, grid.ranks)
     for axis in AXES:
-        groups = groups_of(grid, axis, layout)
+        groups = along(grid, axis, layout)
         assert len(set(groups.placements)) == len(groups.placements)
         for number, row in enumerate(groups.members.tolist()):
             expected = placement_by_definition(tuple(row), described.devices_per_node, group_nodes)
@@ -79,7 +81,7 @@ def test_ranks_fill_node_after_node(machine, ranks) -> None:
 def test_inner_groups_are_packed_into_nodes(x, nodes) -> None:
     """On eight devices a node: 4 and 8 stay inside, 16 takes two whole nodes, 3 crosses."""
     grid = Grid(x=x, data=48 // x if 48 % x == 0 else 1)
-    groups = groups_of(grid, "x", Layout.contiguous(MACHINES["frontier"], grid.ranks))
+    groups = along(grid, "x", Layout.contiguous(MACHINES["frontier"], grid.ranks))
     touched = {placement.node_count for placement in groups.placements}
     assert touched == ({nodes} if nodes else {1, 2})
 

@@ -58,7 +58,7 @@ def both(monkeypatch, job):
     real = lockstep.run
 
     def spy(program, setting):
-        seen.append((real(program, setting), des.run(program, setting)))
+        seen.append((real(program, setting), des.run([program], setting)[0]))
         return seen[-1][0]
 
     with monkeypatch.context() as patch:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.groups import along
 from twin.cost.collective_tree import tree_crossings
 from twin.description.problems import DescriptionError
-from twin.engine.layout import Layout, groups_of
+from twin.engine.layout import Layout
 from twin.engine.report import report
 from twin.engine.simulate import Simulation, simulate
 from twin.strategies import load_job
@@ -66,7 +67,7 @@ def test_patterns_follow_from_the_definition(grid, groups, order):
     counts = np.bincount(list(group_of_node.values()))
     assert max(counts) - min(counts) <= 1
     for axis in AXES:
-        found = groups_of(grid, axis, layout)
+        found = along(grid, axis, layout)
         for members, pattern in zip(found.members.tolist(), found.pattern, strict=True):
             used = list(dict.fromkeys(rank // 8 for rank in members))
             seen: dict[int, int] = {}

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.groups import along
 from twin.description.load import load_machine
-from twin.engine.layout import AxisGroups, Layout, groups_of
+from twin.engine.layout import Groups, Layout
 from twin.engine.symmetry import Edges, Partition, fold, unfolded
 from twin.strategies.four_d.grid import AXES, Grid
 
@@ -20,7 +21,7 @@ def machines_in_use(draw: st.DrawFn):
     """Groups of a random grid on Frontier's nodes, random loads on its NICs, random speeds."""
     grid = Grid(**{axis: draw(st.integers(1, 5)) for axis in AXES})
     layout = Layout.contiguous(FRONTIER, grid.ranks)
-    axes = {axis: groups_of(grid, axis, layout) for axis in AXES if grid.size(axis) > 1}
+    axes = {axis: along(grid, axis, layout) for axis in AXES if grid.size(axis) > 1}
     nodes = int(layout.node.max()) + 1
     edges = {}
     for number, (axis, groups) in enumerate(axes.items()):
@@ -42,17 +43,17 @@ def machines_in_use(draw: st.DrawFn):
     return axes, alike, edges, speed, capacity
 
 
-def by_pattern(axes: dict[str, AxisGroups]) -> dict[str, np.ndarray]:
+def by_pattern(axes: dict[str, Groups]) -> dict[str, np.ndarray]:
     """Collectives cost something else on every placement."""
     return {axis: np.arange(len(groups.placements)) for axis, groups in axes.items()}
 
 
-def whole_machine_alike(axes: dict[str, AxisGroups]) -> dict[str, np.ndarray]:
+def whole_machine_alike(axes: dict[str, Groups]) -> dict[str, np.ndarray]:
     """Collectives cost the same on every placement."""
     return {axis: np.zeros(len(g.placements), dtype=np.int64) for axis, g in axes.items()}
 
 
-def group_classes(partition: Partition, axis: str, groups: AxisGroups) -> list[int]:
+def group_classes(partition: Partition, axis: str, groups: Groups) -> list[int]:
     """Class of every group, as each of its members sees it (which must be one)."""
     of_rank = np.array(partition.group_class_of_rank_class[axis])[partition.rank_class]
     seen = [set(of_rank[row].tolist()) for row in groups.members]
@@ -120,7 +121,7 @@ def test_unfolded_is_everything_by_itself(used) -> None:
 
 def folded_grid(grid: Grid, speed: np.ndarray) -> Partition:
     layout = Layout.contiguous(FRONTIER, grid.ranks)
-    axes = {axis: groups_of(grid, axis, layout) for axis in AXES if grid.size(axis) > 1}
+    axes = {axis: along(grid, axis, layout) for axis in AXES if grid.size(axis) > 1}
     empty = np.zeros(0, dtype=np.int64)
     edges = dict.fromkeys(axes, Edges(empty, empty, empty))
     return fold(axes, by_pattern(axes), edges, speed, np.zeros(0))

@@ -220,7 +220,7 @@ def recording(tmp_path: Path) -> Path:
     job = load_job({**JOB, "machine": "perlmutter"})
     path = tmp_path / "recording.json"
     described = job.model_dump(mode="json", by_alias=True)
-    write_recording(path, Recording(job.concrete_grid, 0, generate(job), described))
+    write_recording(path, Recording(job.concrete_grid.mesh, 0, generate(job), described))
     return path
 
 

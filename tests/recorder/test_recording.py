@@ -44,7 +44,7 @@ def test_a_whole_schedule_and_its_job_come_back(tmp_path) -> None:
     schedule = generate(described)
     path = tmp_path / "whole.json"
     dumped = described.model_dump(mode="json", by_alias=True)
-    write_recording(path, Recording(described.concrete_grid, 0, schedule, dumped))
+    write_recording(path, Recording(described.concrete_grid.mesh, 0, schedule, dumped))
     back = read_recording(path)
     assert [n for n, _ in back.schedule.named()] == [n for n, _ in schedule.named()]
     assert load_job(back.job) == described

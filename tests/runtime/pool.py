@@ -35,7 +35,8 @@ def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
     """Make a grid's mesh. Every rank makes as many groups, for torch names them by their count."""
     import torch.distributed as dist
 
-    from runtime.parallel.mesh import AXIS_OF, Mesh
+    from runtime.parallel.mesh import Mesh
+    from twin.schedule.ops import axis_of
     from twin.strategies.four_d.grid import Grid
 
     sizes = Grid(**grid)
@@ -46,7 +47,7 @@ def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
         return
     worker.meshes[str(sizes)] = None
     if sizes.ranks > 1:
-        groups = sum(sizes.size(axis) > 1 for axis in AXIS_OF.values()) + 1
+        groups = sum(sizes.size(axis_of(name)) > 1 for name in sizes.streams) + 1
         for _ in range(groups):
             dist.new_group([worker.rank], use_local_synchronization=True)
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
-from twin.study.compare.account import TERMS, account
+from twin.strategies.four_d.grid import AXES
+from twin.study.compare.account import account, terms_of
 from twin.study.compare.compare import Comparison, compare
 from twin.study.compare.steps import read_steps
 
@@ -173,7 +174,7 @@ def traces(draw) -> dict[int, list[Row]]:
 
 def accounts_of(ranks: dict[int, list[Row]]):
     steps = read_steps(table(ranks), "made")
-    return account(steps, steps.times[0], lambda _: True)
+    return account(steps, steps.times[0], lambda _: True, AXES)
 
 
 def length_of(ranks: dict[int, list[Row]]) -> int:
@@ -188,7 +189,7 @@ def test_any_two_steps_are_explained_exactly(first, second, data):
     paired = data.draw(st.sets(st.sampled_from([row.op for row in first[0]])))
     for ranks in (first, second):
         steps = read_steps(table(ranks), "made")
-        taken = account(steps, steps.times[0], lambda op: op.op in paired)
+        taken = account(steps, steps.times[0], lambda op: op.op in paired, AXES)
         assert sum(taken.terms.values()) == sum(taken.phases.values()) == 4 * length_of(ranks)
         assert min(taken.terms.values()) >= 0
 
@@ -232,8 +233,8 @@ def test_slower_ops_of_one_kind_move_that_term_and_no_other(ranks, kind, more):
             late += more * stretched
     before, after = accounts_of(ranks), accounts_of(slower)
     assert late == more * sum(word in op for op in ops)
-    assert {name: after.terms[name] - before.terms[name] for name in TERMS} == {
-        name: 4 * late * (name == kind) for name in TERMS
+    assert {name: after.terms[name] - before.terms[name] for name in terms_of(AXES)} == {
+        name: 4 * late * (name == kind) for name in terms_of(AXES)
     }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twin.study.search.options import VARIED, Options
 
 from twin.cost.memory import memory_use, with_micro_sequences
 from twin.description.job import Job
@@ -17,6 +16,7 @@ from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
+from twin.strategies.four_d.options import VARIED, Options
 from twin.study.search.candidates import candidates, unsettled
 from twin.study.search.fleet import fleet_json, fleet_table, search_fleet
 from twin.study.search.page import page, pareto
@@ -85,7 +85,7 @@ def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
 def test_all_options_are_varied_where_they_make_a_difference():
     job = made(4, 8)
     found: dict[tuple[int, ...], list[Options]] = {}
-    for candidate in candidates(job, frozenset(VARIED) - {"micro"}):
+    for candidate in candidates(job, frozenset(VARIED)):
         found.setdefault(candidate.grid.sizes, []).append(candidate.options)
     for grid in grids(4):
         if divides(grid, 8):

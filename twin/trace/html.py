@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twin.trace.palette import EVENTS
+from twin.trace.palette import EVENTS, axis_colour
 
 STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
+"""Streams that come first, in this order; others follow as they appear."""
 
 
 def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -31,9 +32,11 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
     }
     start, end, arrival = (table[c].to_numpy() / 1e6 for c in ("start_ns", "end_ns", "arrival_ns"))
     size = table["bytes"].to_numpy()
+    present = dict.fromkeys(columns["stream"].tolist())
+    order = [*(s for s in STREAM_ORDER if s in present), *(s for s in present if s not in STREAM_ORDER)]
     packed = []
     for number in dict.fromkeys(rank.tolist()):
-        for stream in STREAM_ORDER:
+        for stream in order:
             at = np.flatnonzero((rank == number) & (columns["stream"] == stream))
             if not len(at):
                 continue
@@ -69,7 +72,9 @@ def timeline_html(
 
     page = resources.files("twin.trace").joinpath("timeline.html").read_text(encoding="utf-8")
     rows = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts)
-    data = json.dumps({"lanes": lanes(events, rank_names), "colours": dict(EVENTS)}, separators=(",", ":"))
+    axes = dict.fromkeys(a for a in events["axis"].unique().to_pylist() if a)
+    colours = {**EVENTS, **{axis: axis_colour(axis) for axis in axes}}
+    data = json.dumps({"lanes": lanes(events, rank_names), "colours": colours}, separators=(",", ":"))
     parts = {
         "TITLE": html.escape(title),
         "FACTS": rows,
