@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twin.cost.collective import collective_cost, resource_capacity
-from twin.cost.collective_two_level import recursive_crossings
+from twin.cost.collectives.two_level import recursive_crossings
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
 from twin.study.collective_table import TABLE_MACHINES, read_rows

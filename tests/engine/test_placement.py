@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.groups import along
-from twin.cost.collective_tree import tree_crossings
+from twin.cost.collectives.tree import tree_crossings
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout
 from twin.engine.report import report

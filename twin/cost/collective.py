@@ -6,9 +6,10 @@ has two parts: a start-up that contention does not touch, and a transfer that it
 collective that mostly waits for latency has a long transfer for its bytes and so leaves the
 links to others.
 
-Among the algorithms and protocols that the library has, the one that is fastest for this size
-and placement is taken, so the time never falls when the bytes grow. (The libraries choose by
-a model of their own and are sometimes wrong by 30 %; see docs on validation.)
+Among the algorithms that are registered (`twin.cost.algorithms`) and the protocols that the
+library has, the option that is fastest for this size and placement is taken, so the time never
+falls when the bytes grow. (The libraries choose by a model of their own and are sometimes wrong
+by 30 %; see docs on validation.)
 """
 
 from __future__ import annotations
@@ -16,18 +17,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twin.cost.collective_direct import direct_options
+from twin.cost.algorithms import options
 from twin.cost.collective_group import Group, Pattern, look
-from twin.cost.collective_options import NodeUse, Option, node_uses, on_cores
-from twin.cost.collective_ring import ring_options
-from twin.cost.collective_tree import tree_options
-from twin.cost.collective_two_level import two_level_options
+from twin.cost.collective_options import NodeUse, node_uses
 from twin.cost.placement import Placement
 from twin.cost.rings import link_widths
 from twin.description.library import CollectiveKind, Library
 from twin.description.machine import Machine
 
-__all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "resource_capacity"]
+__all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "options", "resource_capacity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,28 +118,6 @@ def collective_cost(
         node_loads={pattern: node_uses(group, best, pattern) for pattern in group.patterns},
         uplink_loads=best.uplink_bytes,
     )
-
-
-def options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
-    """Return every way in which the library can run this collective."""
-    if direct := direct_options(group, library, kind, bytes_):
-        return [on_cores(group, o) for o in direct]  # the runtime does not leave the library the choice
-    found = ring_options(group, library, kind, bytes_)
-    if kind == "all_reduce":
-        found += tree_options(group, library, bytes_)
-        found += _in_switch(group, library, bytes_)
-    found += two_level_options(group, library, kind, bytes_)
-    return [on_cores(group, option) for option in found]
-
-
-def _in_switch(group: Group, library: Library, bytes_: float) -> list[Option]:
-    """Reduction inside the node's switch: each device sends and receives its buffer once."""
-    switch, port = library.in_switch, group.machine.fabric.port_bandwidth_bytes_per_second
-    if switch is None or port is None or group.nodes > 1 or group.ranks < switch.devices:
-        return []
-    wire = bytes_ / (port * switch.efficiency)
-    base = float(switch.base_seconds)
-    return [Option("in-switch", "Simple", base + wire, base, wire, float(bytes_), 0.0)]
 
 
 def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:

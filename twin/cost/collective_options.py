@@ -1,7 +1,6 @@
 """One way of running a collective: its time alone and what it moves where.
 
-The library's algorithms (`collective_ring`, `collective_tree`, `collective_two_level`) each
-return options; `collective` takes the fastest.
+Algorithms (`twin.cost.collectives`) each return options; `collective` takes the fastest.
 """
 
 from __future__ import annotations

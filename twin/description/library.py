@@ -3,7 +3,7 @@
 A library is data: one YAML file in `topologies/libraries/`. Its numbers say what its software
 adds to the hardware: how long a step takes besides the wire, which share of the links its
 copy kernels keep busy, and in which pieces it pipelines. Which algorithm runs is decided in
-`twin.cost.collective`, from these numbers and from the placement of the group.
+`twin.cost.algorithms`, from these numbers and from the placement of the group.
 
 * A *step* moves one piece from each member to the next one; a ring over p members takes p−1
   steps for an all-gather or a reduce-scatter and 2(p−1) for an all-reduce.
@@ -14,11 +14,12 @@ copy kernels keep busy, and in which pieces it pipelines. Which algorithm runs i
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from twin.description.parameter import Parameter
+from twin.description.problems import DescriptionError, from_pydantic
 from twin.description.spec import Spec
 
 CollectiveKind = Literal[
@@ -41,6 +42,7 @@ MEASURED_KINDS: dict[CollectiveKind, Literal["all_gather", "reduce_scatter", "al
 }
 """Whose constants a kind has; all others move data as an all-gather does, without adding."""
 ProtocolName = Literal["LL", "LL128", "Simple"]
+C = TypeVar("C", bound=Spec)
 
 
 class ByCollective(Spec):
@@ -201,6 +203,23 @@ class Library(Spec):
     two_level: TwoLevel | None = None
     direct: Direct | None = None
     host_work: HostWork | None = None
+    algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Constants of algorithms that have no key here, by the name they are registered under; each
+    algorithm reads its own (`constants`)."""
+
+    def constants(self, name: str, form: type[C]) -> C | None:
+        """Return the constants of a registered algorithm, read as `form`; None if this library has none for it.
+
+        Raises DescriptionError for what is wrong with them.
+        """
+        raw = self.algorithms.get(name)
+        if raw is None:
+            return None
+        try:
+            return form.model_validate(raw)
+        except ValidationError as error:
+            path = f"machine.libraries.{self.name}.algorithms.{name}"
+            raise DescriptionError(from_pydantic(error, form, path)) from None
 
     @model_validator(mode="after")
     def _protocols_known(self) -> Self:

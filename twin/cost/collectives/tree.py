@@ -23,15 +23,17 @@ from math import hypot, log2, sqrt
 
 import numpy as np
 
+from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option
-from twin.description.library import Library
+from twin.description.library import CollectiveKind, Library
 
 
-def tree_options(group: Group, library: Library, bytes_: float) -> list[Option]:
+@register("tree")
+def tree_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return one option per protocol for an all-reduce over more than one node."""
     tree = library.tree
-    if tree is None or group.nodes < 2:
+    if kind != "all_reduce" or tree is None or group.nodes < 2:
         return []
     nodes = group.nodes
     depth = 2.0 * log2(nodes)

@@ -18,13 +18,15 @@ from math import ceil, hypot, log2
 
 import numpy as np
 
+from twin.cost.algorithms import register
 from twin.cost.collective_group import Group, look
 from twin.cost.collective_options import Option
-from twin.cost.collective_ring import ring_options
+from twin.cost.collectives.ring import ring_options
 from twin.cost.placement import Placement
 from twin.description.library import CollectiveKind, Library
 
 
+@register("two-level")
 def two_level_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the ring and the recursive option for a group on several nodes."""
     if library.two_level is None or group.nodes < 2 or kind == "broadcast":

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from math import hypot
 
+from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
+@register("ring")
 def ring_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return one option per protocol."""
     passes = 2 if kind == "all_reduce" else 1

@@ -13,11 +13,13 @@ against (p−1)·b of a ring.
 
 from __future__ import annotations
 
+from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
+@register("direct", alone=True)
 def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the exchange, if that is how this collective is done."""
     direct = library.direct
