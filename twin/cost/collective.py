@@ -24,6 +24,7 @@ from twin.cost.placement import Placement
 from twin.cost.rings import link_widths
 from twin.description.library import CollectiveKind, Library
 from twin.description.machine import Machine
+from twin.description.problems import fail
 
 __all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "options", "resource_capacity"]
 
@@ -98,15 +99,23 @@ def collective_cost(
     """Return what a collective costs alone.
 
     `bytes_` is the gathered buffer of a rank for an all-gather, the input of a rank for a
-    reduce-scatter, the buffer for an all-reduce or a broadcast. A group of one costs nothing.
+    reduce-scatter or an all-to-all, the buffer for an all-reduce or a broadcast, the message of a send, what
+    a copy to or from the host moves. Another group of one costs nothing.
+
+    Raises DescriptionError if the machine has no way to do it.
     `group` is what `look` says of the placement, for those who ask about it several times.
     """
     if bytes_ < 0:
         raise ValueError(f"bytes is {bytes_:g}; a collective moves 0 bytes or more")
+    if kind in ("to_host", "to_device"):
+        return _copy_cost(machine, bytes_, placement)
     if placement.ranks < 2:
         return CollectiveCost(0.0, 0.0, "none", "none", placement, {}, ())
     group = group or look(machine, placement)
-    best = min(options(group, library, kind, bytes_), key=lambda option: option.seconds)
+    offered = options(group, library, kind, bytes_)
+    if not offered:
+        raise fail("library", f"{library.name} has no algorithm for {kind} over {placement.ranks} ranks", kind)
+    best = min(offered, key=lambda option: option.seconds)
     transfer = max(best.wire_seconds, best.seconds - best.startup_seconds)
     return CollectiveCost(
         startup_seconds=best.seconds - transfer,
@@ -118,6 +127,16 @@ def collective_cost(
         node_loads={pattern: node_uses(group, best, pattern) for pattern in group.patterns},
         uplink_loads=best.uplink_bytes,
     )
+
+
+def _copy_cost(machine: Machine, bytes_: float, placement: Placement) -> CollectiveCost:
+    """Return what a copy between a device and its host costs, over a link that is the device's own."""
+    link = machine.host_link
+    if link is None:
+        remedy = "is missing: give its bandwidth and latency, for the job copies between devices and hosts"
+        raise fail("machine.host_link", remedy)
+    wire = bytes_ / link.bandwidth_bytes_per_second
+    return CollectiveCost(float(link.latency_seconds), wire, "copy", "none", placement, {}, ())
 
 
 def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:

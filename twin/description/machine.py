@@ -60,6 +60,15 @@ class Nic(Spec):
     """One-way, smallest message, device memory to device memory, same switch."""
 
 
+class HostLink(Spec):
+    """The way between a device and its host's memory, of each device alone."""
+
+    bandwidth_bytes_per_second: Parameter
+    """Per direction, for large copies from pinned memory."""
+    latency_seconds: Parameter
+    """Of starting one copy."""
+
+
 class Network(Spec):
     """Switches between nodes: a dragonfly, or one flat switch if `group_nodes` is absent."""
 
@@ -156,6 +165,8 @@ class Machine(Spec):
     """Default collective library; a key of `libraries`."""
     libraries: dict[str, Library]
     variation: Variation
+    host_link: HostLink | None = None
+    """For jobs that copy between devices and hosts; such a job is refused without it."""
     cores: Cores | None = None
     """Absent where every rank has a device of its own."""
     reliability: Reliability | None = None

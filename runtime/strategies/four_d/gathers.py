@@ -189,6 +189,6 @@ class WeightGathers:
             unit.place,
             "accumulate",
             accumulate,
-            lambda: Memory(sum(member.accumulation(part) for member, part in parts)),
+            lambda: Memory(sum(member.accumulation(part) for member, part in parts), work="accumulate"),
             phase="bwd",
         )

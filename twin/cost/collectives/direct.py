@@ -23,11 +23,15 @@ from twin.description.library import CollectiveKind, Library
 def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the exchange, if that is how this collective is done."""
     direct = library.direct
-    if direct is None or kind == "broadcast":
+    if direct is None:
         return []
     small, pair = bytes_ <= direct.largest_bytes, group.ranks == 2
-    done = {"reduce_scatter": True, "all_gather": pair or small, "all_reduce": small and not pair}
-    if not done[kind]:
+    done: dict[CollectiveKind, bool] = {
+        "reduce_scatter": True,
+        "all_gather": pair or small,
+        "all_reduce": small and not pair,
+    }
+    if not done.get(kind, False):
         return []
     part = float(bytes_) if kind == "all_reduce" else bytes_ / group.ranks
     here, there = group.members - 1, group.ranks - group.members

@@ -23,10 +23,14 @@ from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
+
 
 @register("ring")
 def ring_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
-    """Return one option per protocol."""
+    """Return one option per protocol; none for messages, copies and all-to-alls."""
+    if kind not in KINDS:
+        return []
     passes = 2 if kind == "all_reduce" else 1
     steps = passes * (group.ranks - 1)
     moved = float(bytes_) if kind == "broadcast" else passes * bytes_ * (group.ranks - 1) / group.ranks

@@ -25,11 +25,13 @@ from twin.cost.collectives.ring import ring_options
 from twin.cost.placement import Placement
 from twin.description.library import CollectiveKind, Library
 
+KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+
 
 @register("two-level")
 def two_level_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return the ring and the recursive option for a group on several nodes."""
-    if library.two_level is None or group.nodes < 2 or kind == "broadcast":
+    if library.two_level is None or group.nodes < 2 or kind not in KINDS:
         return []
     if kind == "all_reduce":
         halves = zip(

@@ -1,0 +1,50 @@
+"""A message between two ranks: one hop, and its bytes over the link or NIC that joins them.
+
+    T = base + hop + M / B
+
+`exchange` sends one message each way at once: links and NICs carry both directions, so it takes as long as one.
+Constants are those of one ring hop, which is what NCCL and RCCL run a send and receive by (assumed: no
+measured table of messages has been fitted yet).
+"""
+
+from __future__ import annotations
+
+from twin.cost.algorithms import register
+from twin.cost.collective_group import Group
+from twin.cost.collective_options import Option, core_seconds
+from twin.description.library import CollectiveKind, Library
+
+KINDS = ("send", "receive", "exchange")
+
+
+@register("point-to-point")
+def point_to_point_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
+    """Return one option per protocol, for a group of two."""
+    if kind not in KINDS or group.ranks != 2:
+        return []
+    network = group.nodes > 1
+    options = []
+    for name in library.network_protocols if network else library.protocols:
+        protocol = library.protocols[name]
+        if network:
+            hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
+            rate = group.network_rate * library.ring.network_efficiency.of(kind) * protocol.network_share
+        else:
+            hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
+            rate = group.local_rate * library.ring.local_efficiency.of(kind) * protocol.local_share
+        startup, wire = float(protocol.base_seconds) + hop, bytes_ / min(rate, group.uplink_rate)
+        far = float(bytes_) if network else 0.0
+        options.append(
+            Option(
+                algorithm="point-to-point",
+                protocol=name,
+                seconds=startup + wire,
+                startup_seconds=startup,
+                wire_seconds=wire,
+                local_bytes=0.0 if network else float(bytes_),
+                nic_bytes=far,
+                uplink_bytes=tuple(bytes_ * n for n in group.crossings),
+                core_seconds=core_seconds(library, kind, bytes_ - far, far, 1),
+            )
+        )
+    return options
