@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
-from twin.description.problems import fail
+from twin.description.problems import did_you_mean, fail
 from twin.engine import des, lockstep
 from twin.engine.layout import CORES, Groups, Ints, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
@@ -22,7 +22,7 @@ from twin.engine.program import START, Call, Program, compile_programs
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role
-from twin.schedule.ops import Schedule
+from twin.schedule.ops import Schedule, Start
 from twin.strategies import strategy_of
 
 Engine = Literal["folded", "des"]
@@ -135,6 +135,9 @@ class Cast:
         strategy = strategy_of(job)
         communicators = {c.name: c for c in strategy.communicators(job)}
         if schedule is not None:
+            for op, _ in schedule.flat():
+                if isinstance(op, Start) and op.communicator not in communicators:
+                    raise fail("communicator", did_you_mean(op.communicator, communicators), op.communicator)
             return cls((Role.everyone(job.ranks),), (schedule,), communicators)
         roles = strategy.roles(job)
         return cls(roles, tuple(strategy.schedule(job, role) for role in roles), communicators)

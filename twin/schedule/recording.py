@@ -139,7 +139,9 @@ def check(schedule: Schedule, mesh: Mesh) -> None:
             seen.add(name)
             if isinstance(op, Start):
                 flight.add(name)
-                if op.axis in mesh.axes and mesh.size(op.axis) == 1:
+                if op.axis not in mesh.axes:
+                    problems.append(Problem(path, f"is over {op.axis}, which is no axis of the grid", op.communicator))
+                elif mesh.size(op.axis) == 1:
                     problems.append(Problem(path, f"is a collective over {op.axis}, which is one rank"))
         elif name in flight:
             flight.remove(name)

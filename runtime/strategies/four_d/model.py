@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from runtime.model.functions import INIT
 from runtime.parallel.ops import Place
+from runtime.parallel.region import branch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.attention import Attention4D
@@ -25,9 +27,7 @@ from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
 from runtime.strategies.four_d.layers.recompute import Block as Run
 from runtime.strategies.four_d.layers.recompute import Recompute
-from runtime.strategies.four_d.layers.region import branch
 
-INIT = 0.02
 BlockDone = Callable[[int | None], None]
 
 

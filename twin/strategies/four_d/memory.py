@@ -7,6 +7,7 @@ weight and two moments.
 
 from __future__ import annotations
 
+from twin.strategies.activations import block_activation_bytes
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
 from twin.strategies.sizes import FP32_BYTES, OPTIMIZER_BYTES
@@ -29,28 +30,23 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     }
 
 
-def block_activation_bytes(job: FourDJob, shapes: Shapes) -> float:
-    """What one block's backward pass needs of its forward pass.
-
-    Two norm inputs and outputs (m, h/G_x), qkv (m, 3h/G_y), attention output (m, h/G_y), MLP
-    before and after its activation (m, 4h/G_y; with SwiGLU gate and up, so 8h/G_y, before), norm
-    statistics; unfused attention also keeps its scores before and after normalisation, and
-    dropout's mask. Rotary positions turn queries and keys where they are.
-    """
-    m, e = shapes.tokens, job.element_bytes
-    hidden_y = shapes.heads_y * job.model.head_size
-    saved = e * m * (4 * shapes.hidden_x + 4 * hidden_y + shapes.mlp_up_y + shapes.mlp_y)
-    saved += 4 * FP32_BYTES * m
-    scores = shapes.sequences * shapes.heads_y * job.model.sequence
-    if job.attention == "flash":
-        return float(saved + FP32_BYTES * scores)
-    return float(saved + (2 * e + (job.dropout > 0)) * scores * job.model.sequence)
+def block_bytes(job: FourDJob, shapes: Shapes) -> float:
+    """What one block's backward pass needs of its forward pass on one rank."""
+    return block_activation_bytes(
+        job,
+        tokens=shapes.tokens,
+        sequences=shapes.sequences,
+        heads=shapes.heads_y,
+        residual_width=shapes.hidden_x,
+        mlp_up_width=shapes.mlp_up_y,
+        mlp_width=shapes.mlp_y,
+    )
 
 
 def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     """Saved activations of all blocks plus the working set of one block or of the loss."""
     m, e = shapes.tokens, job.element_bytes
-    block = block_activation_bytes(job, shapes)
+    block = block_bytes(job, shapes)
     residual = float(e * m * shapes.hidden_x)
     kept = job.model.layers * (residual if job.recompute else block)
     gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)

@@ -2,7 +2,6 @@
 
 * flash: PyTorch's scaled_dot_product_attention, which picks the device's best kernel.
 * plain, fused_softmax: explicit scores, which dropout may then thin out.
-* Rotary positions turn pairs (i, i + d/2) of each head's d features (Su et al. 2021).
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from functools import partial
 
 import torch
 
+from runtime.model.functions import rotary_angles, turned
 from runtime.parallel import random
 from runtime.parallel.ops import Place
+from runtime.parallel.region import Region
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.region import Region
 from twin.schedule.kernels import Attention, Memory
-
-ROTARY_BASE = 10_000.0
 
 
 class Attention4D(torch.nn.Module):
@@ -97,20 +95,5 @@ class Attention4D(torch.nn.Module):
     def _turn(self, packed: torch.Tensor, sequences: int, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         q, k, v = packed.view(packed.shape[0], 3, -1).unbind(1)
         shape = (sequences, -1, self.heads, self.head_size)
-        turned = [_turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
+        turned = [turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
         return torch.stack((*turned, v), 1).flatten(1)
-
-
-def rotary_angles(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine (s, d/2) of each position's turn in each plane, in float64."""
-    speed = ROTARY_BASE ** (-torch.arange(0, size, 2, device=device, dtype=torch.float64) / size)
-    angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * speed
-    return angle.cos(), angle.sin()
-
-
-def _turned(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    # (sequences, s, heads, d): the two halves of d are the two coordinates of each plane
-    wide = torch.promote_types(x.dtype, torch.float32)
-    cosine, sine = (angle[None, :, None, :].to(wide) for angle in angles)
-    first, second = x.to(wide).chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)

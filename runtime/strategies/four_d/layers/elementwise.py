@@ -7,10 +7,11 @@ from functools import cache
 
 import torch
 
+from runtime.model.functions import gelu, swiglu
 from runtime.parallel import random
 from runtime.parallel.ops import Place
+from runtime.parallel.region import Region, add, plus
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.region import Region, add, plus
 from twin.schedule.kernels import Memory
 
 
@@ -73,17 +74,6 @@ def kept(context: FourDContext, place: Place, name: str, activation: torch.Tenso
     width = activation.shape[1]
     columns = torch.arange(width, device=activation.device) + width * context.mesh.coordinates["x"]
     return random.keep_mask(rows, columns, stream, context.job.dropout)
-
-
-def gelu(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """GELU of x + bias by its tanh approximation, as GPT-2 has it."""
-    return torch.nn.functional.gelu(plus(x, bias), approximate="tanh")
-
-
-def swiglu(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply silu of the first half of x + bias by the second half (Shazeer 2020)."""
-    gate, up = plus(x, bias).chunk(2, -1)
-    return torch.nn.functional.silu(gate) * up
 
 
 def dropped_sum(

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
+from runtime.model.functions import INIT
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
-
-INIT = 0.02
 
 
 class Embedding4D(torch.nn.Module):

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
+from runtime.model.functions import NORM_EPSILON
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
-
-EPSILON = 1e-5
 
 
 class Norm4D(torch.nn.Module):
@@ -55,7 +54,7 @@ class Norm4D(torch.nn.Module):
             return ops.compute(
                 self.place,
                 "normalize",
-                lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, EPSILON),
+                lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, NORM_EPSILON),
                 lambda: Memory(2 * size, work="norm/normalize"),
             )
         statistics = ops.compute(
@@ -121,7 +120,7 @@ def _apply(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     mean = sums[0] / hidden
     variance = (sums[1] / hidden - mean * mean).clamp_min_(0.0)
-    rstd = torch.rsqrt(variance + EPSILON)
+    rstd = torch.rsqrt(variance + NORM_EPSILON)
     mean, rstd = mean[:, None], rstd[:, None]
     y = (x - mean) * rstd * weight
     if bias is not None:

@@ -1,0 +1,31 @@
+"""Plain data parallelism on PyTorch's DistributedDataParallel: a serial model on every rank."""
+
+from __future__ import annotations
+
+import torch
+
+from runtime.parallel.mesh import Mesh
+from runtime.step.context import Context
+from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
+from runtime.strategies.ddp.model import PlainGPT
+from runtime.strategies.ddp.trainee import DdpTrainee
+from twin.description.train import Adam
+from twin.strategies.ddp.job import DdpJob
+
+__all__ = ["trainee_of"]
+
+
+def trainee_of(
+    job: DdpJob,
+    mesh: Mesh,
+    device: torch.device,
+    settings: Adam,
+    *,
+    compile_: bool = False,
+    initialised: bool = True,
+    make_adam: MakeAdam = FUSED_ADAM,
+) -> DdpTrainee:
+    """Make the model of a job, with its optimizer, on one replica."""
+    context = Context.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
+    model = PlainGPT(context)
+    return DdpTrainee(context, model, Optimizer(context, settings, make_adam))

@@ -1,0 +1,127 @@
+"""One training step with PyTorch's DistributedDataParallel.
+
+DDP's communication hook hands every bucket of gradients to the named collectives and says at once that it
+is done; the step waits for them, by name, after the backward pass. So buckets are traced and recorded
+like every other collective, and reduced beside the backward pass as DDP does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from runtime.parallel.collectives import Handle
+from runtime.parallel.ops import Place
+from runtime.step.context import Context
+from runtime.step.optimizer import Optimizer
+from runtime.step.trainee import MicroBatch, Say, Trainee
+from runtime.strategies.ddp.model import PlainGPT, cross_entropy
+from twin.schedule.kernels import Memory
+from twin.strategies.ddp.job import DdpJob
+
+REDUCE = Place("")
+MEBIBYTE = 2.0**20
+
+
+@dataclass
+class Buckets:
+    """Buckets of gradients in flight, and what is left to do when the backward pass is over."""
+
+    context: Context
+    model: PlainGPT
+    handles: list[Handle] = field(default_factory=list)
+
+    def reduce(self, bucket: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Start summing a bucket over all replicas, in place: what DDP calls for each."""
+        place = Place(f"bucket{len(self.handles)}")
+        self.handles.append(self.context.collectives.all_reduce(place, "data", bucket, phase="bwd"))
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket)
+        return done
+
+    def finish(self) -> None:
+        """Wait for all buckets, collect the gradients in fp32, and sum the loss."""
+        context = self.context
+        for handle in self.handles:
+            handle.wait()
+        self.handles.clear()
+        gradient = context.store.gradient[: context.store.used]
+        size = float(gradient.nbytes + context.store.compute[: context.store.used].nbytes)
+        context.ops.compute(REDUCE, "collect", self._collect, lambda: Memory(size, work="collect"), phase="reduce")
+        if context.mesh.size("data") > 1:
+            loss = context.store.loss
+            context.collectives.all_reduce(REDUCE, "data", loss, name="loss", phase="reduce").wait()
+
+    def _collect(self) -> None:
+        for name, parameter in self.context.store.parameters.items():
+            found = self.model.get_parameter(name).grad
+            assert found is not None, f"{name} has no gradient"
+            parameter.gradient.copy_(found.reshape(-1))
+
+
+class DdpTrainee(Trainee):
+    """A serial model, its gradients reduced by DDP."""
+
+    model: PlainGPT
+
+    def __init__(self, context: Context, model: PlainGPT, optimizer: Optimizer) -> None:
+        self.context, self.model, self.optimizer = context, model, optimizer
+        self.buckets = Buckets(context, model)
+        job = context.job
+        assert isinstance(job, DdpJob)
+        self.parallel: nn.parallel.DistributedDataParallel | None = None
+        if context.mesh.size("data") > 1:
+            self.parallel = nn.parallel.DistributedDataParallel(
+                model,
+                process_group=context.mesh.groups["data"],
+                bucket_cap_mb=job.bucket_bytes / MEBIBYTE,
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,
+                init_sync=False,  # weights are numbers by address: equal everywhere already
+            )
+            # DDP refuses hooks whose annotations are text, as they are in this module
+            self.parallel.register_comm_hook(self.buckets, lambda state, bucket: state.reduce(bucket.buffer()))
+
+    def backward(self, batch: Sequence[MicroBatch]) -> Buckets:
+        """Run all micro-steps; the last one's backward pass reduces what all have summed."""
+        context, store = self.context, self.context.store
+        store.begin_step()
+        self.model.zero_grad(set_to_none=self.parallel is None)
+        for index, micro in enumerate(batch):
+            context.first_sequence = micro.first_sequence
+            last = index == len(batch) - 1
+            quiet = nullcontext() if last or self.parallel is None else self.parallel.no_sync()
+            with context.ops.micro_step(index), quiet:
+                logits = (self.parallel or self.model)(micro.tokens)
+                loss, gradient = cross_entropy(
+                    context.ops, logits, micro.targets.reshape(-1), micro.weights.reshape(-1), context.master_type
+                )
+                logits.backward(gradient)
+                store.loss.add_(loss)
+        return self.buckets
+
+    @torch.no_grad()
+    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weighted sum of this replica's token losses."""
+        logits = self.model(tokens)
+        context = self.context
+        found, _ = cross_entropy(context.ops, logits, targets.reshape(-1), weights.reshape(-1), context.master_type)
+        return found
+
+    def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the next token's logits."""
+        logits: torch.Tensor = self.model(tokens)[-1]
+        return logits.float().cpu()
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Nothing is gathered: every rank has the whole model."""
+        return nullcontext()
+
+    def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
+        """Choose nothing: PyTorch's own products are used."""
+        del wanted, deterministic, say
+        return known

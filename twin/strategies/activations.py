@@ -1,0 +1,26 @@
+"""Activations that a block keeps for its backward pass, whatever the strategy."""
+
+from __future__ import annotations
+
+from twin.description.job import Job
+from twin.strategies.sizes import FP32_BYTES
+
+
+def block_activation_bytes(
+    job: Job, *, tokens: int, sequences: int, heads: int, residual_width: int, mlp_up_width: int, mlp_width: int
+) -> float:
+    """Return what one block's backward pass needs of its forward pass, for the local sizes of a rank.
+
+    Two norm inputs and outputs (m, residual width), q, k, v and attention output (m, heads · size), MLP
+    before and after its activation (with SwiGLU gate and up before), norm statistics; unfused attention
+    also keeps its scores before and after normalisation, and dropout's mask. Rotary positions turn
+    queries and keys where they are.
+    """
+    e, length = job.element_bytes, job.model.sequence
+    attended = heads * job.model.head_size
+    saved = e * tokens * (4 * residual_width + 4 * attended + mlp_up_width + mlp_width)
+    saved += 4 * FP32_BYTES * tokens
+    scores = sequences * heads * length
+    if job.attention == "flash":
+        return float(saved + FP32_BYTES * scores)
+    return float(saved + (2 * e + (job.dropout > 0)) * scores * length)

@@ -1,0 +1,217 @@
+"""The schedule of one step with plain data parallelism: a serial model, and buckets of gradients.
+
+PyTorch's DistributedDataParallel reduces gradients in buckets, in the order in which the backward pass
+finishes with parameters: a bucket is full when it holds `bucket_bytes` or more, and its all-reduce starts then,
+beside the rest of the backward pass of the last micro-step. What is left is the last bucket. (So it is from
+the second step on; in the first one DDP still goes by the order in which parameters were registered.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twin.description.model import Model
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Attention, Gemm, Memory
+from twin.schedule.ops import Op, Repeat, Schedule
+from twin.strategies.ddp.job import DdpJob
+from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
+
+LOSS_ELEMENTS = 1
+
+
+@dataclass
+class Buckets:
+    """Gradients of finished parameters on their way over data."""
+
+    job: DdpJob
+    emit: Emitter
+    reduces: bool
+    """True in the last micro-step of several ranks: the others only add to the sums."""
+    started: list[str] = field(default_factory=list)
+    _bytes: int = 0
+
+    def ready(self, *elements: int) -> None:
+        """Note that the gradients of parameters of these sizes are finished, one after the other."""
+        for count in elements:
+            self._bytes += count * self.job.element_bytes
+            if self._bytes >= self.job.bucket_bytes:
+                self.flush()
+
+    def flush(self) -> None:
+        """Start what is in the bucket."""
+        if self.reduces and self._bytes:
+            name = f"bucket{len(self.started)}/all_reduce_data"
+            self.started.append(self.emit.start("all_reduce", "data", self._bytes, name))
+        self._bytes = 0
+
+
+def generate(job: DdpJob) -> Schedule:
+    """Write the schedule of one step; the same for every rank."""
+    last = job.micro_steps - 1
+    ops: list[Op] = []
+    if last > 1:
+        body, _ = _micro_step("micro{micro}/", job, first=False, last=False)
+        between = [Repeat("micro", tuple(range(1, last)), tuple(body))]
+    else:
+        between = []
+    started: list[str] = []
+    for micro in dict.fromkeys((0, last)):
+        if micro == last and last > 0:
+            ops += between
+        own, started = _micro_step(f"micro{micro}/", job, first=micro == 0, last=micro == last)
+        ops += own
+    end = Emitter("", "reduce")
+    _finish(end, job, started)
+    return Schedule(tuple(ops + end.ops))
+
+
+def _micro_step(prefix: str, job: DdpJob, *, first: bool, last: bool) -> tuple[list[Op], list[str]]:
+    step = _Step(job, first)
+    root = Emitter(prefix, "fwd")
+    step.forward(root.under("fwd"))
+    root.under("loss", phase="loss").compute("cross_entropy", step.loss)
+    backward = root.under("bwd", phase="bwd")
+    buckets = Buckets(job, backward, reduces=last and job.concrete_grid.ranks > 1)
+    step.backward(backward, buckets)
+    buckets.flush()
+    return root.ops, buckets.started
+
+
+class _Step:
+    """Sizes of one micro-step: m tokens, width h, e bytes a number."""
+
+    def __init__(self, job: DdpJob, first: bool) -> None:
+        self.job, self.model, self.first = job, job.model, first
+        self.e, self.biases = job.element_bytes, job.model.biases
+        self.m = job.concrete_micro_sequences * self.model.sequence
+        self.stream = float(self.m * self.model.hidden * self.e)
+        self.inner = self.m * self.e * self.model.block_linears["mlp_up"][0]
+
+    @property
+    def loss(self) -> Memory:
+        """Cast, log-softmax, loss and gradient of the logits (m, V)."""
+        logits = float(self.m * self.model.vocabulary)
+        return Memory(logits * (2 * self.e + 8 * FP32_BYTES), 8, work="loss/cross_entropy")
+
+    def forward(self, emit: Emitter) -> None:
+        """Embedding, blocks, final norm, head."""
+        learned = self.model.positions == "learned"
+        moved, kernels = (5 * self.stream, 3) if learned else (2 * self.stream, 1)
+        emit.under("embedding").compute("lookup", Memory(moved, kernels, work="embedding/lookup"))
+        for layer in range(self.model.layers):
+            self._block_forward(emit.under(f"block{layer}", layer=layer))
+        self._norm(emit, "final_norm")
+        self._linear(emit, "head", self.model.vocabulary, self.model.hidden)
+
+    def _block_forward(self, block: Emitter) -> None:
+        linears = self.model.block_linears
+        self._norm(block, "norm1")
+        self._linear(block, "qkv", *linears["qkv"])
+        self._rotary(block)
+        block.compute("attention", self._attention(backward=False))
+        self._linear(block, "projection", *linears["projection"])
+        block.compute("residual1", Memory(3 * self.stream, work="residual"))
+        self._norm(block, "norm2")
+        self._linear(block, "mlp_up", *linears["mlp_up"])
+        block.compute(self.model.activation, self._activation(backward=False))
+        self._linear(block, "mlp_down", *linears["mlp_down"])
+        block.compute("residual2", Memory(3 * self.stream, work="residual"))
+
+    def backward(self, emit: Emitter, buckets: Buckets) -> None:
+        """The same the other way round; gradients of parameters are ready as they come."""
+        self._linear_backward(emit, buckets, "head", self.model.vocabulary, self.model.hidden, bias=False)
+        self._norm_backward(emit, buckets, "final_norm")
+        for layer in reversed(range(self.model.layers)):
+            self._block_backward(emit.under(f"block{layer}", layer=layer), buckets)
+        tables = [self.model.vocabulary * self.model.hidden]
+        if self.model.positions == "learned":
+            tables.append(self.model.sequence * self.model.hidden)
+        written = sum(tables) * self.e * (1 if self.first else 3)
+        moved = len(tables) * self.stream + written
+        emit.under("embedding").compute("gradient", Memory(moved, 1 + len(tables), work="embedding/gradient"))
+        buckets.ready(*tables)
+
+    def _block_backward(self, block: Emitter, buckets: Buckets) -> None:
+        linears = self.model.block_linears
+        self._linear_backward(block, buckets, "mlp_down", *linears["mlp_down"])
+        block.compute(self.model.activation, self._activation(backward=True))
+        self._linear_backward(block, buckets, "mlp_up", *linears["mlp_up"])
+        self._norm_backward(block, buckets, "norm2")
+        block.compute("residual2", Memory(3 * self.stream, work="residual"))
+        self._linear_backward(block, buckets, "projection", *linears["projection"])
+        block.compute("attention", self._attention(backward=True))
+        self._rotary(block)
+        self._linear_backward(block, buckets, "qkv", *linears["qkv"])
+        self._norm_backward(block, buckets, "norm1")
+        block.compute("residual1", Memory(3 * self.stream, work="residual"))
+
+    def _norm(self, emit: Emitter, name: str) -> None:
+        emit.under(name).compute("normalize", Memory(2 * self.stream, work="norm/normalize"))
+
+    def _norm_backward(self, emit: Emitter, buckets: Buckets, name: str) -> None:
+        emit.under(name).compute("gradient", Memory(5 * self.stream, kernels=2, work="norm/gradient"))
+        buckets.ready(*[self.model.hidden] * (1 + self.biases))
+
+    def _linear(self, emit: Emitter, name: str, n: int, k: int) -> None:
+        emit.under(name).compute("gemm", Gemm(self.m, n, k, "TN", element_bytes=self.e))
+
+    def _linear_backward(
+        self, emit: Emitter, buckets: Buckets, name: str, n: int, k: int, *, bias: bool | None = None
+    ) -> None:
+        under = emit.under(name)
+        under.compute("weight_gradient", Gemm(n, k, self.m, "NT", element_bytes=self.e))
+        has_bias = self.biases if bias is None else bias
+        if has_bias:
+            under.compute("bias_gradient", Memory(float(self.m * n * self.e), work="bias_gradient"))
+        under.compute("input_gradient", Gemm(self.m, k, n, "NN", element_bytes=self.e))
+        buckets.ready(n * k, *([n] if has_bias else []))
+
+    def _rotary(self, emit: Emitter) -> None:
+        if self.model.positions == "rotary":
+            emit.compute("rotary", Memory(4 * self.stream, kernels=2, work="rotary"))
+
+    def _attention(self, *, backward: bool) -> Attention:
+        model = self.model
+        return Attention(
+            sequences=self.job.concrete_micro_sequences,
+            sequence_length=model.sequence,
+            heads=model.heads,
+            head_size=model.head_size,
+            backward=backward,
+            element_bytes=self.e,
+        )
+
+    def _activation(self, *, backward: bool) -> Memory:
+        after = self.m * self.e * self.model.mlp_hidden
+        moved = 2 * self.inner + after if backward else self.inner + after
+        return Memory(float(moved), work=self.model.activation)
+
+
+def parameters_of(model: Model) -> int:
+    """Elements that every rank stores: the whole model, nothing padded."""
+    linears = sum(n * k for n, k in model.block_linears.values())
+    vectors = 2 * model.hidden
+    if model.biases:
+        vectors += 2 * model.hidden + sum(n for n, _ in model.block_linears.values())
+    tables = (2 * model.vocabulary + model.position_rows) * model.hidden  # the head is one of them
+    return model.layers * (linears + vectors) + tables + model.hidden * (1 + model.biases)
+
+
+def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
+    """Wait for the buckets, sum the loss, and update."""
+    backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
+    for bucket in started:
+        backward.wait(bucket)
+    elements, e = parameters_of(job.model), job.element_bytes
+    emit = root.under("reduce")
+    emit.compute("collect", Memory(float(elements * (e + FP32_BYTES)), work="collect"))
+    if job.concrete_grid.ranks > 1:
+        emit.collective("all_reduce", "data", LOSS_ELEMENTS * FP32_BYTES, "loss/all_reduce_data")
+    elements += LOSS_ELEMENTS
+    update = root.under("optimizer", phase="optimizer")
+    update.compute("clip/norm", Memory(float(elements * FP32_BYTES), kernels=8, work="clip/norm"))
+    if job.clip_gradients:
+        update.compute("clip/scale", Memory(2.0 * elements * FP32_BYTES, kernels=4, work="clip/scale"))
+    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
+    update.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))

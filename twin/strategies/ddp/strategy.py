@@ -1,0 +1,66 @@
+"""Plain data parallelism as a strategy: PyTorch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from twin.description.problems import Problem
+from twin.schedule.communicator import Communicator, Role
+from twin.schedule.ops import Schedule
+from twin.strategies.activations import block_activation_bytes
+from twin.strategies.ddp import job as rules
+from twin.strategies.ddp.job import DdpJob, Grid
+from twin.strategies.ddp.schedule import generate, parameters_of
+from twin.strategies.sizes import FP32_BYTES, OPTIMIZER_BYTES
+from twin.strategies.strategy import Strategy
+
+
+class Ddp(Strategy[DdpJob]):
+    """Every rank holds the whole model."""
+
+    name = "ddp"
+    options = DdpJob
+    grid = Grid
+
+    def check(self, job: DdpJob) -> list[Problem]:
+        """Return what a job asks for that there is not."""
+        return rules.check(job)
+
+    def communicators(self, job: DdpJob) -> tuple[Communicator, ...]:
+        """All replicas together."""
+        return (Communicator.along(self.mesh(job), "data"),)
+
+    def schedule(self, job: DdpJob, role: Role) -> Schedule:
+        """Write a serial step with buckets of gradients."""
+        del role  # there is one
+        return generate(job)
+
+    def memory(self, job: DdpJob, role: Role) -> Mapping[str, float]:
+        """Count the whole model on every rank: weights, their gradients, fp32 sums, AdamW's states, activations."""
+        del role
+        model, e = job.model, job.element_bytes
+        elements, micro = parameters_of(model), job.concrete_micro_sequences
+        tokens = micro * model.sequence
+        mlp_up = model.block_linears["mlp_up"][0]
+        block = block_activation_bytes(
+            job,
+            tokens=tokens,
+            sequences=micro,
+            heads=model.heads,
+            residual_width=model.hidden,
+            mlp_up_width=mlp_up,
+            mlp_width=model.mlp_hidden,
+        )
+        gradients = e * tokens * (2 * model.hidden + mlp_up + model.mlp_hidden)
+        logits = float(tokens * model.vocabulary * (2 * e + 2 * FP32_BYTES))
+        return {
+            "weights": float(e * elements) if e < FP32_BYTES else 0.0,  # fp32 computes on the master
+            "gradients": float(FP32_BYTES * elements),
+            "optimizer": float(OPTIMIZER_BYTES * elements),
+            "activations": model.layers * block + max(gradients, logits),
+            "buffers": float(e * elements),  # buckets, of which PyTorch's gradients are views
+        }
+
+    def candidates(self, job: DdpJob) -> Iterator[Grid]:
+        """Yield the only grid there is."""
+        yield Grid(data=job.ranks)
