@@ -1,6 +1,7 @@
 """The schedule of a job's own training step on one of its ranks.
 
-The model lies on the meta device: tensors have a shape and no memory, and kernels do nothing.
+The model lies on the meta device, where its strategy lets it: tensors have a shape and no memory, and kernels
+do nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from runtime.recorder.listener import ScheduleListener
 from runtime.recorder.world import fake_world
 from runtime.step.context import PRECISIONS, Context
 from runtime.step.trainee import MicroBatch
-from runtime.strategies import trains
+from runtime.strategies import recorded_on, trains
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import Adam
@@ -34,9 +35,11 @@ def record(job: Job, rank: int = 0) -> Recording:
     grid = job.concrete_grid
     with fake_world(grid, rank) as mesh:
         make = trains(job)
-        trainee = make(job, mesh, torch.device("meta"), Adam(), initialised=False, make_adam=MetaAdamW)
+        trainee = make(job, mesh, torch.device(recorded_on(job)), Adam(), initialised=False, make_adam=MetaAdamW)
         context = trainee.context
         batch = _batch(job, context)
+        for _ in range(trainee.warm_up_steps):
+            trainee.step(batch, LEARNING_RATE)
         launches = Launches()
         listener = context.ops.listener = ScheduleListener(launches)
         with launches:

@@ -54,6 +54,8 @@ class Trainee(ABC):
     context: Context
     model: torch.nn.Module
     optimizer: Optimizer
+    warm_up_steps: int = 0
+    """Steps after which every step does the same ops."""
 
     def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:
         """Train on one global batch, of which `batch` is this rank's part."""

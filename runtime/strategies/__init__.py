@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.description.train import Adam
 
-__all__ = ["MakeTrainee", "names", "trains"]
+__all__ = ["MakeTrainee", "names", "recorded_on", "trains"]
 
 
 class MakeTrainee(Protocol):
@@ -45,6 +45,11 @@ class MakeTrainee(Protocol):
 def names() -> list[str]:
     """Names of the strategies that train, ascending."""
     return sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg)
+
+
+def recorded_on(job: Job) -> str:
+    """Return the device on which a step is recorded: `meta`, whose tensors take no memory, wherever that will do."""
+    return str(getattr(import_module(f"runtime.strategies.{job.strategy}"), "RECORDED_ON", "meta"))
 
 
 def trains(job: Job) -> MakeTrainee:

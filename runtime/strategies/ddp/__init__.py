@@ -12,7 +12,10 @@ from runtime.strategies.ddp.trainee import DdpTrainee
 from twin.description.train import Adam
 from twin.strategies.ddp.job import DdpJob
 
-__all__ = ["trainee_of"]
+__all__ = ["RECORDED_ON", "trainee_of"]
+
+RECORDED_ON = "cpu"
+"""DDP copies the order of its buckets, which tensors of the meta device do not let it."""
 
 
 def trainee_of(

@@ -22,6 +22,7 @@ from runtime.step.trainee import MicroBatch, Say, Trainee
 from runtime.strategies.ddp.model import PlainGPT, cross_entropy
 from twin.schedule.kernels import Memory
 from twin.strategies.ddp.job import DdpJob
+from twin.strategies.ddp.schedule import collected_bytes
 
 REDUCE = Place("")
 MEBIBYTE = 2.0**20
@@ -49,8 +50,8 @@ class Buckets:
         for handle in self.handles:
             handle.wait()
         self.handles.clear()
-        gradient = context.store.gradient[: context.store.used]
-        size = float(gradient.nbytes + context.store.compute[: context.store.used].nbytes)
+        each = collected_bytes(context.job.element_bytes, context.job.micro_steps)
+        size = float(context.store.used * each)
         context.ops.compute(REDUCE, "collect", self._collect, lambda: Memory(size, work="collect"), phase="reduce")
         if context.mesh.size("data") > 1:
             loss = context.store.loss
@@ -61,10 +62,13 @@ class Buckets:
             found = self.model.get_parameter(name).grad
             assert found is not None, f"{name} has no gradient"
             parameter.gradient.copy_(found.reshape(-1))
+            found.zero_()
 
 
 class DdpTrainee(Trainee):
     """A serial model, its gradients reduced by DDP."""
+
+    warm_up_steps = 1  # DDP orders its buckets anew after the first step
 
     model: PlainGPT
 
@@ -80,7 +84,7 @@ class DdpTrainee(Trainee):
                 process_group=context.mesh.groups["data"],
                 bucket_cap_mb=job.bucket_bytes / MEBIBYTE,
                 gradient_as_bucket_view=True,
-                broadcast_buffers=False,
+                forward_sync_buffers=False,
                 init_sync=False,  # weights are numbers by address: equal everywhere already
             )
             # DDP refuses hooks whose annotations are text, as they are in this module
@@ -90,7 +94,6 @@ class DdpTrainee(Trainee):
         """Run all micro-steps; the last one's backward pass reduces what all have summed."""
         context, store = self.context, self.context.store
         store.begin_step()
-        self.model.zero_grad(set_to_none=self.parallel is None)
         for index, micro in enumerate(batch):
             context.first_sequence = micro.first_sequence
             last = index == len(batch) - 1

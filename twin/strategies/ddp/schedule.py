@@ -51,7 +51,7 @@ def generate(job: DdpJob) -> Schedule:
     last = job.micro_steps - 1
     ops: list[Op] = []
     if last > 1:
-        body, _ = _micro_step("micro{micro}/", job, first=False, last=False)
+        body, _ = _micro_step("micro{micro}/", job, last=False)
         between = [Repeat("micro", tuple(range(1, last)), tuple(body))]
     else:
         between = []
@@ -59,15 +59,15 @@ def generate(job: DdpJob) -> Schedule:
     for micro in dict.fromkeys((0, last)):
         if micro == last and last > 0:
             ops += between
-        own, started = _micro_step(f"micro{micro}/", job, first=micro == 0, last=micro == last)
+        own, started = _micro_step(f"micro{micro}/", job, last=micro == last)
         ops += own
     end = Emitter("", "reduce")
     _finish(end, job, started)
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: DdpJob, *, first: bool, last: bool) -> tuple[list[Op], list[str]]:
-    step = _Step(job, first)
+def _micro_step(prefix: str, job: DdpJob, *, last: bool) -> tuple[list[Op], list[str]]:
+    step = _Step(job)
     root = Emitter(prefix, "fwd")
     step.forward(root.under("fwd"))
     root.under("loss", phase="loss").compute("cross_entropy", step.loss)
@@ -81,8 +81,8 @@ def _micro_step(prefix: str, job: DdpJob, *, first: bool, last: bool) -> tuple[l
 class _Step:
     """Sizes of one micro-step: m tokens, width h, e bytes a number."""
 
-    def __init__(self, job: DdpJob, first: bool) -> None:
-        self.job, self.model, self.first = job, job.model, first
+    def __init__(self, job: DdpJob) -> None:
+        self.job, self.model = job, job.model
         self.e, self.biases = job.element_bytes, job.model.biases
         self.m = job.concrete_micro_sequences * self.model.sequence
         self.stream = float(self.m * self.model.hidden * self.e)
@@ -127,10 +127,9 @@ class _Step:
         tables = [self.model.vocabulary * self.model.hidden]
         if self.model.positions == "learned":
             tables.append(self.model.sequence * self.model.hidden)
-        written = sum(tables) * self.e * (1 if self.first else 3)
-        moved = len(tables) * self.stream + written
+        moved = len(tables) * self.stream + sum(tables) * self.e
         emit.under("embedding").compute("gradient", Memory(moved, 1 + len(tables), work="embedding/gradient"))
-        buckets.ready(*tables)
+        buckets.ready(*reversed(tables))  # autograd comes to what was added last first
 
     def _block_backward(self, block: Emitter, buckets: Buckets) -> None:
         linears = self.model.block_linears
@@ -198,6 +197,15 @@ def parameters_of(model: Model) -> int:
     return model.layers * (linears + vectors) + tables + model.hidden * (1 + model.biases)
 
 
+def collected_bytes(element_bytes: int, micro_steps: int) -> int:
+    """Bytes that a gradient's element costs besides the products, in a step.
+
+    Every micro-step adds it to its sum (two reads, one write: PyTorch does so inside the backward pass, where it
+    has no name); at the end it is read, written in fp32, and set to zero.
+    """
+    return (3 * micro_steps + 2) * element_bytes + FP32_BYTES
+
+
 def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
     """Wait for the buckets, sum the loss, and update."""
     backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
@@ -205,7 +213,7 @@ def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
         backward.wait(bucket)
     elements, e = parameters_of(job.model), job.element_bytes
     emit = root.under("reduce")
-    emit.compute("collect", Memory(float(elements * (e + FP32_BYTES)), work="collect"))
+    emit.compute("collect", Memory(float(elements * collected_bytes(e, job.micro_steps)), work="collect"))
     if job.concrete_grid.ranks > 1:
         emit.collective("all_reduce", "data", LOSS_ELEMENTS * FP32_BYTES, "loss/all_reduce_data")
     elements += LOSS_ELEMENTS
