@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from dashboards.candidates import Candidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
-from twin.study.search.words import HINDRANCES
+from twin.search.words import HINDRANCES
 
 MOST_ROWS = 5000
 

@@ -15,8 +15,8 @@ from twin.description.grid import Mesh
 from twin.description.job import DEFAULT_STRATEGY
 from twin.description.problems import DescriptionError, did_you_mean, fail
 from twin.description.strict_yaml import read_yaml
+from twin.search.best import settled
 from twin.strategies import Variant, named, names
-from twin.study.search.best import settled
 
 MOST_CANDIDATES, MOST_WORDS, MOST_CATEGORIES = 200_000, 400, 20
 MOST_JOB_BYTES = 1 << 20

@@ -10,6 +10,7 @@ import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events
+from twin.compare.kinds import collective_kind
 from twin.cost.collective import collective_cost
 from twin.description.grid import Axes
 from twin.description.job import Job
@@ -17,9 +18,8 @@ from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
 from twin.engine.program import START
 from twin.engine.simulate import Priced
+from twin.engine.single import BUS_FACTOR
 from twin.strategies import load_job
-from twin.study.compare.kinds import collective_kind
-from twin.study.single import BUS_FACTOR
 
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
 LINK_NAMES = {"nic": "NIC", "link": "link inside a node", "port": "switch port", "uplink": "global links of a group"}

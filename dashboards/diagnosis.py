@@ -9,9 +9,9 @@ from typing import Any
 from dashboards.catalog import Catalog, Entry
 from dashboards.collectives import job_of
 from dashboards.events import grid_of
+from twin.compare.side import read_side
 from twin.description.problems import DescriptionError, fail
-from twin.study.compare.side import read_side
-from twin.study.diagnose.diagnose import diagnose_side
+from twin.diagnose.diagnose import diagnose_side
 
 MOST_FINDINGS, MOST_LETTERS = 200, 500
 MOST_RANKS_DIAGNOSED = 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.events import Events, Floats
-from twin.study.compare.kinds import collective_kind, compute_kind
+from twin.compare.kinds import collective_kind, compute_kind
 
 
 @dataclass(frozen=True)

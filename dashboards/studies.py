@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from dashboards.catalog import Catalog, Entry
 from twin.description.problems import DescriptionError, fail, from_pydantic
-from twin.study.studies.derived import Effect, Row, effects
-from twin.study.studies.description import Study
-from twin.study.studies.table import Column, columns_of, target_columns
+from twin.studies.derived import Effect, Row, effects
+from twin.studies.description import Study
+from twin.studies.table import Column, columns_of, target_columns
 
 POINTS = "points.parquet"
 MOST_ROWS, MOST_COLUMNS, MOST_BYTES, MOST_WORDS = 20_000, 400, 64 << 20, 400

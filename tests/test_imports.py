@@ -18,7 +18,7 @@ MODULES = sorted(
     for p in ROOT.rglob("*.py")
     if p.name != "__main__.py"
 )
-OFFLINE = {"twin.study.fit_collectives", "twin.study.fit_gemm"}
+OFFLINE = {"twin.calibrate.fit_collectives", "twin.calibrate.fit_gemm"}
 """Calibration tools, run by hand; they alone may need scipy."""
 
 

@@ -9,7 +9,8 @@ neither torch nor dash.
 * `twin.cost`: how long one operation takes, and how much memory and energy a step needs.
 * `twin.engine`: when everything happens.
 * `twin.trace`: what happened, as a table of events.
-* `twin.study`: questions asked of all of the above.
+* `twin.search`, `twin.studies`, `twin.validate`, `twin.calibrate`, `twin.compare`, `twin.diagnose`, `twin.goodput`: a
+  question each, asked of all of the above.
 """
 
 __version__ = "0.1.0"

@@ -24,7 +24,7 @@ from twin.description.problems import DescriptionError
 
 if TYPE_CHECKING:
     from twin.description.job import Job
-    from twin.study.diagnose.watch import Watcher
+    from twin.diagnose.watch import Watcher
 
 app = typer.Typer(
     name="fourfold",
@@ -137,13 +137,13 @@ def validate(
     from twin import show
 
     if measurements is not None:
-        from twin.study.measurements import validate_file
+        from twin.validate.measurements import validate_file
 
         with show.progress("comparing") as advance:
             result = validate_file(measurements, workers=workers, progress=advance)
         show.measurements(result, as_json=as_json)
     else:
-        from twin.study.validate import validate_published
+        from twin.validate.validate import validate_published
 
         with show.progress("simulating published runs") as advance:
             published = validate_published(workers=workers, progress=advance)
@@ -163,8 +163,8 @@ def compare(
 ) -> None:
     """Say where the difference between a predicted and a measured step comes from."""
     from twin import show
-    from twin.study.compare.compare import compare as held_together
-    from twin.study.compare.page import check_page, write_page
+    from twin.compare.compare import compare as held_together
+    from twin.compare.page import check_page, write_page
 
     if html is not None:
         check_page(html, overwrite=force)
@@ -188,7 +188,7 @@ def collective(
 ) -> None:
     """Say how long one collective takes, alone and with all its sister groups at work."""
     from twin import show
-    from twin.study.single import collective_answer
+    from twin.engine.single import collective_answer
 
     show.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
 
@@ -207,7 +207,7 @@ def gemm(
 ) -> None:
     """Say how long one matrix product C[m, n] = A[m, k] · B[k, n] takes on a machine's device."""
     from twin import show
-    from twin.study.single import gemm_answer
+    from twin.engine.single import gemm_answer
 
     show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
 
@@ -215,7 +215,7 @@ def gemm(
 def resolve(job: Job) -> Job:
     """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
     from twin import show
-    from twin.study.choose import choose, is_concrete
+    from twin.search.choose import choose, is_concrete
 
     if is_concrete(job):
         return job
@@ -225,14 +225,14 @@ def resolve(job: Job) -> Job:
 
 def fitted_machine(measurements: dict[str, Any]) -> str:
     """Make a machine file of what `calibrate` measured."""
-    from twin.study.calibrate import machine_from
+    from twin.calibrate import machine_from
 
     return machine_from(measurements)
 
 
 def watcher(job: Job) -> Watcher:
     """Say who is slow in a running job; the runtime's part of the command line is handed this."""
-    from twin.study.diagnose.watch import Watcher
+    from twin.diagnose.watch import Watcher
 
     return Watcher(job)
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from dashboards.candidates import Candidate
 from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
 from dashboards.parts import finished, seconds
-from twin.study.search.page import pareto as front
+from twin.search.page import pareto as front
 
 MOST_POINTS, MOST_LINES, TOP = 4000, 300, 10
 FAR = 4.0

@@ -11,7 +11,7 @@ from dashboards.parts import finished
 from dashboards.studies import Opened
 from twin.description.problems import fail
 from twin.strategies import known_axes
-from twin.study.studies.figures import Picture, pictures
+from twin.studies.figures import Picture, pictures
 from twin.trace.palette import axis_colour
 
 PARTS = {

@@ -16,8 +16,8 @@ from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
+from twin.search.words import HINDRANCES
 from twin.strategies import known_axes
-from twin.study.search.words import HINDRANCES
 
 PARETO, PARALLEL, ORDERS = "pareto", "parallel", "orders"
 TABLE, REFUSED = "candidates", "infeasible"

@@ -26,9 +26,9 @@ from dashboards.pairs import pairs_of
 from dashboards.parts import aria, card, problem, seconds
 from dashboards.query import query_of
 from twin import __version__
+from twin.compare.page import facts_of
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError, fail
-from twin.study.compare.page import facts_of
 
 SECTIONS = {
     "verdict": "Verdict",

@@ -13,7 +13,7 @@ from dashboards.page import Context, Page, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
 from twin.description.problems import fail
-from twin.study.studies.table import EFFECT_TITLES, effect_cells, grid_of
+from twin.studies.table import EFFECT_TITLES, effect_cells, grid_of
 
 DAY = 86400.0
 TARGET = {

@@ -13,9 +13,9 @@ from dashboards.figures.waterfall import waterfall
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
+from twin.compare.compare import Comparison, Term, compare
+from twin.compare.page import facts_of
 from twin.description.problems import fail
-from twin.study.compare.compare import Comparison, Term, compare
-from twin.study.compare.page import facts_of
 
 WATERFALL = "waterfall"
 

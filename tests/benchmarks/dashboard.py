@@ -29,9 +29,9 @@ from dashboards.catalog import Catalog
 from tests.benchmarks.processes import machine
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.report import as_json, report_all_ranks
+from twin.engine.runs import write_run
 from twin.engine.seeds import rank_table
 from twin.strategies import load_job
-from twin.study.runs import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120_000

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twin.calibrate.collective_table import TABLE_MACHINES, read_rows
+from twin.calibrate.fit_collectives import least_bytes, packaged
 from twin.cost.collective import collective_cost, resource_capacity
 from twin.cost.collectives.two_level import recursive_crossings
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
-from twin.study.collective_table import TABLE_MACHINES, read_rows
-from twin.study.fit_collectives import least_bytes, packaged
 
 MIB = 2.0**20
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twin.calibrate.fit_gemm import LARGE_FLOPS, errors, read_rows, report
 from twin.cost.gemm import gemm_seconds, products_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
 from twin.schedule.kernels import Gemm
-from twin.study.fit_gemm import LARGE_FLOPS, errors, read_rows, report
 
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "gemm.csv"
 needs_table = pytest.mark.skipif(not TABLE.exists(), reason="../shared/data/gemm.csv is not here")

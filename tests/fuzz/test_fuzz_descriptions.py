@@ -18,12 +18,12 @@ from twin.description.problems import DescriptionError
 from twin.engine.report import as_json as figures_of
 from twin.engine.report import report
 from twin.engine.simulate import simulate
+from twin.goodput.plan import plan_of
+from twin.goodput.predict import predict
+from twin.goodput.run import Policy
 from twin.strategies import load_job
-from twin.study.goodput.plan import plan_of
-from twin.study.goodput.predict import predict
-from twin.study.goodput.run import Policy
-from twin.study.studies.description import load_study
-from twin.study.studies.points import points_of
+from twin.studies.description import load_study
+from twin.studies.points import points_of
 
 ROOT = Path(__file__).parents[2]
 MACHINES = ["frontier", "perlmutter", "alps", "dgx-h100", "laptop"]

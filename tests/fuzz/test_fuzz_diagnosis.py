@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fuzz.harness import cases, fuzz, guarded, survives
 from tests.fuzz.mutations import as_json, mutated, texts
 from tests.fuzz.test_fuzz_runs import tables, without_digests
-from twin.study.diagnose.diagnose import diagnose_trace
+from twin.diagnose.diagnose import diagnose_trace
 
 pytest.importorskip("dash", reason="the dashboard is not installed")
 

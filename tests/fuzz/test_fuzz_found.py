@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from twin.compare.compare import compare
 from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml
 from twin.schedule.recording import read_recording
 from twin.strategies import load_job
-from twin.study.compare.compare import compare
 
 JOB = {"model": "gpt2", "machine": "perlmutter", "ranks": 1, "batch": {"sequences": 1}}
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tests.fuzz.harness import cases, fuzz, survives, tree
 from tests.fuzz.mutations import NUMBERS, as_json, damaged, texts
 from tests.study.compare_traces import JOB, by_hand_measured, by_hand_predicted, table, write
+from twin.compare.compare import compare
+from twin.compare.page import write_page
+from twin.engine.replay import replay
 from twin.engine.report import report
 from twin.schedule.recording import Recording, read_recording, write_recording
 from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
-from twin.study.compare.compare import compare
-from twin.study.compare.page import write_page
-from twin.study.recorded import replay
 from twin.trace.chrome import write_chrome
 from twin.trace.html import lanes
 from twin.trace.store import read_classes, read_trace

@@ -16,9 +16,9 @@ import pyarrow as pa
 from tests.gate.jobs import ROOT, Case
 from twin.description.job import Job
 from twin.engine.events import event_table
+from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate
-from twin.study.choose import choose, is_concrete
-from twin.study.every_rank import simulate_every_rank
+from twin.search.choose import choose, is_concrete
 
 MAX_RANKS = 4
 COMMANDS: dict[str, tuple[str, ...]] = {

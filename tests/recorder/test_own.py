@@ -15,11 +15,11 @@ from runtime.recorder import record_step
 from runtime.recorder.own import kernel_of
 from twin.cli import main
 from twin.description.problems import DescriptionError
+from twin.engine.replay import replay
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait
 from twin.schedule.recording import write_recording
 from twin.strategies.four_d.grid import Grid
-from twin.study.recorded import replay
 
 GRID = Grid(data=2, z=2, y=2, x=4)
 ROWS, WIDTH = 6, 64

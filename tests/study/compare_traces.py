@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from twin import __version__
+from twin.compare.compare import Comparison, compare
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
-from twin.study.compare.compare import Comparison, compare
 from twin.trace.store import write_trace
 from twin.trace.table import SCHEMA
 

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import numpy as np
 
 from twin.description.job import Job
+from twin.diagnose.diagnose import diagnose
+from twin.diagnose.expected import expected
+from twin.diagnose.finding import Diagnosis
+from twin.diagnose.observed import from_simulation
 from twin.engine.all_ranks import AllRanks, simulate_ranks
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.strategies import load_job
-from twin.study.diagnose.diagnose import diagnose
-from twin.study.diagnose.expected import expected
-from twin.study.diagnose.finding import Diagnosis
-from twin.study.diagnose.observed import from_simulation
 
 RANKS = 8192
 SLOWDOWN, RATE = 1.1, 0.5

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from twin.description.job import Job
+from twin.diagnose.expected import Expected
+from twin.diagnose.observed import Floats, Observed
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Axis, Grid
-from twin.study.diagnose.expected import Expected
-from twin.study.diagnose.observed import Floats, Observed
 
 COMPUTE, TRANSFER, LOADING, STEP = 0.3, 0.2, 0.002, 0.8
 MODEL = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 128, "vocabulary": 512}

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
+from twin.calibrate import machine_from, network
+from twin.calibrate.solve import fit, line
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds
 from twin.description.device import Device
@@ -16,8 +18,6 @@ from twin.description.machine import Machine
 from twin.description.parameter import Parameter
 from twin.description.problems import DescriptionError
 from twin.schedule.kernels import Attention, Gemm
-from twin.study.calibrate import machine_from, network
-from twin.study.calibrate.solve import fit, line
 
 pytest.importorskip("scipy")
 

@@ -10,11 +10,11 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.search import choose as choose_module
+from twin.search.choose import CANDIDATES, candidates, choose, is_concrete, with_grid
 from twin.strategies import load_job
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
-from twin.study import choose as choose_module
-from twin.study.choose import CANDIDATES, candidates, choose, is_concrete, with_grid
 
 MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
 

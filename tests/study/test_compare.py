@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
+from twin.compare.account import account, terms_of
+from twin.compare.compare import Comparison, compare
+from twin.compare.steps import read_steps
 from twin.strategies.four_d.grid import AXES
-from twin.study.compare.account import account, terms_of
-from twin.study.compare.compare import Comparison, compare
-from twin.study.compare.steps import read_steps
 
 
 def nanoseconds(found: Comparison, part: str = "terms") -> dict[str, tuple[float, float, float]]:

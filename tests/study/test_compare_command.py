@@ -12,8 +12,8 @@ import pytest
 from tests.runtime import runs
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
-from twin.study.compare.compare import compare
-from twin.study.compare.page import page, write_page
+from twin.compare.compare import compare
+from twin.compare.page import page, write_page
 
 EVIL = '<script>alert("hi")</script><!--"\'&\x1b[31m[bold]%TITLE%'
 

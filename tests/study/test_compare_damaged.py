@@ -23,7 +23,7 @@ from tests.study.compare_traces import (
     table,
     write,
 )
-from twin.study.compare.compare import compare
+from twin.compare.compare import compare
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.study.compare_traces import (
     table,
     write,
 )
+from twin.compare.compare import compare
 from twin.description.problems import DescriptionError
-from twin.study.compare.compare import compare
 from twin.trace.table import SCHEMA
 
 JUMP = 10**9

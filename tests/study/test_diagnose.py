@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
+from twin.diagnose.devices import slow_devices
+from twin.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
+from twin.diagnose.finding import CERTAIN
+from twin.diagnose.links import slow_links
+from twin.diagnose.loading import slow_loading
+from twin.diagnose.observed import Observed, groups_of_ranks
+from twin.diagnose.probe import Probe
+from twin.diagnose.robust import chance_of_more, scale
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
-from twin.study.diagnose.devices import slow_devices
-from twin.study.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
-from twin.study.diagnose.finding import CERTAIN
-from twin.study.diagnose.links import slow_links
-from twin.study.diagnose.loading import slow_loading
-from twin.study.diagnose.observed import Observed, groups_of_ranks
-from twin.study.diagnose.probe import Probe
-from twin.study.diagnose.robust import chance_of_more, scale
 
 GRID = Grid(data=2, z=2, y=2, x=2)
 LARGE = Grid(data=4, z=8, y=2, x=2)

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from tests.study.observations import MODEL
 from twin.cli import application
 from twin.description.problems import DescriptionError
+from twin.diagnose.diagnose import diagnose_trace
 from twin.engine.report import as_json, report
+from twin.engine.runs import write_run
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
-from twin.study.diagnose.diagnose import diagnose_trace
-from twin.study.runs import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "examples" / "runs" / "testbed" / "2x2x2x1-measured"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.test_cli import Cli
 from twin.description.load import load_machine
+from twin.goodput.closed_form import daly, goodput, young
+from twin.goodput.plan import Plan, plan_of, state_bytes_of
+from twin.goodput.predict import best_interval, predict
+from twin.goodput.run import Policy, run
 from twin.strategies import load_job
-from twin.study.goodput.closed_form import daly, goodput, young
-from twin.study.goodput.plan import Plan, plan_of, state_bytes_of
-from twin.study.goodput.predict import best_interval, predict
-from twin.study.goodput.run import Policy, run
 
 DAY = 86400.0
 PLAN = Plan(

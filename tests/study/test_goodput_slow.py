@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.test_cli import Cli
 from twin.engine.simulate import simulate
+from twin.goodput.cycle import Cycle, slowed
+from twin.goodput.plan import Plan, Slowdown
+from twin.goodput.predict import predict
+from twin.goodput.run import Policy, run
+from twin.goodput.slow import drawn, found_after, slowdowns_of, with_slow_device, with_slow_link
 from twin.strategies import load_job
-from twin.study.goodput.cycle import Cycle, slowed
-from twin.study.goodput.plan import Plan, Slowdown
-from twin.study.goodput.predict import predict
-from twin.study.goodput.run import Policy, run
-from twin.study.goodput.slow import drawn, found_after, slowdowns_of, with_slow_device, with_slow_link
 
 DAY = 86400.0
 HEALTHY = Plan(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from twin.cli import main
 from twin.engine.simulate import simulate
+from twin.engine.single import collective_answer
 from twin.strategies import load_job
-from twin.study.measurements import iteration_job, summary, validate_file
-from twin.study.single import collective_answer
+from twin.validate.measurements import iteration_job, summary, validate_file
 
 COLLECTIVES = ["machine", "collective", "library", "ranks", "bytes", "microseconds"]
 GEMMS = ["device", "m", "n", "k", "microseconds"]

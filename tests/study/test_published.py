@@ -9,14 +9,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 import twin.study
+
 from twin.cost.memory import memory_use
 from twin.description.load import load_machine
 from twin.description.model import presets
-from twin.study import published
-from twin.study.measurements import validate_file
-from twin.study.published import Comparison
+from twin.validate import published
+from twin.validate.measurements import validate_file
+from twin.validate.published import Comparison
 
 DATA = Path(twin.study.__file__).parent / "data"
 RUNS = published.runs()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from twin.engine.simulate import simulate
+from twin.search import choose as choose_module
+from twin.search.choose import CANDIDATES, LONG, candidates, choose, rehearsed_seconds
 from twin.strategies import load_job
-from twin.study import choose as choose_module
-from twin.study.choose import CANDIDATES, LONG, candidates, choose, rehearsed_seconds
 
 MODEL = {"layers": 3, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 512}
 

@@ -14,14 +14,14 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.search.candidates import candidates, unsettled
+from twin.search.fleet import fleet_json, fleet_table, search_fleet
+from twin.search.page import page, pareto
+from twin.search.search import search
+from twin.search.tables import search_json
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.options import VARIED, Options
-from twin.study.search.candidates import candidates, unsettled
-from twin.study.search.fleet import fleet_json, fleet_table, search_fleet
-from twin.study.search.page import page, pareto
-from twin.study.search.search import search
-from twin.study.search.tables import search_json
 
 MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
 

@@ -16,7 +16,7 @@ import twin
 from tests.study.studies_files import write_study
 from twin.cli import main
 from twin.description.problems import DescriptionError
-from twin.study.studies.run import Where, run_study
+from twin.studies.run import Where, run_study
 
 pytest.importorskip("distributed", reason="Dask is an extra")
 ROOT = Path(twin.__file__).parents[1]
@@ -85,7 +85,7 @@ def test_workers_elsewhere_say_the_same(tmp_path, scheduler):
 
 
 def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("twin.study.studies.cluster.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("twin.studies.cluster.CONNECT_SECONDS", 1)
     study = write_study(tmp_path, vary={"seed": [1, 2]})
     with pytest.raises(SystemExit) as ended:
         main(["study", str(study), "--out", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"])
@@ -94,7 +94,7 @@ def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
 
 
 def test_workers_with_other_code_are_refused(scheduler):
-    from twin.study.studies.cluster import scheduler as connect
+    from twin.studies.cluster import scheduler as connect
 
     with pytest.raises(DescriptionError, match="install the same there"), connect(scheduler, version_of_this_process):
         pass

@@ -12,16 +12,16 @@ from tests.study.studies_files import TINY, write_study
 from twin.cli import main
 from twin.description.load import load_machine
 from twin.strategies import load_job
-from twin.study.published import SEQUENCES, runs
-from twin.study.studies.compute import Answer
-from twin.study.studies.derived import rows_of
-from twin.study.studies.figures import pictures
-from twin.study.studies.measured import measured_columns
-from twin.study.studies.points import Point
-from twin.study.studies.results import facts_of, results_of
-from twin.study.studies.run import StudyRun, Where, run_study
-from twin.study.studies.sensitivity import levers
-from twin.study.studies.table import FIGURES, cell
+from twin.studies.compute import Answer
+from twin.studies.derived import rows_of
+from twin.studies.figures import pictures
+from twin.studies.measured import measured_columns
+from twin.studies.points import Point
+from twin.studies.results import facts_of, results_of
+from twin.studies.run import StudyRun, Where, run_study
+from twin.studies.sensitivity import levers
+from twin.studies.table import FIGURES, cell
+from twin.validate.published import SEQUENCES, runs
 
 
 def answers(tmp_path: Path, **keys: Any) -> StudyRun:
@@ -102,7 +102,7 @@ def test_caveats_of_modified_machines_are_told(tmp_path):
 
 
 def test_a_crashed_point_ends_the_command_with_one(tmp_path, monkeypatch, capsys):
-    import twin.study.studies.run as run_module
+    import twin.studies.run as run_module
 
     def broken(task: Any) -> Answer:
         return Answer(number=task["number"], status="crashed", reason="x", figures={}, job={}, wall_seconds=0.0)

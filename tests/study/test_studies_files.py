@@ -15,8 +15,8 @@ from tests.study.studies_files import TINY, write_study
 from twin.description.load import with_value
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
-from twin.study.studies.description import MOST_POINTS, load_study
-from twin.study.studies.points import points_of
+from twin.studies.description import MOST_POINTS, load_study
+from twin.studies.points import points_of
 
 BANDWIDTHS = {"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]}
 

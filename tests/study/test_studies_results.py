@@ -14,11 +14,11 @@ import pytest
 import twin
 from tests.study.studies_files import TINY, write_study
 from twin.cli import main
+from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
-from twin.study.every_rank import simulate_every_rank
-from twin.study.studies.derived import effects, rows_of
-from twin.study.studies.run import StudyRun, Where, run_study
+from twin.studies.derived import effects, rows_of
+from twin.studies.run import StudyRun, Where, run_study
 
 EXAMPLES = Path(twin.__file__).parents[1] / "examples"
 
@@ -223,7 +223,7 @@ def test_the_page_escapes_what_the_file_says(tmp_path):
 
 def test_every_kind_of_study_is_drawn(tmp_path):
     """All examples' pictures refer to points that are there."""
-    from twin.study.studies.figures import pictures
+    from twin.studies.figures import pictures
 
     kinds = {
         "sweep": {"vary": {"seed": [1, 2], "recompute": [True, False]}},

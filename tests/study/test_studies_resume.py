@@ -16,9 +16,9 @@ import pytest
 from tests.study.studies_files import write_study
 from twin.cli import main
 from twin.description.problems import DescriptionError
-from twin.study.studies.compute import compute_point
-from twin.study.studies.directory import code_digest, read_log, study_directory
-from twin.study.studies.run import Where, run_study
+from twin.studies.compute import compute_point
+from twin.studies.directory import code_digest, read_log, study_directory
+from twin.studies.run import Where, run_study
 
 POINTS = 60
 SWEEP = {"vary": {"model.layers": list(range(4, 4 + POINTS))}}
@@ -135,7 +135,7 @@ def test_what_a_killed_process_left_half_written_goes(finished):
 
 def test_a_finished_study_computes_nothing(finished, monkeypatch):
     study, out = finished
-    monkeypatch.setattr("twin.study.studies.run.compute_point", None)
+    monkeypatch.setattr("twin.studies.run.compute_point", None)
     assert run_study(study, out, Where()).computed == 0
 
 
@@ -201,7 +201,7 @@ def test_points_that_crashed_are_tried_again(finished, monkeypatch):
     def unlucky(*_):
         raise MemoryError
 
-    monkeypatch.setattr("twin.study.studies.compute.simulate_point", unlucky)
+    monkeypatch.setattr("twin.studies.compute.simulate_point", unlucky)
     run = run_study(study, out, Where())
     assert {a["status"] for a in run.answers.values()} == {"crashed"}
     assert run.answers[1]["reason"] == "MemoryError"

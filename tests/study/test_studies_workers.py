@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twin.study.studies.workers import completed
+from twin.studies.workers import completed
 
 
 def square_or_die(task: int) -> int:

@@ -24,7 +24,7 @@ from tests.testbed.faults import KINDS, Fault, drawn, injected, limited, no_limi
 from tests.testbed.launch import run_ranks
 from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.scenarios import RATE, SCENARIOS, grids
-from twin.study.diagnose.diagnose import diagnose_trace
+from twin.diagnose.diagnose import diagnose_trace
 
 HOSTS, PER_HOST = 4, 2
 FIRST_STEP, LAST_STEP = 2, 9

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tests.testbed.scenarios import Scenario
-from twin.study.compare.compare import compare
+from twin.compare.compare import compare
 
 LEAST_MS, MOST_MS = 0.8, 1.25
 """Margins of the picture around the measured times."""

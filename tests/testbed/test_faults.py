@@ -17,7 +17,7 @@ from tests.testbed.find_faults import main
 from tests.testbed.launch import run_ranks
 from tests.testbed.network import hosts, reason_missing, relimited
 from tests.testbed.test_testbed import needs_hosts, task
-from twin.study.diagnose.probe import read_probe
+from twin.diagnose.probe import read_probe
 
 ROOT = Path(__file__).parents[2]
 SPIN = "import time; b = time.monotonic()\nwhile time.monotonic() - b < 2: pass\nprint(time.process_time() / 2)"

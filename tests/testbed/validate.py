@@ -26,9 +26,9 @@ from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.report import write_report
 from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
 from twin.engine.report import as_json, report
+from twin.engine.runs import write_run
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
-from twin.study.runs import write_run
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
 WARMUP, TIMED, TRACED = 1, 4, 4

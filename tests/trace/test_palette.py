@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 from dashboards.figures import scaling, timeline
-from twin.study.studies import figures
+from twin.studies import figures
 from twin.trace.html import timeline_html
 from twin.trace.palette import AXES, EVENTS, KINDS
 from twin.trace.table import SCHEMA

@@ -15,8 +15,8 @@ import pytest
 from twin.description.problems import DescriptionError
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
+from twin.engine.runs import write_run
 from twin.engine.simulate import Simulation, simulate
-from twin.study.runs import write_run
 from twin.trace.store import read_manifest, read_trace, write_trace
 from twin.trace.table import SCHEMA, check_table
 

@@ -36,7 +36,7 @@ def diagnose(
 ) -> None:
     """Name what is slow in a trace: a rank, a host, a link, an axis, the loading of data; or nothing."""
     from twin import show
-    from twin.study.diagnose.diagnose import diagnose_trace
+    from twin.diagnose.diagnose import diagnose_trace
 
     found, job = diagnose_trace(trace, machine, reference)
     if as_json:

@@ -80,12 +80,12 @@ def goodput(
     from twin import show
     from twin.cost.memory import advice, memory_use
     from twin.engine.simulate import simulate
+    from twin.goodput.cycle import Policy
+    from twin.goodput.plan import plan_of
+    from twin.goodput.predict import predict, worth
+    from twin.goodput.slow import found_after, slowdowns_of
+    from twin.search.choose import choose, is_concrete
     from twin.strategies import load_job
-    from twin.study.choose import choose, is_concrete
-    from twin.study.goodput.cycle import Policy
-    from twin.study.goodput.plan import plan_of
-    from twin.study.goodput.predict import predict, worth
-    from twin.study.goodput.slow import found_after, slowdowns_of
 
     described = load_job(job, overrides or [])
     every, on_disk = _quantity("--interval", interval), _quantity("--disk-interval", disk_interval)

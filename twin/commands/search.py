@@ -68,13 +68,13 @@ def search(
     """Simulate every grid of a job's ranks and say which is fastest."""
     from twin import show
     from twin.description.problems import fail
+    from twin.engine.parallel import cores
+    from twin.search.best import Given
+    from twin.search.fleet import search_fleet
+    from twin.search.over import parse_over
+    from twin.search.quantities import parse_deadline, parse_grid, parse_ranks, parse_tokens
+    from twin.search.write import search_directory, write_fleet
     from twin.strategies import strategy_of
-    from twin.study.parallel import cores
-    from twin.study.search.best import Given
-    from twin.study.search.fleet import search_fleet
-    from twin.study.search.over import parse_over
-    from twin.study.search.quantities import parse_deadline, parse_grid, parse_ranks, parse_tokens
-    from twin.study.search.write import search_directory, write_fleet
 
     counts = parse_ranks(ranks) if ranks else []
     wanted = parse_tokens(tokens) if tokens else None

@@ -16,7 +16,7 @@ from twin.description.problems import fail
 if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.engine.simulate import Simulation
-    from twin.study.choose import Choice
+    from twin.search.choose import Choice
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415, T201
@@ -114,7 +114,7 @@ def simulate(
     figures = report(simulation)
     answer = to_object(simulation, figures, time.perf_counter() - begin)
     if with_interval:
-        from twin.study.interval import interval
+        from twin.engine.interval import interval
 
         bounds = interval(simulation.job)
         answer["step_seconds_interval"] = [bounds.low, bounds.high]
@@ -131,7 +131,7 @@ def simulate(
 def _settled(described: Job) -> tuple[Job, Choice | None]:
     """Settle what the job leaves open, and say how."""
     from twin import show
-    from twin.study.choose import choose, is_concrete
+    from twin.search.choose import choose, is_concrete
 
     if is_concrete(described):
         return described, None
@@ -144,10 +144,10 @@ def _every_rank(
     job: Job, choice: Choice | None, seeds: int, ranks: list[int] | None, keep: _Keep, begin: float, *, as_json: bool
 ) -> None:
     from twin import show
+    from twin.engine.every_rank import simulate_every_rank
+    from twin.engine.parallel import cores
     from twin.engine.report import as_json as to_object
     from twin.engine.seeds import rank_table
-    from twin.study.every_rank import simulate_every_rank
-    from twin.study.parallel import cores
 
     with show.progress("simulating seeds") as advance:
         found = simulate_every_rank(job, seeds=seeds, ranks=ranks, workers=cores(), progress=advance)
@@ -177,7 +177,7 @@ def _replay(
     as_json: bool,
 ) -> None:
     from twin import show
-    from twin.study.recorded import replay
+    from twin.engine.replay import replay
 
     if engine is EngineName.ranks:
         raise fail("--engine", "ranks is for jobs; simulate recordings with folded or des", "ranks")
@@ -220,7 +220,7 @@ class _Keep:
         """Write it where that is wanted."""
         if self.out is None and self.chrome is None:
             return
-        from twin.study.runs import write_chrome_trace, write_run
+        from twin.engine.runs import write_chrome_trace, write_run
 
         if self.out is not None:
             write_run(self.out, simulation, answer, ranks, tables=tables, overwrite=self.force)

@@ -53,9 +53,9 @@ def study(
     if scheduler is not None and slurm is not None:
         raise fail("--slurm", "starts a scheduler of its own; leave out --scheduler", slurm)
     from twin import show
-    from twin.study.parallel import cores, ended_like_interrupted
-    from twin.study.studies.results import results_of, write_results
-    from twin.study.studies.run import Where, run_study
+    from twin.engine.parallel import cores, ended_like_interrupted
+    from twin.studies.results import results_of, write_results
+    from twin.studies.run import Where, run_study
 
     directory = out or Path(f"{file.stem}-study")
     where = Where(workers or cores(), scheduler, slurm)

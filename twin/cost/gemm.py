@@ -6,7 +6,7 @@ by arithmetic or by the operands reaching its unit; and everything together by m
 and by the rate the power limit sustains. The library's choice of tile, and of splitting k so
 that a small C still occupies the device, is taken to be the best of a menu.
 
-* The constants are in `topologies/devices/*.yaml` and are fitted by `twin.study.fit_gemm`.
+* The constants are in `topologies/devices/*.yaml` and are fitted by `twin.calibrate.fit_gemm`.
 * A product is never faster than the device's peak or than reading and writing its operands.
 * Operand layout (`mode`) only matters on devices that list `slow_layouts`.
 

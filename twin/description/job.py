@@ -107,7 +107,7 @@ class Job(Spec):
     def concrete_micro_sequences(self) -> int:
         """Sequences of one micro-step of one rank, which must not be `auto` any more."""
         if self.batch.micro_sequences == "auto":
-            raise ValueError("micro_sequences is auto; resolve the job first (twin.study.choose)")
+            raise ValueError("micro_sequences is auto; resolve the job first (twin.search.choose)")
         return self.batch.micro_sequences
 
     @property

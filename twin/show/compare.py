@@ -13,7 +13,7 @@ from rich.table import Table
 from twin.show.console import make_console, print_json
 
 if TYPE_CHECKING:
-    from twin.study.compare.compare import Comparison, Term
+    from twin.compare.compare import Comparison, Term
 
 BAR_WIDTH = 24
 WORST_SHOWN = 5
@@ -24,7 +24,7 @@ def comparison(found: Comparison, *, as_json: bool, page: Path | None = None) ->
     if as_json:
         print_json(_object(found))
         return
-    from twin.study.compare.page import facts_of
+    from twin.compare.page import facts_of
 
     console = make_console()
     console.print(f"[bold]{_plain(found.job)}[/]: {found.kinds[0]} against {found.kinds[1]}\n")
@@ -58,7 +58,7 @@ def _plain(text: str) -> str:
 
 
 def _waterfall(console: Console, found: Comparison) -> None:
-    from twin.study.compare.page import seconds
+    from twin.compare.page import seconds
 
     console.print("\nFrom the predicted to the measured step, mean over ranks; the terms add up exactly:")
     table = Table(box=None, pad_edge=False)
@@ -93,7 +93,7 @@ def _bar(term: Term, most: float) -> str:
 
 
 def _errors(console: Console, found: Comparison) -> None:
-    from twin.study.compare.page import percent, seconds
+    from twin.compare.page import percent, seconds
 
     steps = f"the median of {len(found.steps)} measured steps" if len(found.steps) > 1 else "the measured step"
     console.print(f"\nSingle ops against {steps}; collectives from when their last member came, skew apart:")
@@ -133,7 +133,7 @@ def _errors(console: Console, found: Comparison) -> None:
 
 
 def _worst(console: Console, found: Comparison) -> None:
-    from twin.study.compare.page import seconds
+    from twin.compare.page import seconds
 
     console.print("\nFurthest off (more by phase and name: --json, --html):")
     table = Table(box=None, show_header=False, pad_edge=False)

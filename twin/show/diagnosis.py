@@ -11,7 +11,7 @@ from twin.show.console import make_console
 
 if TYPE_CHECKING:
     from twin.description.job import Job
-    from twin.study.diagnose.finding import Diagnosis
+    from twin.diagnose.finding import Diagnosis
 
 
 def diagnosis(found: Diagnosis, job: Job) -> None:

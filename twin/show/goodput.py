@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from twin.description.job import Job
-    from twin.study.goodput.predict import Prediction
+    from twin.goodput.predict import Prediction
 
 BAR_WIDTH = 30
 PARTS = {

@@ -13,13 +13,13 @@ from rich.table import Table
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
-    from twin.study.search.fleet import Fleet
-    from twin.study.search.search import Search
+    from twin.search.fleet import Fleet
+    from twin.search.search import Search
 
 
 def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> None:
     """Print a search: by number of ranks if there are several, the fastest, what cannot run."""
-    from twin.study.search.words import hindered, model_words
+    from twin.search.words import hindered, model_words
 
     console, found = make_console(), fleet.chosen.found
     assert found is not None
@@ -57,14 +57,14 @@ def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> No
 
 def search_object(fleet: Fleet, fixed: Sequence[str]) -> dict[str, object]:
     """Return what `--json` prints."""
-    from twin.study.search.fleet import fleet_json
+    from twin.search.fleet import fleet_json
 
     return fleet_json(fleet) | {"left_open": list(fixed)}
 
 
 def _candidates(console: Console, found: Search, top: int) -> None:
-    from twin.study.search.search import options_varied
-    from twin.study.search.words import axes_title, options_words
+    from twin.search.search import options_varied
+    from twin.search.words import axes_title, options_words
 
     varied, simulated = options_varied(found), found.by == "simulation"
     console.print(f"\n{'Fastest' if simulated else 'First by the published communication model'}:")
@@ -108,8 +108,8 @@ def _candidates(console: Console, found: Search, top: int) -> None:
 
 
 def _by_ranks(console: Console, fleet: Fleet) -> None:
-    from twin.study.search.fleet import DAY_SECONDS
-    from twin.study.search.words import axes_title, tokens_words
+    from twin.search.fleet import DAY_SECONDS
+    from twin.search.words import axes_title, tokens_words
 
     if fleet.tokens is not None:
         limit = ""

@@ -15,10 +15,10 @@ from twin.show.console import make_console
 
 if TYPE_CHECKING:
     from twin.description.job import Job
+    from twin.engine.every_rank import EveryRank
     from twin.engine.report import Report
     from twin.engine.simulate import Simulation
-    from twin.study.choose import Choice
-    from twin.study.every_rank import EveryRank
+    from twin.search.choose import Choice
 
 
 BAR_WIDTH = 30

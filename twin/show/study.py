@@ -10,14 +10,14 @@ from rich.table import Table
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
-    from twin.study.studies.results import Results
+    from twin.studies.results import Results
 
 MOST_ROWS, MOST_EFFECTS, REASON_LENGTH = 60, 25, 110
 
 
 def study(results: Results, wall_seconds: float) -> None:
     """Print the results of a study."""
-    from twin.study.studies.directory import TABLES
+    from twin.studies.directory import TABLES
 
     console, run = make_console(), results.run
     console.print(f"[bold]{escape(run.loaded.title)}[/]")
@@ -45,7 +45,7 @@ def study(results: Results, wall_seconds: float) -> None:
 
 
 def _points(results: Results) -> None:
-    from twin.study.studies.table import cell
+    from twin.studies.table import cell
 
     console = make_console()
     for number, (title, shown) in enumerate(results.tables):
@@ -64,7 +64,7 @@ def _points(results: Results) -> None:
 
 
 def _effects(results: Results) -> None:
-    from twin.study.studies.table import EFFECT_TITLES, effect_cells
+    from twin.studies.table import EFFECT_TITLES, effect_cells
 
     console = make_console()
     console.print(f"Step of the base job: {results.effects[0].base_seconds:.4g} s")
@@ -81,7 +81,7 @@ def _effects(results: Results) -> None:
 
 def study_object(results: Results, wall_seconds: float) -> dict[str, Any]:
     """Return what `study --json` prints."""
-    from twin.study.studies.directory import JOBS, TABLES
+    from twin.studies.directory import JOBS, TABLES
 
     run = results.run
     status = [row["status"] for row in results.rows]

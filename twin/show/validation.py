@@ -11,8 +11,8 @@ from rich.table import Table
 from twin.show.console import make_console, print_json, vars_of
 
 if TYPE_CHECKING:
-    from twin.study.measurements import Group, Validation
-    from twin.study.validate import PublishedValidation
+    from twin.validate.measurements import Group, Validation
+    from twin.validate.validate import PublishedValidation
 
 
 COLLECTIVES_TITLE = "Collectives, package data (Frontier all-gather from 256 MiB: the source reports spikes below)"

@@ -17,10 +17,10 @@ from runtime.strategies.four_d.context import FourDContext
 from runtime.watch.lookout import ALERTS, LATEST, Lookout, put_together
 from runtime.watch.wanted import WatchWanted
 from tests.runtime import runs
+from twin.compare.side import read_side
+from twin.diagnose.observed import from_side
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
-from twin.study.compare.side import read_side
-from twin.study.diagnose.observed import from_side
 from twin.trace.store import read_trace
 
 GRID = {"data": 1, "z": 2, "y": 2, "x": 1}

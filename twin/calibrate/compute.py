@@ -1,0 +1,192 @@
+"""What a device's own work costs, from products, attention and memory-bound ops that were timed.
+
+Times with every rank at work are used: caches and memory are then as busy as in training. On CPUs
+they are times of the core, without the turns that other ranks take on it: the engine shares cores out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twin.calibrate.solve import Array, Fitted, Quality, fit, line
+from twin.cost.gemm import gemm_seconds
+from twin.cost.kernels import kernel_seconds, kind_of_work
+from twin.description.device import Device
+from twin.description.parameter import Parameter
+from twin.schedule.kernels import Attention, Gemm
+
+Row = Mapping[str, Any]
+ALONE = 1.15
+"""Slowdown with all ranks at work up to which each is said to have a device of its own."""
+ABOVE_FASTEST = 1.02
+"""What is called a CPU's peak, over the rate of the fastest product."""
+GEMM_START = {
+    "main_loop_share": 0.8,
+    "launch_seconds": 3e-6,
+    "tile_seconds": 0.3e-6,
+    "feed_bytes_per_second": 40e9,
+    "write_bytes_per_second": 20e9,
+    "memory_share": 0.7,
+}
+GEMM_BOUNDS = {
+    "main_loop_share": (0.05, 1.0),
+    "memory_share": (0.05, 1.0),
+    "launch_seconds": (1e-8, 1e-3),
+    "tile_seconds": (1e-10, 1e-4),
+    "feed_bytes_per_second": (1e9, 1e13),
+    "write_bytes_per_second": (1e9, 1e13),
+}
+ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "half_head_size": 16.0, "block_rows": 64.0}
+ATTENTION_BOUNDS = {
+    "forward_share": (0.01, 1.0),
+    "backward_share": (0.01, 1.0),
+    "half_head_size": (0.1, 1000.0),
+    "block_rows": (1.0, 4096.0),
+}
+BETWEEN = "between"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How ranks share cores."""
+
+    cores: float | None
+    """None: every rank has its own."""
+    shared_by: str
+    ranks: int
+    """Ranks that share them."""
+
+
+def sharing(data: Mapping[str, Any]) -> Sharing:
+    """See how much slower a product gets when more ranks work at once."""
+    rows = [row for row in data["sharing"] if row["work"] == "gemm"]
+    ranks, per_host = int(data["ranks"]), int(data["ranks_per_host"])
+    if len(rows) < 2:
+        return Sharing(None, "node", ranks)
+    one = next(float(row["seconds"]) for row in rows if row["busy"] == 1)
+    slow = {(int(row["busy"]), int(row["hosts"])): float(row["seconds"]) / one for row in rows}
+    if slow[max(slow)] <= ALONE:
+        return Sharing(None, "node", ranks)
+    # one rank on each host: if they slow each other, the hosts are not really several
+    apart = [factor for (busy, on), factor in slow.items() if busy == on > 1]
+    several = ranks > per_host
+    if several and (not apart or max(apart) > ALONE):
+        return Sharing(_cores(slow), "machine", ranks)
+    inside = {(busy, on): factor for (busy, on), factor in slow.items() if on == 1}
+    shared = max(inside.values()) > ALONE
+    return Sharing(_cores(inside) if shared else None, "node", per_host)
+
+
+def _cores(slow: Mapping[tuple[int, int], float]) -> float:
+    """Cores that busy ranks keep at work: the most of all sets, for what else runs only takes away."""
+    return max(busy / factor for (busy, _), factor in slow.items())
+
+
+def is_product(row: Row) -> bool:
+    """Whether a timed op is a matrix product."""
+    shape = row["shape"]
+    return len(shape) == 3 and bool(row["flops"] == 2.0 * shape[0] * shape[1] * shape[2])
+
+
+def in_company(rows: Sequence[Row]) -> list[Row]:
+    """Rows that were timed with as many ranks at work as any."""
+    most = max((int(row["busy"]) for row in rows), default=0)
+    return [row for row in rows if int(row["busy"]) == most]
+
+
+def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], float, Quality]:
+    """Fit the constants of `GemmModel`; returns them, the peak rate they refer to, and the quality."""
+    rows = in_company(data["gemm"])
+    products = [Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows]
+    seconds = [float(row["seconds"]) for row in rows]
+    # in place, among other ops, they are met with colder caches than in a loop
+    inside = [row for row in in_company(data["kernels"]) if is_product(row)]
+    width = products[0].element_bytes
+    shapes = [(int(m), int(n), int(k)) for m, n, k in (row["shape"] for row in inside)]
+    products += [Gemm(m, n, k, element_bytes=width) for m, n, k in shapes]
+    seconds += [float(row["seconds"]) for row in inside]
+    measured = np.array(seconds)
+    peak = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, seconds, strict=True))
+    if base.type == "gpu":
+        peak = float(base.peak_flops_per_second)
+    fixed: dict[str, float] = {"sustained_flops_per_second": peak}
+
+    def model(constants: Mapping[str, float]) -> Array:
+        device = with_gemm(base, peak, {**fixed, **constants})
+        return np.array([gemm_seconds(device, product) for product in products])
+
+    fitted, quality = fit(model, measured, GEMM_START, bounds=GEMM_BOUNDS)
+    return fitted, peak, quality
+
+
+def with_gemm(base: Device, peak: float, constants: Mapping[str, float]) -> Device:
+    """Return the device with another peak and other constants of its products."""
+    update = {name: Parameter(value, "calibrated", "fit") for name, value in constants.items()}
+    gemm = base.gemm.model_copy(update=update)
+    rate = Parameter(peak, "calibrated", "fit")
+    return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": rate})
+
+
+def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], Quality]:
+    """Fit the rates of fused attention on a device whose peak is known already."""
+    rows = in_company([row for row in data["attention"] if row["form"] == "flash"])
+    width = 2 if base.type == "gpu" else 4
+    kernels = [
+        Attention(
+            row["sequences"],
+            row["sequence_length"],
+            row["heads"],
+            row["head_size"],
+            backward=row["backward"],
+            element_bytes=width,
+        )
+        for row in rows
+    ]
+    measured = np.array([float(row["seconds"]) for row in rows])
+
+    def model(constants: Mapping[str, float]) -> Array:
+        update = {name: Parameter(value, "calibrated", "fit") for name, value in constants.items()}
+        device = base.model_copy(update={"attention": base.attention.model_copy(update=update)})
+        return np.array([kernel_seconds(device, kernel) for kernel in kernels])
+
+    return fit(model, measured, ATTENTION_START, bounds=ATTENTION_BOUNDS)
+
+
+def kind_of_row(row: Row) -> str | None:
+    """Return the kind of memory-bound work that a row measures; None for products and attention."""
+    if row["shape"] or row["flops"]:
+        return None
+    return kind_of_work(row["work"], row["phase"]) if row["work"] else None
+
+
+def fit_kernels(data: Mapping[str, Any]) -> tuple[dict[str, tuple[Fitted, Fitted]], Quality]:
+    """Fit start and rate of every kind of memory-bound work."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in in_company(data["kernels"]):
+        if (kind := kind_of_row(row)) is not None and row["bytes"] > 0:
+            by_kind.setdefault(kind, []).append(row)
+    found, predicted, measured = {}, [], []
+    for kind, rows in sorted(by_kind.items()):
+        seconds = [float(row["seconds"]) for row in rows]
+        start, rate, _ = line([float(row["bytes"]) for row in rows], seconds)
+        found[kind] = start, rate
+        predicted += [start.value + row["bytes"] / rate.value for row in rows]
+        measured += seconds
+    return found, Quality.of(np.array(predicted), np.array(measured))
+
+
+def host_seconds(data: Mapping[str, Any]) -> Fitted:
+    """Time from op to op: on CPUs that of the core, beside ops of usual size; else of tiny ones."""
+    between = [row for row in in_company(data["kernels"]) if row["name"] == BETWEEN]
+    gaps = [float(row["seconds"]) for row in between] or [
+        max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
+        for row in data["host"]
+        if not row["collectives"]
+    ]
+    value = float(np.median(gaps)) if gaps else 0.0
+    error = float(np.std(gaps) / np.sqrt(len(gaps)) / value) if value else 0.0
+    return Fitted(value, error, len(gaps))

@@ -1,0 +1,249 @@
+"""What messages and collectives cost, from point-to-point times and collectives that were timed.
+
+A collective was timed with one group at work and with all groups that fill the machine at once. All
+groups at once share NICs and cores evenly, so their time is that of one group, or of the fullest NIC
+or of the cores if that is longer: what the engine's max-min sharing comes to here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from twin.calibrate.solve import Array, Fitted, Quality, fit, line
+from twin.cost.collective import options
+from twin.cost.collective_group import Group, look
+from twin.cost.collective_options import Option
+from twin.cost.placement import Placement
+from twin.description.library import (
+    ByCollective,
+    CollectiveKind,
+    Direct,
+    HostWork,
+    Library,
+    Protocol,
+    Ring,
+    SecondsByCollective,
+)
+from twin.description.machine import Machine
+from twin.description.parameter import Parameter
+
+Row = Mapping[str, Any]
+LARGE_BYTES = 1 << 18
+"""Messages from here on tell the rate, smaller ones the latency."""
+SHORTEST = 1e-6
+"""Seconds below which processor time is not told apart."""
+START = {
+    "base": 100e-6,
+    "local_hop": 100e-6,
+    "network_hop": 300e-6,
+    "direct_base": 100e-6,
+    "message": 30e-6,
+    "network_message": 50e-6,
+    "ring_efficiency": 0.9,
+    "direct_efficiency": 0.85,
+    "local_efficiency": 0.5,
+    "core_message": 20e-6,
+    "local_rate": 1e9,
+    "network_rate": 1e9,
+    "reduce_rate": 3e9,
+}
+BOUNDS = {
+    "base": (1e-6, 1e-2),
+    "local_hop": (1e-6, 1e-2),
+    "network_hop": (1e-6, 1e-2),
+    "direct_base": (1e-6, 1e-2),
+    "message": (1e-7, 1e-2),
+    "network_message": (1e-7, 1e-2),
+    "ring_efficiency": (0.2, 1.0),
+    "direct_efficiency": (0.2, 1.0),
+    "local_efficiency": (0.05, 1.0),
+    "core_message": (1e-7, 1e-2),
+    "local_rate": (5e7, 1e11),
+    "network_rate": (5e7, 1e11),
+    "reduce_rate": (1e8, 1e11),
+}
+CORE_CONSTANTS = ("core_message", "local_rate", "network_rate", "reduce_rate")
+NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Start and rate of single messages."""
+
+    start: Fitted
+    rate: Fitted
+
+
+def wire(data: Mapping[str, Any], *, same_host: bool) -> Wire | None:
+    """Fit single messages inside a host, or between hosts; None if there were none."""
+    rows = [row for row in data["point_to_point"] if row["same_host"] is same_host]
+    if not rows:
+        return None
+    large = [row for row in rows if row["bytes"] >= LARGE_BYTES]
+    small = [row["seconds"] for row in rows if row["bytes"] < LARGE_BYTES / 16]
+    _, rate, _ = line([row["bytes"] for row in large], [row["seconds"] for row in large])
+    start = Fitted(float(np.median(small)), float(np.std(small) / np.median(small)), len(small))
+    return Wire(start, rate)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One timed collective, and what the groups that ran beside it load together with it."""
+
+    kind: CollectiveKind
+    bytes: float
+    group: Group
+    groups_on_nic: int
+    ranks: int
+    """Members of all groups that ran at once."""
+    seconds: float
+
+
+def cases(data: Mapping[str, Any], machine: Machine) -> list[Case]:
+    """Read the timed collectives."""
+    per_node = machine.devices_per_node
+    found = []
+    for row in data["collectives"]:
+        members = [i * row["inner"] for i in range(row["size"])]
+        nodes: dict[int, list[int]] = {}
+        for rank in members:
+            nodes.setdefault(rank // per_node, []).append(rank % per_node)
+        placement = Placement(tuple(tuple(d) for d in nodes.values()), (0,) * len(nodes))
+        most = max(map(len, nodes.values()))
+        beside = min(row["groups"], per_node // most) if len(nodes) > 1 else 1
+        seconds = float(row.get("transfer_seconds") or row["seconds"])
+        found.append(
+            Case(
+                cast("CollectiveKind", row["kind"]),
+                float(row["bytes"]),
+                look(machine, placement),
+                max(1, beside),
+                row["groups"] * row["size"],
+                seconds,
+            )
+        )
+    return found
+
+
+def fit_library(
+    data: Mapping[str, Any], machine: Machine, largest_bytes: float
+) -> tuple[dict[str, Fitted], Library, Quality]:
+    """Fit the library's constants on a machine whose links and cores are known.
+
+    Returns those that were fitted, the library with all, and how well times and processor times are met.
+    """
+    timed = cases(data, machine)
+    several = any(case.group.nodes > 1 for case in timed)
+    names = [
+        name
+        for name in START
+        if (machine.cores is not None or name not in CORE_CONSTANTS) and (several or name not in NETWORK_CONSTANTS)
+    ]
+    # what a collective costs the cores shows in its processor time too, where it is not what it waits for
+    weighed = machine.cores is not None and all("core_seconds" in r for r in data["collectives"])
+    measured = [case.seconds for case in timed]
+    if weighed:
+        measured += [max(float(row["core_seconds"]), SHORTEST) for row in data["collectives"]]
+
+    def model(constants: Mapping[str, float]) -> Array:
+        made = library({**START, **constants}, largest_bytes, cores=machine.cores is not None)
+        found = [seconds(case, made, machine) for case in timed]
+        return np.array(found + [used(case, made) for case in timed] if weighed else found)
+
+    fitted, quality = fit(model, np.array(measured), {n: START[n] for n in names}, bounds={n: BOUNDS[n] for n in names})
+    values = {**START, **{name: found.value for name, found in fitted.items()}}
+    return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
+
+
+def used(case: Case, made: Library) -> float:
+    """Return the processor seconds that a case costs each member."""
+    found = options(case.group, made, case.kind, case.bytes)
+    return max(min(found, key=lambda option: option.seconds).core_seconds, SHORTEST)
+
+
+def seconds(case: Case, made: Library, machine: Machine) -> float:
+    """Return what the engine would make of a case."""
+    found = options(case.group, made, case.kind, case.bytes)
+    best = min(found, key=lambda option: option.seconds)
+    return best.startup_seconds + max(
+        best.wire_seconds, best.seconds - best.startup_seconds, *_shared(case, best, machine)
+    )
+
+
+def _shared(case: Case, best: Option, machine: Machine) -> Sequence[float]:
+    nic = machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    on_nic = case.groups_on_nic * best.nic_bytes / nic
+    if machine.cores is None:
+        return (on_nic,)
+    pool = case.ranks if machine.cores.shared_by == "machine" else machine.devices_per_node
+    return on_nic, min(case.ranks, pool) * best.core_seconds / machine.cores.count
+
+
+def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -> Library:
+    """Return a library with these constants; the source of each of its numbers is its name here."""
+
+    def p(name: str) -> Parameter:
+        return Parameter(values[name], "calibrated", name)
+
+    def each(name: str) -> ByCollective:
+        return ByCollective(all_gather=p(name), reduce_scatter=p(name), all_reduce=p(name))
+
+    one, none = Parameter(1.0, "assumed", "fit"), Parameter(0.0, "assumed", "fit")
+    protocol = Protocol(
+        base_seconds=p("base"),
+        ring_local_hop_seconds=p("local_hop"),
+        ring_network_hop_seconds=p("network_hop"),
+        tree_local_hop_seconds=p("local_hop"),
+        tree_network_hop_seconds=p("network_hop"),
+        local_share=one,
+        network_share=one,
+        tree_network_share=one,
+    )
+    step = SecondsByCollective(all_gather_seconds=none, reduce_scatter_seconds=none, all_reduce_seconds=none)
+    ring = Ring(
+        local_efficiency=each("local_efficiency"), network_efficiency=each("ring_efficiency"), network_step=step
+    )
+    direct = Direct(
+        base_seconds=p("direct_base"),
+        message_seconds=p("message"),
+        network_message_seconds=p("network_message"),
+        network_efficiency=each("direct_efficiency"),
+        local_efficiency=each("local_efficiency"),
+        largest_bytes=Parameter(largest_bytes, "measured", "fit"),
+    )
+    work = HostWork(
+        message_seconds=p("core_message"),
+        local_bytes_per_second=p("local_rate"),
+        network_bytes_per_second=p("network_rate"),
+        reduce_bytes_per_second=p("reduce_rate"),
+    )
+    return Library(
+        name="fitted",
+        title="fitted",
+        sources={"fit": "fit"},
+        protocols={"Simple": protocol},
+        network_protocols=("Simple",),
+        ring=ring,
+        direct=direct,
+        host_work=work if cores else None,
+    )
+
+
+def beside_compute(data: Mapping[str, Any]) -> tuple[Fitted, Fitted]:
+    """How much longer compute and collectives take side by side: relative lengthening of each."""
+    rows = data["overlap"]
+    compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
+    collective = [row["collective_seconds_beside"] / row["collective_seconds_alone"] - 1 for row in rows]
+    return _typical(compute), _typical(collective)
+
+
+def _typical(values: Sequence[float]) -> Fitted:
+    if not values:
+        return Fitted(0.0, 0.0, 0)
+    middle = max(0.0, float(np.median(values)))
+    error = float(np.std(values) / np.sqrt(len(values)))
+    return Fitted(middle, error / middle if middle else 0.0, len(values))

@@ -1,0 +1,157 @@
+"""Where one step goes: every nanosecond of every rank, once.
+
+A rank's compute stream is a row of computes and waits. From the first rank's first op to the last
+rank's last end, the row's computes, its waits, the gaps between them, what is before the first and
+what is after the last add up to the step: exactly, for they are integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin.compare.kinds import COMPUTE_KINDS
+from twin.compare.steps import Nanoseconds, OpFacts, Steps, Times
+
+BEFORE, BETWEEN, LATE, AFTER, ALONE = "before", "between", "late", "after", "alone"
+OTHER_TERMS = {
+    ALONE: "ops that only one trace has",
+    BEFORE: "before a rank's first op",
+    LATE: "going on late after a wait",
+    BETWEEN: "between ops: host",
+    AFTER: "after a rank's last op",
+}
+
+
+def terms_of(axes: Sequence[str]) -> dict[str, str]:
+    """Name what a step with collectives over these axes is made of, and say it to a reader."""
+    return {
+        **{kind: f"compute: {kind}" for kind in COMPUTE_KINDS},
+        **{f"skew_{axis}": f"wait for the last member, {axis}" for axis in axes},
+        **{f"transfer_{axis}": f"wait for the transfer, {axis}" for axis in axes},
+        **OTHER_TERMS,
+    }
+
+
+@dataclass(frozen=True)
+class Account:
+    """A step's nanoseconds, summed over ranks. Each of the two parts adds up to `ranks · length_ns`."""
+
+    ranks: int
+    length_ns: int
+    terms: dict[str, int]
+    phases: dict[str, int]
+    """By phase of the op, gaps counted with the op behind them; and before and after."""
+    waits: dict[str, int]
+    """How many waits of one rank each skew and transfer term has."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Waits of collectives taken apart, matrices (ranks, waits); the three add up to the wait."""
+
+    skew: Nanoseconds
+    """Until the last member came, while the communicator was free for it."""
+    transfer: Nanoseconds
+    """Until the collective's end, time in the communicator's queue included."""
+    late: Nanoseconds
+    """From the collective's end until the stream went on."""
+
+
+def account(
+    steps: Steps,
+    times: Times,
+    paired: Callable[[OpFacts], bool],
+    axes: Sequence[str],
+    weights: Sequence[int] | None = None,
+) -> Account:
+    """Take a step apart; ops that are not `paired` are a term of their own.
+
+    `axes` are those that collectives run over.
+
+    `weights` says how many ranks each row of `times` stands for, one each if absent.
+    """
+    weights = weights or [1] * len(times.start)
+    row = steps.columns("compute", "wait")
+    start, end = times.start[:, row], times.end[:, row]
+    order = np.lexsort((end, start), axis=1)
+    sorted_start, sorted_end = (np.take_along_axis(m, order, 1) for m in (start, end))
+    gap = np.zeros_like(start)
+    gap[:, 1:] = sorted_start[:, 1:] - sorted_end[:, :-1]
+    gaps = np.zeros_like(start)
+    np.put_along_axis(gaps, order, gap, 1)  # to the column of the op behind each
+    length = end - start
+    ops = [steps.ops[i] for i in row]
+
+    terms: dict[str, int] = dict.fromkeys(terms_of(axes), 0)
+    phases: dict[str, int] = {BEFORE: 0}
+    terms[BEFORE] = phases[BEFORE] = _total(sorted_start[:, :1] - times.begin_ns, weights)
+    _add(terms, [_compute_term(op, paired(op)) for op in ops], length, weights)
+    waits = steps.columns("wait")
+    named = [(steps.ops[i].axis, paired(steps.ops[i])) for i in waits]
+    split = split_waits(steps, times, waits)
+    for kind, part in (("skew", split.skew), ("transfer", split.transfer), (LATE, split.late)):
+        words = [(kind if kind == LATE else f"{kind}_{axis}") if known else ALONE for axis, known in named]
+        _add(terms, words, part, weights)
+    terms[BETWEEN] = _total(gaps, weights)
+    _add(phases, [op.phase for op in ops], length + gaps, weights)
+    terms[AFTER] = phases[AFTER] = _total(times.end_ns - sorted_end[:, -1:], weights)
+    counts = {
+        f"{kind}_{axis}": sum(a == axis and known for a, known in named)
+        for kind in ("skew", "transfer")
+        for axis in axes
+    }
+    return Account(sum(weights), times.length_ns, terms, phases, counts)
+
+
+def split_waits(steps: Steps, times: Times, waits: NDArray[np.int64]) -> Split:
+    """Take waits apart by what their collectives did meanwhile."""
+    target = steps.target[waits]
+    start, end = times.start[:, waits], times.end[:, waits]
+    ready = np.maximum(times.arrival, free_from(steps, times))[:, target]
+    begun, over = times.start[:, target], times.end[:, target]
+    skew = np.clip(begun, start, end) - np.clip(np.minimum(ready, begun), start, end)
+    late = end - np.clip(over, start, end)
+    return Split(skew, end - start - skew - late, late)
+
+
+def free_from(steps: Steps, times: Times) -> Nanoseconds:
+    """When the communicator of each collective was through with the one before, (ranks, ops); 0 elsewhere."""
+    free = np.zeros_like(times.end)
+    streams: dict[str, list[int]] = {}
+    for i in steps.columns("collective").tolist():
+        streams.setdefault(steps.ops[i].stream, []).append(i)
+    for columns in streams.values():
+        at = np.array(columns)
+        order = at[np.lexsort((times.end[:, at], times.start[:, at]), axis=1)]
+        before = np.take_along_axis(times.end, order, 1)[:, :-1]
+        np.put_along_axis(free, order[:, 1:], before, 1)
+    return free
+
+
+def skew_of(steps: Steps, times: Times) -> Nanoseconds:
+    """How long each collective waited for its last member while nothing else held it, (ranks, ops)."""
+    ready = np.maximum(times.arrival, free_from(steps, times))
+    return np.maximum(times.start - ready, 0)
+
+
+def _compute_term(op: OpFacts, known: bool) -> str | None:
+    if op.kind == "wait":
+        return None
+    return op.work if known else ALONE
+
+
+def _add(totals: dict[str, int], words: Sequence[str | None], matrix: Nanoseconds, weights: Sequence[int]) -> None:
+    """Add a matrix (ranks, ops) to the totals of its columns' words."""
+    for word in dict.fromkeys(words):
+        if word is not None:
+            chosen = matrix[:, [w == word for w in words]]
+            totals[word] = totals.get(word, 0) + _total(chosen, weights)
+
+
+def _total(matrix: Nanoseconds, weights: Sequence[int]) -> int:
+    # a row is no longer than a step; all rows together may be too long for 64 bits
+    return sum(row * weight for row, weight in zip(matrix.sum(axis=1).tolist(), weights, strict=True))

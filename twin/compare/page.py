@@ -1,0 +1,223 @@
+"""One self-contained HTML page of a comparison: waterfall, errors, worst ops.
+
+No script runs in it and nothing is loaded; every word is escaped, for traces come from strangers.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from twin.compare.compare import SIDES, Comparison, Term
+from twin.compare.errors import ErrorGroup
+from twin.description.files import write_whole
+from twin.description.problems import fail
+from twin.description.units import format_si
+
+MARK = '<meta name="generator" content="fourfold compare">'
+MARK_WITHIN = 400
+"""Characters of a page's head in which its mark stands."""
+LONGER, SHORTER, UNEXPLAINED, TOTAL = "#D55E00", "#0072B2", "#9aa4ad", "#444c56"
+LABELS, VALUES, WIDTH, ROW = 270, 110, 1040, 26
+NAMES_SHOWN = 30
+UNPAIRED_SHOWN = 50
+GROUP_TITLES = {f"{by}": f"Errors by {by}" for by in ("kind", "axis", "phase", "name")}
+
+
+def page(found: Comparison) -> str:
+    """Return the page."""
+    template = resources.files("twin.compare").joinpath("page.html").read_text(encoding="utf-8")
+    facts = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(found))
+    warnings = "".join(f"<li>{_text(warning)}</li>" for warning in found.warnings)
+    parts = {
+        "TITLE": _text(f"{found.job}: {found.kinds[0]} against {found.kinds[1]}"),
+        "FACTS": facts,
+        "WARNINGS": f'<ul class="warnings">{warnings}</ul>' if warnings else "",
+        "WATERFALL": _waterfall(found),
+        "TABLES": "\n".join(_tables(found)),
+    }
+    # in one pass, so that a job that is named like a placeholder keeps its name
+    return re.sub(r"%(TITLE|FACTS|WARNINGS|WATERFALL|TABLES)%", lambda match: parts[match[1]], template)
+
+
+def write_page(path: Path, found: Comparison, *, overwrite: bool) -> None:
+    """Write the page, whole or not at all; only a page of this kind is replaced."""
+    check_page(path, overwrite=overwrite)
+    write_whole(path, page(found))
+
+
+def check_page(path: Path, *, overwrite: bool) -> None:
+    """Refuse a place where a page may not be written."""
+    if not path.exists():
+        return
+    if not overwrite:
+        raise fail(str(path), "exists already; choose another file or pass --force")
+    if not path.is_file() or MARK.encode() not in path.read_bytes()[:MARK_WITHIN]:
+        raise fail(str(path), "is not a page that `fourfold compare` wrote; it will not be replaced")
+
+
+def facts_of(found: Comparison) -> list[tuple[str, str]]:
+    """What a reader should know before the figures: (what, value)."""
+    ratio = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
+    facts = [
+        ("predicted step", seconds(found.predicted_seconds)),
+        ("measured step", seconds(found.measured_seconds)),
+        ("error", percent(ratio, signed=True)),
+        ("median error of GEMMs", error_of(found.error("compute", "kind", "gemm"))),
+        ("median error of collectives", error_of(found.error("collective", "all", "all"))),
+        ("grid", found.grid),
+        ("ranks compared", f"{found.ranks:,} of {found.ranks_of_job:,}"),
+        ("machine", " / ".join(dict.fromkeys(found.machines))),
+        ("measured step taken apart", f"step {found.step} of {len(found.steps)} traced"),
+        ("clocks", f"{found.clock.method}, ± {seconds(found.clock.uncertainty_ns / 1e9)}"),
+    ]
+    if found.between_steps_seconds is not None:
+        facts.append(("between two measured steps, in neither", seconds(found.between_steps_seconds)))
+    return facts
+
+
+def error_of(group: ErrorGroup | None) -> str:
+    """Median error of a group in words."""
+    if group is None:
+        return "there are none"
+    return percent(group.median_error)
+
+
+def seconds(value: float) -> str:
+    """A time for people.
+
+    >>> seconds(0.00123), seconds(-2.0)
+    ('1.23 ms', '-2 s')
+    """
+    return f"{'-' if value < 0 else ''}{format_si(abs(value), 's')}".replace(" us", " µs")
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """A share for people.
+
+    >>> percent(0.0123), percent(0.5, signed=True), percent(None)
+    ('1.2 %', '+50.0 %', '')
+    """
+    if value is None:
+        return ""
+    return f"{100 * value:{'+' if signed else ''},.1f} %"
+
+
+def _waterfall(found: Comparison) -> str:
+    """Draw the steps as bars from zero, and each term from where the one before ended."""
+    level, edges = found.predicted_seconds, [0.0, found.predicted_seconds, found.measured_seconds]
+    for term in found.terms:
+        level += term.difference_seconds
+        edges.append(level)
+    low, high = min(edges), max(edges)
+    scale = (WIDTH - LABELS - VALUES) / ((high - low) or 1.0)
+
+    def bar(number: int, label: str, begin: float, end: float, colour: str, value: str) -> str:
+        top = number * ROW
+        left, right = (LABELS + (x - low) * scale for x in sorted((begin, end)))
+        return (
+            f'<text x="{LABELS - 10}" y="{top + 18}" text-anchor="end">{_text(label)}</text>'
+            f'<rect x="{left:.2f}" y="{top + 4}" width="{max(right - left, 1):.2f}" height="{ROW - 8}" '
+            f'fill="{colour}"/>'
+            f'<text x="{max(right, LABELS) + 6:.2f}" y="{top + 18}">{_text(value)}</text>'
+        )
+
+    rows = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))]
+    level = found.predicted_seconds
+    for number, term in enumerate(found.terms, 1):
+        step = term.difference_seconds
+        rows.append(bar(number, term.label, level, level + step, _colour(term), _signed(term)))
+        level += step
+    rows.append(bar(len(rows), "measured", 0.0, found.measured_seconds, TOTAL, seconds(found.measured_seconds)))
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {len(rows) * ROW + 4}" role="img" aria-label="Waterfall from the predicted '
+        f'to the measured step">{"".join(rows)}</svg>'
+    )
+
+
+def _colour(term: Term) -> str:
+    if term.unexplained:
+        return UNEXPLAINED
+    return LONGER if term.difference_seconds > 0 else SHORTER
+
+
+def _signed(term: Term) -> str:
+    sign = "+" if term.difference_seconds > 0 else ""
+    return sign + seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
+
+
+def _tables(found: Comparison) -> list[str]:
+    tables = [
+        _table(
+            title,
+            (first, "predicted", "measured", "difference"),
+            [(t.label, seconds(t.predicted_seconds), seconds(t.measured_seconds), _signed(t)) for t in terms],
+        )
+        for title, first, terms in (
+            ("What the steps are made of", "term", found.terms),
+            ("The same by phase, gaps included", "phase", found.phases),
+        )
+    ]
+    head = ("", "ops", "predicted", "measured", "median error", "90 % below", "bias", "predicted skew", "measured skew")
+    for by, title in GROUP_TITLES.items():
+        chosen = sorted(
+            (g for g in found.errors if g.by == by), key=lambda g: -abs(g.predicted_seconds - g.measured_seconds)
+        )
+        shown = chosen[:NAMES_SHOWN]
+        more = f" (the {NAMES_SHOWN} furthest off of {len(chosen)})" if len(chosen) > NAMES_SHOWN else ""
+        tables.append(_table(title + more, head, [_group_row(g) for g in shown]))
+    tables.append(
+        _table(
+            "Ops that are furthest off",
+            ("op", "predicted", "measured", "difference"),
+            [
+                (
+                    w.op,
+                    seconds(w.predicted_seconds),
+                    seconds(w.measured_seconds),
+                    seconds(w.measured_seconds - w.predicted_seconds),
+                )
+                for w in found.worst
+            ],
+        )
+    )
+    for side, names in zip(SIDES, (found.unpaired.predicted, found.unpaired.measured), strict=True):
+        if names:
+            rows = [(name,) for name in names[:UNPAIRED_SHOWN]]
+            more = f", the first {UNPAIRED_SHOWN}" if len(names) > UNPAIRED_SHOWN else ""
+            tables.append(_table(f"{len(names)} ops in {side} only{more}", ("op",), rows))
+    return tables
+
+
+def _group_row(group: ErrorGroup) -> tuple[str, ...]:
+    skews = (group.predicted_skew_seconds, group.measured_skew_seconds)
+    return (
+        f"{group.name} ({group.part})",
+        f"{group.ops:,}",
+        seconds(group.predicted_seconds),
+        seconds(group.measured_seconds),
+        percent(group.median_error),
+        percent(group.p90_error),
+        percent(group.bias, signed=True),
+        *((seconds(s) if group.part == "collective" else "") for s in skews),
+    )
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    top = "".join(f"<th>{_text(word)}</th>" for word in head)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _text(word: str) -> str:
+    # control characters and lone surrogates have no place in HTML
+    plain = "".join(c if c.isprintable() else "�" for c in word)
+    return html.escape(plain)

@@ -1,0 +1,134 @@
+"""Every grid of a job's ranks with its variants; what cannot run is kept, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
+from twin.description.grid import GridSpec, divisors
+from twin.description.job import Job
+from twin.description.problems import Problem
+from twin.search.over import MICRO, MICRO_CHOICES
+from twin.strategies import Variant, check_grid, strategy_of
+
+Hindrance = Literal["divisibility", "memory", "size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a job: grid, options, micro-batch; or why it cannot run.
+
+    `micro_sequences` is None where a rule of the grid is broken, and 1 where not even one
+    sequence at a time fits; `memory` is then of that. `hindrance` says what kind of reason it is:
+    a rule of divisibility, memory, or a step too long to be simulated.
+    """
+
+    grid: GridSpec
+    options: Variant
+    micro_sequences: int | None = None
+    micro_steps: int | None = None
+    memory: MemoryUse | None = None
+    communication_seconds: float | None = None
+    """By what the strategy orders candidates (the published communication model): a rank key, not a time."""
+    hindrance: Hindrance | None = None
+    reason: str = ""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it can run."""
+        return self.hindrance is None
+
+    def job(self, base: Job) -> Job:
+        """Return the job that this candidate is; `base` is what was searched."""
+        placed: Job = self.options.on(base.model_copy(update={"grid": self.grid}))
+        if self.micro_sequences is None:
+            return placed
+        return with_micro_sequences(placed, self.micro_sequences)
+
+
+def unsettled(job: Job, ranks: int | None = None) -> Job:
+    """Return the job with grid and micro-batch open, on its own or another number of ranks."""
+    batch = job.batch.model_copy(update={"micro_sequences": "auto"})
+    return job.model_copy(update={"grid": "auto", "batch": batch, "ranks": ranks or job.ranks})
+
+
+def candidates(
+    job: Job, over: frozenset[str] = frozenset(), only: Mapping[str, frozenset[int]] | None = None
+) -> list[Candidate]:
+    """Return every candidate of a job, whatever its own grid is; with its micro-batch if it gives one.
+
+    `only` restricts axes to some sizes. Feasible ones come first, best by the published
+    communication model first; then the others in the order of their grids.
+    """
+    wanted = only or {}
+    every = strategy_of(job).candidates(job)
+    grids = (g for g in every if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
+    found = [candidate for grid in grids for candidate in on_grid(job, grid, over)]
+    return sorted(found, key=_order)
+
+
+def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:
+    """Feasible first, then the model's order; ties by grid, larger micro-batches first."""
+    return (
+        not candidate.feasible,
+        candidate.communication_seconds or 0.0,
+        candidate.grid.sizes,
+        -(candidate.micro_sequences or 0),
+    )
+
+
+def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Iterator[Candidate]:
+    """Yield the variants of a job on one grid; or one candidate with the rules that the grid breaks."""
+    strategy, placed = strategy_of(job), job.model_copy(update={"grid": grid})
+    if problems := check_grid(placed):
+        yield Candidate(grid, strategy.variant(job), hindrance="divisibility", reason=_said(problems))
+        return
+    for options in strategy.variants(placed, over):
+        variant = options.on(placed)
+        fitting = fitting_micro_sequences(variant, MICRO_CHOICES if MICRO in over else 1)
+        if not fitting:
+            given = variant.batch.micro_sequences
+            least = 1 if given == "auto" else given
+            use = memory_use(with_micro_sequences(variant, least))
+            yield Candidate(grid, options, least, None, use, None, "memory", lacking(use, least))
+        for micro, use in fitting.items():
+            settled = with_micro_sequences(variant, micro)
+            if too_long := check_grid(settled):
+                yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long))
+            else:
+                key = strategy.rank_key_seconds(settled)
+                yield Candidate(grid, options, micro, settled.micro_steps, use, key)
+
+
+def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
+    """Return the largest micro-batches that fit, largest first, each with its memory.
+
+    Where the job gives its micro-batch there is no other.
+    """
+    given = job.batch.micro_sequences
+    found: dict[int, MemoryUse] = {}
+    choices = divisors(job.batch.sequences // job.concrete_grid.replicas) if given == "auto" else [given]
+    for micro in reversed(choices):
+        use = memory_use(with_micro_sequences(job, micro))
+        if use.fits:
+            found[micro] = use
+        if len(found) == most:
+            break
+    return found
+
+
+def lacking(use: MemoryUse, sequences: int) -> str:
+    """Say by how much memory does not suffice for so many sequences at a time, and what needs most."""
+    over = (use.per_rank_bytes - use.capacity_bytes) / 1e9
+    largest = use.by_category[use.largest_category] / 1e9
+    many = "one sequence" if sequences == 1 else f"{sequences} sequences"
+    return (
+        f"needs {over:,.1f} GB more memory than the {use.capacity_bytes / 1e9:,.1f} GB there are, with {many} "
+        f"at a time; most of it, {largest:,.1f} GB, for {use.largest_category}"
+    )
+
+
+def _said(problems: list[Problem]) -> str:
+    return "; ".join(str(problem) for problem in problems)

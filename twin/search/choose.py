@@ -1,0 +1,140 @@
+"""Choose a grid and a micro-batch the way the authors of the 4D algorithm did.
+
+All factorizations of the ranks that satisfy the job's rules and fit into memory are ranked by
+the published communication model; the ten best are simulated, each with the largest
+micro-batch that fits; the fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
+from twin.description.grid import GridSpec
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, fail
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.search.candidates import candidates as all_candidates
+from twin.search.candidates import on_grid
+from twin.strategies import check_grid, strategy_of
+
+CANDIDATES = 10
+LONG = 3
+"""Candidates with more micro-steps than this are compared by rehearsals before any is simulated."""
+CLOSE = 1.001
+"""Of these, all are simulated that the fastest rehearsal leaves behind by no more than this."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The simulated candidates, fastest first."""
+
+    simulations: tuple[Simulation, ...]
+    feasible: int
+    """Grids that satisfy the rules and fit into memory."""
+
+    @property
+    def best(self) -> Simulation:
+        """The fastest one."""
+        return self.simulations[0]
+
+
+def is_concrete(job: Job) -> bool:
+    """Whether grid and micro-batch are given."""
+    return job.grid != "auto" and job.batch.micro_sequences != "auto"
+
+
+def with_grid(job: Job, grid: GridSpec) -> Job | None:
+    """Return the job on a grid with a micro-batch that fits, or None."""
+    return next((c.job(job) for c in on_grid(job, grid) if c.feasible), None)
+
+
+def candidates(job: Job) -> list[Job]:
+    """Every feasible grid of a job, best first by the published model."""
+    return [candidate.job(job) for candidate in all_candidates(job) if candidate.feasible]
+
+
+def choose(
+    job: Job, *, most: int = CANDIDATES, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> Choice:
+    """Resolve `auto` by simulating the best candidates.
+
+    Raises DescriptionError if nothing fits.
+    """
+    if job.grid != "auto":
+        return Choice((simulate(_with_micro(job)),), 1)
+    ranked = candidates(job)
+    if not ranked:
+        raise fail(
+            "grid",
+            f"auto: no grid of {job.ranks} ranks keeps the rules and fits into the memory of "
+            f"{job.machine.device.name}; {_why(job)}",
+        )
+    simulations = []
+    entered = _worth_simulating(ranked[:most])
+    for number, candidate in enumerate(entered):
+        progress(number, len(entered))
+        simulations.append(simulate(candidate, max_classes=MANY_CLASSES))
+    simulations.sort(key=lambda s: s.step_seconds)
+    # Leaving contention out makes a candidate look faster, if anything: do the best ones properly.
+    while simulations[0].global_links_left_out:
+        try:
+            simulations[0] = simulate(simulations[0].job)
+        except DescriptionError:  # too many classes; the result says what was left out
+            break
+        simulations.sort(key=lambda s: s.step_seconds)
+    return Choice(tuple(simulations), len(ranked))
+
+
+def _worth_simulating(candidates: list[Job]) -> list[Job]:
+    """Leave out, of candidates that are long to simulate, those that a rehearsal finds slower."""
+    long = [job for job in candidates if job.micro_steps > LONG]
+    if len(long) < 2:
+        return candidates
+    seconds = {id(job): rehearsed_seconds(job) for job in long}
+    fastest = min(seconds.values())
+    return [job for job in candidates if seconds.get(id(job), 0.0) <= CLOSE * fastest]
+
+
+def rehearsed_seconds(job: Job) -> float:
+    """Work out the step of a job with many micro-steps from steps with one and with two.
+
+    Micro-steps are alike: what a second one adds to one, every further one adds.
+    """
+    one, two = (simulate(_shortened(job, steps), max_classes=MANY_CLASSES).step_seconds for steps in (1, 2))
+    return one + (job.micro_steps - 1) * (two - one)
+
+
+def _shortened(job: Job, micro_steps: int) -> Job:
+    sequences = job.concrete_grid.replicas * job.concrete_micro_sequences * micro_steps
+    return job.model_copy(update={"batch": job.batch.model_copy(update={"sequences": sequences})})
+
+
+def _with_micro(job: Job) -> Job:
+    if job.batch.micro_sequences != "auto":
+        return job
+    micro = largest_micro_sequences(job)
+    if micro is None:
+        smallest = with_micro_sequences(job, 1)
+        raise fail(
+            "batch.micro_sequences", f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}"
+        )
+    resolved = with_micro_sequences(job, micro)
+    if problems := check_grid(resolved):
+        raise DescriptionError(problems)
+    return resolved
+
+
+def _why(job: Job) -> str:
+    """Explain the grid that comes nearest to fitting."""
+    best: tuple[float, str] | None = None
+    for grid in strategy_of(job).candidates(job):
+        placed = with_micro_sequences(job.model_copy(update={"grid": grid}), 1)
+        if check_grid(placed):
+            continue
+        use = memory_use(placed)
+        over = use.per_rank_bytes - use.capacity_bytes
+        if best is None or over < best[0]:
+            best = over, f"the nearest, {grid}, {advice(placed, use)}"
+    return best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"

@@ -1,0 +1,170 @@
+"""Several numbers of ranks, each searched: how long a number of tokens takes, and the fewest.
+
+The global batch stays as the job has it, so more ranks train the same steps sooner.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import pyarrow as pa
+
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, fail
+from twin.search.candidates import unsettled
+from twin.search.search import NO_GRID, By, Progress, Search, search
+from twin.search.tables import entry_json, flat_table, search_json
+from twin.strategies import check
+
+DAY_SECONDS = 86_400.0
+HOUR_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best way to train on so many ranks, or why there is none."""
+
+    ranks: int
+    found: Search | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a number of tokens costs: whole steps, devices alone."""
+
+    steps: int
+    seconds: float
+    device_hours: float
+    energy_joules: float
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The answer for all numbers of ranks, ascending; at least one can train."""
+
+    job: Job
+    tokens: float | None
+    within_seconds: float | None
+    plans: tuple[Plan, ...]
+    wall_seconds: float
+
+    def bill(self, plan: Plan) -> Bill | None:
+        """What the tokens cost with a plan; None without tokens or where nothing can run."""
+        if self.tokens is None or plan.found is None:
+            return None
+        figures = plan.found.entries[0].figures
+        assert figures is not None
+        steps = ceil(self.tokens / self.job.tokens_per_step)
+        seconds = steps * figures.step_seconds
+        return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules)
+
+    def in_time(self, plan: Plan) -> bool | None:
+        """Whether a plan keeps the deadline; None if there is none."""
+        bill = self.bill(plan)
+        if self.within_seconds is None or self.tokens is None:
+            return None
+        return bill is not None and bill.seconds <= self.within_seconds
+
+    @property
+    def fewest(self) -> Plan | None:
+        """The fewest ranks that keep the deadline."""
+        return next((plan for plan in self.plans if self.in_time(plan)), None)
+
+    @property
+    def chosen(self) -> Plan:
+        """The fewest ranks that keep the deadline; without one, or if none does, the fastest."""
+        if (fewest := self.fewest) is not None:
+            return fewest
+        able = [plan for plan in self.plans if plan.found is not None]
+        return min(able, key=lambda p: p.found.best.step_seconds if p.found else 0.0)
+
+
+def search_fleet(
+    job: Job,
+    counts: Sequence[int],
+    *,
+    tokens: float | None = None,
+    within_seconds: float | None = None,
+    over: frozenset[str] = frozenset(),
+    by: By = "simulation",
+    only: Mapping[str, frozenset[int]] | None = None,
+    workers: int = 1,
+    progress: Progress = lambda _done, _all: None,
+) -> Fleet:
+    """Search a job on each of these numbers of ranks.
+
+    Raises DescriptionError if nothing can run on any of them.
+    """
+    begin = time.perf_counter()
+    plans = []
+    for number, ranks in enumerate(sorted(counts)):
+
+        def advance(done: int, whole: int, number: int = number) -> None:
+            progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(counts))
+
+        sized = unsettled(job, ranks)
+        if problems := check(sized):
+            plans.append(Plan(ranks, None, "; ".join(p.message for p in problems)))
+            continue
+        try:
+            plans.append(Plan(ranks, search(sized, over=over, by=by, only=only, workers=workers, progress=advance)))
+        except DescriptionError as error:
+            plans.append(Plan(ranks, None, "; ".join(p.message for p in error.problems)))
+    if only and all(plan.reason == NO_GRID for plan in plans):
+        asked = " ".join(f"{a}={','.join(map(str, sorted(sizes)))}" for a, sizes in only.items())
+        numbers = ", ".join(f"{plan.ranks:,}" for plan in plans)
+        raise fail("--grid", f"no grid of {numbers} ranks has these sizes; their product must divide the ranks", asked)
+    if not any(plan.found for plan in plans):
+        raise fail("--ranks", "; ".join(f"{plan.ranks}: {plan.reason}" for plan in plans))
+    return Fleet(job, tokens, within_seconds, tuple(plans), time.perf_counter() - begin)
+
+
+def fleet_json(fleet: Fleet) -> dict[str, Any]:
+    """Return the object that `fourfold search --ranks A-B --json` prints.
+
+    It has the keys of a search on one number of ranks, of the one that is chosen, with the
+    candidates of all in `ranking`, and `by_ranks` besides.
+    """
+    searches = [plan.found for plan in fleet.plans if plan.found is not None]
+    chosen = fleet.chosen
+    assert chosen.found is not None
+    return search_json(chosen.found) | {
+        "candidates": sum(len(found.entries) for found in searches),
+        "feasible": sum(found.feasible for found in searches),
+        "simulated": sum(found.simulated for found in searches),
+        "tokens": fleet.tokens,
+        "within_seconds": fleet.within_seconds,
+        "fewest_ranks": None if fleet.fewest is None else fleet.fewest.ranks,
+        "by_ranks": [_plan_json(fleet, plan) for plan in fleet.plans],
+        "ranking": [{"ranks": f.job.ranks} | entry_json(e) for f in searches for e in f.entries],
+        "wall_seconds": fleet.wall_seconds,
+    }
+
+
+def fleet_table(fleet: Fleet) -> pa.Table:
+    """Return all candidates of all numbers of ranks as columns, nested objects flattened with dots."""
+    return flat_table(fleet_json(fleet)["ranking"])
+
+
+def _plan_json(fleet: Fleet, plan: Plan) -> dict[str, Any]:
+    if plan.found is None:
+        return {"ranks": plan.ranks, "reason": plan.reason}
+    bill = fleet.bill(plan)
+    return {
+        "ranks": plan.ranks,
+        "reason": None,
+        "candidates": len(plan.found.entries),
+        "feasible": plan.found.feasible,
+        "best": entry_json(plan.found.entries[0]),
+        "steps": bill.steps if bill else None,
+        "seconds": bill.seconds if bill else None,
+        "days": bill.seconds / DAY_SECONDS if bill else None,
+        "device_hours": bill.device_hours if bill else None,
+        "energy_joules": bill.energy_joules if bill else None,
+        "in_time": fleet.in_time(plan),
+    }

@@ -1,0 +1,164 @@
+"""One self-contained HTML page of a search: tables, step time against memory, both orders."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from twin.search.fleet import DAY_SECONDS, Fleet
+from twin.search.search import Entry, Search, options_varied
+from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
+
+ROWS = 20
+"""Candidates in the page's table."""
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the points that no other beats in both coordinates, by the first coordinate.
+
+    Smaller is better; of equal points only one is taken.
+
+    >>> pareto([(1.0, 5.0), (2.0, 5.0), (2.0, 3.0), (4.0, 1.0), (4.0, 2.0)])
+    [0, 2, 3]
+    """
+    front: list[int] = []
+    lowest = float("inf")
+    for index in sorted(range(len(points)), key=lambda i: points[i]):
+        if points[index][1] < lowest:
+            lowest = points[index][1]
+            front.append(index)
+    return front
+
+
+def page(fleet: Fleet) -> str:
+    """Return the page; the plots are of the number of ranks that is chosen."""
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
+
+    found = fleet.chosen.found
+    assert found is not None
+    job = found.job
+    template = resources.files("twin.search").joinpath("page.html").read_text(encoding="utf-8")
+    rows = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(fleet))
+    data = json.dumps(_data(found), separators=(",", ":"), allow_nan=False)
+    parts = {
+        "TITLE": _text(
+            f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: every grid simulated"
+            if found.by == "simulation"
+            else f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: ranked by the published model"
+        ),
+        "FACTS": rows,
+        "PLANS": _by_ranks(fleet),
+        "MODEL": f"<p>{_text(model_words(found))}</p>" if model_words(found) else "",
+        "FASTEST": _fastest(found),
+        "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
+        "PLOTLY": get_plotlyjs(),
+    }
+    # in one pass, so that a title that looks like a placeholder stays a title
+    return re.sub(r"%(TITLE|FACTS|PLANS|MODEL|FASTEST|DATA|PLOTLY)%", lambda match: parts[match[1]], template)
+
+
+def _data(found: Search) -> dict[str, Any]:
+    shown = [entry for entry in found.entries if entry.figures is not None]
+    points = [_point(entry, options_varied(found)) for entry in shown]
+    columns = {name: [point[name] for point in points] for name in points[0]}
+    places = [(point["memory"], point["step"]) for point in points]
+    chosen = {entry.model_rank for entry in found.top_of_model}
+    top = [i for i, entry in enumerate(shown) if entry.model_rank in chosen]
+    return {"points": columns, "front": pareto(places), "published": top}
+
+
+def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
+    figures, candidate = entry.figures, entry.candidate
+    assert figures is not None
+    assert candidate.memory is not None
+    memory = candidate.memory.per_rank_bytes / 1e9
+    exposed = 100.0 * figures.exposed_share
+    axes = ", ".join(f"{a} {s:.3g} s" for a, s in figures.exposed_by_axis.items() if s > 0)
+    lines = [
+        f"<b>{figures.step_seconds:.4g} s</b>, {_text(grid_words(candidate.grid))}",
+        _text(", ".join(options_words(candidate, varied))),
+        f"place {entry.rank} simulated, {entry.model_rank} by the published model",
+        f"{memory:.3g} GB per rank, {candidate.memory.largest_category} most",
+        f"{figures.hardware_percent_of_peak:.1f} % of peak, {figures.tokens_per_second:,.0f} tokens/s",
+        f"compute {figures.compute_seconds:.3g} s, exposed communication {exposed:.1f} %"
+        + (f" ({axes})" if axes else ""),
+    ]
+    if not figures.global_link_contention:
+        lines.append("without contention on links between dragonfly groups")
+    return {
+        "memory": round(memory, 4),
+        "step": figures.step_seconds,
+        "exposed": round(exposed, 3),
+        "rank": entry.rank,
+        "model": entry.model_rank,
+        "text": "<br>".join(lines),
+    }
+
+
+def _fastest(found: Search) -> str:
+    varied = options_varied(found)
+    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
+    rows = []
+    for entry in found.entries[:ROWS]:
+        figures, candidate = entry.figures, entry.candidate
+        if figures is None or candidate.memory is None:
+            continue
+        rows.append(
+            (
+                " × ".join(map(str, candidate.grid.sizes)),
+                ", ".join(options_words(candidate, varied)),
+                f"{figures.step_seconds:.3f} s",
+                f"{100 * figures.exposed_share:.1f} %",
+                f"{figures.hardware_percent_of_peak:.1f} %",
+                f"{figures.tokens_per_second:,.0f}",
+                f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+                f"{entry.model_rank:,}",
+            )
+        )
+    return _table("Fastest", head, rows)
+
+
+def _by_ranks(fleet: Fleet) -> str:
+    if len(fleet.plans) == 1 and fleet.tokens is None:
+        return ""
+    head = ["ranks", axes_title(fleet.chosen.found), "step", "tokens/s"]
+    head += ["days", "device hours", "energy (devices)"] if fleet.tokens else []
+    rows = []
+    for plan in fleet.plans:
+        if plan.found is None:
+            rows.append([f"{plan.ranks:,}", plan.reason, *[""] * (len(head) - 2)])
+            continue
+        best, bill = plan.found.entries[0], fleet.bill(plan)
+        assert best.figures is not None
+        row = [
+            f"{plan.ranks:,}",
+            " × ".join(map(str, best.candidate.grid.sizes)),
+            f"{best.figures.step_seconds:.3f} s",
+            f"{best.figures.tokens_per_second:,.0f}",
+        ]
+        if bill is not None:
+            row += [
+                f"{bill.seconds / DAY_SECONDS:,.1f}",
+                f"{bill.device_hours:,.0f}",
+                f"{bill.energy_joules / 3.6e9:,.1f} MWh",
+            ]
+        rows.append(row)
+    return _table("By number of ranks", head, rows)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{_text(word)}</th>" for word in head)
+    body = "".join("<tr>" + "".join(f"<td>{_text(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return (
+        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _text(word: str) -> str:
+    # control characters and lone surrogates have no place in HTML
+    return html.escape("".join(c if c.isprintable() else "�" for c in word))

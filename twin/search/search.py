@@ -1,0 +1,242 @@
+"""Search a job: rank every candidate by the published communication model, simulate all, sort.
+
+Candidates are simulated in batches, so that one process reuses what neighbours share. What comes
+back of each is a row of figures; only the fastest is kept whole, simulated once more.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, fail
+from twin.engine.parallel import in_parallel
+from twin.engine.report import report
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.search.candidates import Candidate, candidates, unsettled
+
+By = Literal["simulation", "axonn"]
+Progress = Callable[[int, int], None]
+TOP = 10
+"""So many of the published model's best are followed into the simulated order."""
+NO_GRID = "no grid of so many ranks has the sizes that are asked for"
+BATCH = 8
+"""Candidates that one process takes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One simulated step in a row of numbers; see `twin.engine.report.Report` for their meaning."""
+
+    step_seconds: float
+    compute_seconds: float
+    exposed_seconds: float
+    exposed_by_axis: dict[str, float]
+    idle_seconds: float
+    tokens_per_second: float
+    hardware_percent_of_peak: float
+    model_percent_of_peak: float
+    energy_joules: float
+    classes: int
+    global_link_contention: bool
+    """Whether contention on links between dragonfly groups was simulated."""
+
+    @property
+    def exposed_share(self) -> float:
+        """Share of the step that is exposed communication."""
+        return self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @classmethod
+    def of(cls, simulation: Simulation) -> Figures:
+        """Read them from a simulation."""
+        found = report(simulation)
+        return cls(
+            step_seconds=found.step_seconds,
+            compute_seconds=found.compute_seconds,
+            exposed_seconds=found.exposed_seconds,
+            exposed_by_axis=found.exposed_by_axis,
+            idle_seconds=found.idle_seconds,
+            tokens_per_second=found.tokens_per_second,
+            hardware_percent_of_peak=found.hardware_percent_of_peak,
+            model_percent_of_peak=found.model_percent_of_peak,
+            energy_joules=found.energy_joules,
+            classes=simulation.partition.rank_classes,
+            global_link_contention=not simulation.global_links_left_out,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One candidate with its place in both orders.
+
+    `model_rank` is its place, from 1, by the published communication model, `rank` that in simulated
+    time; None for what cannot run or was not simulated.
+    """
+
+    candidate: Candidate
+    model_rank: int | None = None
+    rank: int | None = None
+    figures: Figures | None = None
+    failure: str = ""
+    """Why a feasible candidate could not be simulated."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """All candidates of a job: simulated ones first, fastest first; then the others."""
+
+    job: Job
+    """What was searched, its grid and micro-batch open."""
+    by: By
+    over: frozenset[str]
+    entries: tuple[Entry, ...]
+    best: Simulation
+    wall_seconds: float
+
+    @property
+    def feasible(self) -> int:
+        """How many candidates can run."""
+        return sum(entry.candidate.feasible for entry in self.entries)
+
+    @property
+    def simulated(self) -> int:
+        """How many candidates were simulated."""
+        return sum(entry.figures is not None for entry in self.entries)
+
+    @property
+    def top_of_model(self) -> list[Entry]:
+        """The published model's best, in its order."""
+        ranked = [e for e in self.entries if e.model_rank is not None and e.model_rank <= TOP]
+        return sorted(ranked, key=lambda e: e.model_rank or 0)
+
+
+def search(
+    job: Job,
+    *,
+    over: frozenset[str] = frozenset(),
+    by: By = "simulation",
+    only: Mapping[str, frozenset[int]] | None = None,
+    workers: int = 1,
+    progress: Progress = lambda _done, _all: None,
+) -> Search:
+    """Search every grid of a job's ranks, and the options in `over`.
+
+    With `by="axonn"` the published communication model alone decides, and only its first is
+    simulated. Raises DescriptionError if nothing can run.
+    """
+    begin = time.perf_counter()
+    base = unsettled(job)
+    found = candidates(base, over, only)
+    ready = [candidate for candidate in found if candidate.feasible]
+    if not ready:
+        raise fail("ranks" if found else "grid", why_nothing(found), job.ranks)
+    ranked = [Entry(candidate, number) for number, candidate in enumerate(ready, 1)]
+    if by == "simulation":
+        entries = _in_order(simulated(base, ranked, workers, progress))
+        entries, best = _fastest_done_properly(base, entries)
+    else:
+        best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
+        entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
+    rest = [Entry(candidate) for candidate in found if not candidate.feasible]
+    return Search(base, by, over, (*entries, *rest), best, time.perf_counter() - begin)
+
+
+def why_nothing(found: Sequence[Candidate]) -> str:
+    """Say why no candidate can run: the one that comes nearest."""
+    short = [c for c in found if c.hindrance == "memory" and c.memory is not None]
+    if short:
+        nearest = min(short, key=lambda c: c.memory.per_rank_bytes if c.memory else 0.0)
+        return f"no grid fits; the nearest, {nearest.grid}: {nearest.reason}; use more ranks"
+    if too_long := [c for c in found if c.hindrance == "size"]:
+        return f"no grid can be simulated; {too_long[0].grid}: {too_long[0].reason}"
+    if found:
+        return f"no grid divides the model and the batch; such as {found[0].grid}: {found[0].reason}"
+    return NO_GRID
+
+
+def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progress) -> list[Entry]:
+    """Simulate all of these, longest first, so that no process is left with a long one alone."""
+    order = sorted(range(len(entries)), key=lambda i: -(entries[i].candidate.micro_steps or 0))
+    batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    work = partial(figures_of, base)
+    asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
+    answers = in_parallel(
+        work, asked, workers, lambda done, _all: progress(min(done * BATCH, len(order)), len(order)), chunk=1
+    )
+    found = list(entries)
+    for batch, answer in zip(batches, answers, strict=True):
+        for index, figures in zip(batch, answer, strict=True):
+            said = {"failure": figures} if isinstance(figures, str) else {"figures": figures}
+            found[index] = replace(found[index], **said)
+    return found
+
+
+def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
+    """Simulate a batch of candidates; in place of figures, the reason if one cannot be."""
+    found: list[Figures | str] = []
+    with _collected_at_the_end():
+        for candidate in batch:
+            try:
+                found.append(Figures.of(simulate(candidate.job(base), max_classes=MANY_CLASSES)))
+            except DescriptionError as error:
+                found.append("; ".join(map(str, error.problems)))
+    return found
+
+
+@contextmanager
+def _collected_at_the_end() -> Iterator[None]:
+    """Collect garbage once, not in between: a schedule is many small objects and no cycles.
+
+    Python's collector would look through all of them again and again, for 40 % of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        gc.collect()
+
+
+def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+    """Sort by simulated time, ties in the model's order, and number them."""
+    done = [e for e in entries if e.figures is not None]
+    done.sort(key=lambda e: (e.figures.step_seconds if e.figures else 0.0, e.model_rank))
+    numbered = [replace(entry, rank=number) for number, entry in enumerate(done, 1)]
+    return numbered + [e for e in entries if e.figures is None]
+
+
+def _fastest_done_properly(base: Job, entries: list[Entry]) -> tuple[list[Entry], Simulation]:
+    """Simulate the fastest once more, with contention on global links, until it stays fastest.
+
+    Leaving contention out makes a candidate look faster, if anything.
+    """
+    if entries[0].figures is None:
+        raise fail("ranks", f"no candidate could be simulated; the first: {entries[0].failure}")
+    while not entries[0].figures.global_link_contention:
+        try:
+            whole = simulate(entries[0].candidate.job(base))
+        except DescriptionError:  # too many classes; the result says what was left out
+            break
+        entries = _in_order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]])
+        assert entries[0].figures is not None
+    return entries, simulate(entries[0].candidate.job(base), max_classes=_classes(entries[0]))
+
+
+def _classes(entry: Entry) -> int | None:
+    """The limit on classes with which an entry's figures came about."""
+    assert entry.figures is not None
+    return None if entry.figures.global_link_contention else MANY_CLASSES
+
+
+def options_varied(search: Search) -> list[str]:
+    """Names of the options that differ between candidates."""
+    seen = [entry.candidate.options.words() for entry in search.entries]
+    return [name for name in seen[0] if len({words[name] for words in seen}) > 1]
