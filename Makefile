@@ -10,7 +10,7 @@ DEMO := demo-out
 CHECK_VENV = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Fourfold needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 
-.PHONY: install demo test test-all lint bench validate-testbed clean
+.PHONY: install demo test test-full test-all lint bench validate-testbed clean
 
 install: $(STAMP)
 
@@ -30,10 +30,13 @@ demo: $(STAMP)
 	@echo "and GPT-320B on 32,768 GCDs of Frontier."
 
 test: $(STAMP)
-	$(BIN)/python tools/run_tests.py -m "not slow"
+	$(BIN)/python tools/run_tests.py quick
+
+test-full: $(STAMP)
+	$(BIN)/python tools/run_tests.py full
 
 test-all: $(STAMP)
-	$(BIN)/python tools/run_tests.py
+	$(BIN)/python tools/run_tests.py all
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ def test_figures_are_complete_and_add_up(cli: Cli) -> None:
     assert sum(got[part] for part in STEP_PARTS) == pytest.approx(got["step_seconds"], rel=1e-9)
 
 
+@pytest.mark.process
 def test_seeds_give_percentiles_of_the_single_runs(cli: Cli) -> None:
     steps = [cli.simulate("--engine=ranks", seed=7 + n)["step_seconds"] for n in range(5)]
     got = cli.simulate("--engine=ranks", "--seeds=5", seed=7)

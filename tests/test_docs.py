@@ -88,6 +88,7 @@ def test_every_command_in_a_page_is_run_or_known(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.docs
 def test_commands_in_a_page_work(page, checkout, capsys):
     """In the order given, in one folder, since a later one may read what an earlier one wrote."""
     for command in filter(runs_here, commands(page)):
@@ -95,6 +96,17 @@ def test_commands_in_a_page_work(page, checkout, capsys):
         captured = capsys.readouterr()
         assert code == 0, f"{command}\n{errors or captured.err}"
         assert "Traceback" not in errors + captured.err
+
+
+@pytest.mark.docs
+@pytest.mark.quick
+def test_commands_of_the_readme_work_that_take_no_trained_run(checkout, capsys):
+    """For `make test`, which trains elsewhere."""
+    asked = [c for c in filter(runs_here, commands(ROOT / "README.md")) if "/tmp/tiny-training" not in c]
+    assert len(asked) > 10
+    for command in asked:
+        code, errors = run(command, checkout)
+        assert code == 0, f"{command}\n{errors or capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

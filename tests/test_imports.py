@@ -11,6 +11,8 @@ import pytest
 
 import twin
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(twin.__file__).parent
 HEAVY = ("torch", "dash", "pandas", "scipy", "matplotlib", "runtime", "dashboards")
 MODULES = sorted(
@@ -40,12 +42,14 @@ def loaded(*modules: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["twin", "twin.cli"])
+@pytest.mark.quick
 def test_starting_loads_nothing_heavy(name):
     """Nor numpy, SimPy, pyarrow or plotly, which only a command that needs them loads."""
     packages = loaded(name)
     assert not packages & {*HEAVY, "numpy", "simpy", "pyarrow", "plotly", "yaml"}
 
 
+@pytest.mark.quick
 def test_no_module_of_the_twin_loads_anything_heavy():
     assert not loaded(*(m for m in MODULES if m not in OFFLINE)) & set(HEAVY)
 
@@ -56,6 +60,7 @@ def test_calibration_tools_load_no_framework():
 
 
 @pytest.mark.parametrize("name", ["twin.description.load", "twin.strategies.four_d.step"])
+@pytest.mark.quick
 def test_description_and_schedule_load_no_engine(name):
     """A program that only reads job files pays for no simulator."""
     assert not loaded(name) & {"simpy", "pyarrow", "plotly", "typer"}
@@ -103,6 +108,7 @@ def test_a_simulation_loads_nothing_heavy(tmp_path):
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.quick
 def test_as_a_program():
     """`python -m twin`, its answers and its exit codes."""
 
@@ -118,6 +124,7 @@ def test_as_a_program():
     assert run("simulte").returncode == 2
 
 
+@pytest.mark.quick
 def test_a_reader_that_stops_early_is_no_error():
     """`fourfold schema job | head -1` prints no traceback."""
     command = [sys.executable, "-m", "twin", "schema", "machine"]

@@ -1,33 +1,127 @@
-"""Run the suite as two processes: tests that start ranks of their own, and all others.
+"""Run the tests of a tier as two groups at once: those that start processes, and all others.
 
-    python tools/run_tests.py [ARGUMENT ...]      (arguments for pytest)
+    python tools/run_tests.py quick|full|all [ARGUMENT ...]      (arguments for pytest)
 
-Two pools of ranks at once would wait for each other's cores, and time out. (A shell's `&` would not
-do: what it starts ignores Ctrl-C, which tests send.)
+Those that start ranks run one after another: two pools of ranks at once would wait for each other's cores, and
+time out. The others run beside them, two at a time. (A shell's `&` would not do: what it starts ignores Ctrl-C,
+which tests send.)
 """
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
-import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
 
-OF_RANKS = ("tests/recorder", "tests/runtime", "tests/testbed")
+KINDS = "process or browser or docs"
+TIERS = {"quick": f"not slow and (quick or not ({KINDS} or full))", "full": "not slow", "all": ""}
+GROUPS = {
+    "ranks": (KINDS, ()),
+    # a file's tests stay together, for the sake of its fixtures
+    "others": (f"not ({KINDS})", ("-n", str(os.cpu_count() or 2), "--dist", "loadfile")),
+}
+PROGRESS = re.compile(r"[.FEsxX]+ *\[ *\d+%\]")
+CLOSING = re.compile(r"\d+ \w+.* in \d[\d.]*s\b.*")
+NOTHING_COLLECTED = 5
+SECONDS_TO_END = 10.0
+
+
+@dataclass
+class Group:
+    """One pytest: what it says, and when it is done."""
+
+    name: str
+    command: list[str]
+    lines: list[str] = field(default_factory=list)
+    code: int = -1
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def start(self) -> None:
+        """Start it, and a thread that listens."""
+        self._begun = time.monotonic()
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        )
+        self.listener = threading.Thread(target=self._listen)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        """Show progress at once, and keep the rest."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            if PROGRESS.fullmatch(line.strip()):
+                print(f"{self.name:>6}  {line.rstrip()}", flush=True)
+            else:
+                self.lines.append(line)
+        _, status, used = os.wait4(self.process.pid, 0)
+        self.code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.seconds, self.cpu_seconds = time.monotonic() - self._begun, used.ru_utime + used.ru_stime
+
+    def closing(self) -> str:
+        """Find pytest's last word: how many passed."""
+        return next((line for line in reversed(self.lines) if CLOSING.search(line)), "")
+
+
+def environment() -> dict[str, str]:
+    """Let each process have one thread, and keep compiled tests (git ignores them): to rewrite asserts takes seconds.
+
+    Threads of tiny products spin while they wait for each other: with as many processes as cores, a serial
+    reference took seven times the processor time.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "OMP_NUM_THREADS": "1"}
+
+
+def selection(tier: str, kinds: str) -> str:
+    """Write what a group runs of a tier as pytest's `-m` wants it."""
+    return f"({TIERS[tier]}) and ({kinds})" if TIERS[tier] else kinds
+
+
+def groups(tier: str, arguments: list[str]) -> list[Group]:
+    """Make both groups; the longer one first."""
+    profile = "quick" if tier == "quick" else "full"
+    pytest = [sys.executable, "-m", "pytest", f"--hypothesis-profile={profile}", "--durations=12", *arguments]
+    return [Group(name, [*pytest, *how, "-m", selection(tier, kinds)]) for name, (kinds, how) in GROUPS.items()]
 
 
 def main() -> None:
-    """Print what the others say as they go, then what the tests of ranks said; fail if either does."""
-    pytest = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        ranks = subprocess.Popen([*pytest, *OF_RANKS], stdout=log, stderr=subprocess.STDOUT)
-        try:
-            others = subprocess.run([*pytest, "tests", *(f"--ignore={place}" for place in OF_RANKS)], check=False)
-            ranks.wait()
-        finally:
-            ranks.kill()
-        log.seek(0)
-        print(f"--- {' '.join(OF_RANKS)}\n{log.read()}", flush=True)
-    sys.exit(1 if others.returncode or ranks.returncode else 0)
+    """Run both groups; print what each says, then how long it took; fail if one does."""
+    if len(sys.argv) < 2 or sys.argv[1] not in TIERS:
+        sys.exit(f"usage: python tools/run_tests.py {'|'.join(TIERS)} [ARGUMENT ...]")
+    tier, begun = sys.argv[1], time.monotonic()
+    running = groups(tier, sys.argv[2:])
+    for group in running:
+        group.start()
+    try:
+        for group in running:
+            group.listener.join()
+    except KeyboardInterrupt:  # both heard it too
+        for group in running:
+            group.listener.join(SECONDS_TO_END)
+        sys.exit(130)
+    finally:
+        for group in running:
+            if group.listener.is_alive():
+                group.process.kill()
+                group.listener.join()
+    outcomes: Counter[str] = Counter()
+    for group in running:
+        print(f"--- {group.name}\n{''.join(group.lines)}", flush=True)
+        outcomes.update(
+            {what: int(count) for count, what in re.findall(r"(\d+) ([a-z]+)", group.closing().split(" in ")[0])}
+        )
+    for group in running:
+        print(f"{group.name:>6}: {group.seconds:6.1f} s, {group.cpu_seconds:6.1f} CPU seconds, exit code {group.code}")
+    total = ", ".join(f"{count} {what}" for what, count in outcomes.items() if what != "deselected")
+    print(f"{tier}: {total} in {time.monotonic() - begun:.2f}s")
+    codes = {group.code for group in running}
+    sys.exit(0 if codes <= {0, NOTHING_COLLECTED} and 0 in codes else 1)
 
 
 if __name__ == "__main__":

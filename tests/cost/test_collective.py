@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.calibrate.collective_table import TABLE_MACHINES, read_rows
 from twin.calibrate.fit_collectives import least_bytes, packaged
 from twin.cost.collective import collective_cost, resource_capacity
@@ -118,7 +119,7 @@ def place(machine, shape):
     return strided(machine, min(shape[0], m.devices_per_node), shape[1])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(1.5)
 @given(st.sampled_from(LIBRARIES), st.sampled_from(KINDS), placements, st.floats(0, 2e10), st.floats(1, 3))
 def test_time_never_falls_when_bytes_grow(names, kind, shape, bytes_, factor):
     placement = place(names[0], shape)
@@ -127,7 +128,7 @@ def test_time_never_falls_when_bytes_grow(names, kind, shape, bytes_, factor):
     assert 0 < less.seconds <= more.seconds * (1 + 1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(1.5)
 @given(st.sampled_from(LIBRARIES), st.sampled_from(KINDS), placements, st.floats(1, 2e10))
 def test_no_resource_is_overloaded_alone(names, kind, shape, bytes_):
     m = MACHINES[names[0]]

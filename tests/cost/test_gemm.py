@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.calibrate.fit_gemm import LARGE_FLOPS, errors, read_rows, report
 from twin.cost.gemm import gemm_seconds, products_seconds
 from twin.description.device import Device
@@ -159,7 +160,7 @@ def test_one_call_is_fast() -> None:
 
 
 @given(devices, st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=5))
-@settings(max_examples=30)
+@examples(0.3)
 def test_many_at_once_equal_one_at_a_time(device: Device, shapes: list[tuple[int, int, int]]) -> None:
     if device.gemm.slow_layouts:
         return

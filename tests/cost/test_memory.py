@@ -1,9 +1,10 @@
 """Memory of a rank against counts written out by hand from section 3 of the algorithm."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
 
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 128, "vocabulary": 1000}
@@ -153,7 +154,7 @@ def test_splitting_divides_the_matrices(make_job, axis) -> None:
 
 
 @given(local=st.integers(1, 48), gigabytes=st.floats(1.62, 1.75))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(0.6, derandomize=True)
 def test_largest_micro_batch_is_the_largest_that_fits(make_job, local, gigabytes) -> None:
     overrides = (f"machine.device.memory={gigabytes} GB", "machine.device.reserved_memory=1.6 GB")
     job = make_job({"data": 2}, model=SMALL, per_rank=local, micro_sequences="auto", overrides=overrides)

@@ -14,6 +14,7 @@ from dashboards.page import Context
 from dashboards.settings import Settings
 from tests.dashboards import serving
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from tests.tiers import makes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "runs"
@@ -70,6 +71,7 @@ def server(root: Path) -> Iterator[serving.Server]:
 
 
 @pytest.fixture(scope="session")
+@makes("browser")
 def browser() -> Iterator[Any]:
     """Debian's Chromium; tests are skipped where it or Playwright is missing."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")

@@ -15,6 +15,7 @@ import pytest
 from dashboards.page import Page
 from dashboards.pages import PAGES
 from tests.dashboards.serving import Server
+from tests.tiers import quick
 
 SHORT, LONG = 5_000, 15_000
 """Milliseconds that an action, and what a server draws, may take on a loaded machine."""
@@ -216,7 +217,7 @@ def looker(request, browser, server) -> Iterator[Visitor]:
     found.context.close()
 
 
-@pytest.mark.parametrize("of", PAGES, ids=lambda p: p.path)
+@pytest.mark.parametrize("of", quick(PAGES, next(p for p in PAGES if p.path == "/verdict")), ids=lambda p: p.path)
 def test_every_page_is_quiet_and_accessible(looker: Visitor, queries, of: Page):
     """No error, no other host, no button to a cloud, and nothing serious that axe finds."""
     if find_spec("axe_playwright_python") is None:

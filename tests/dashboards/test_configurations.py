@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.candidate_rows import MOST_ROWS, able, facts, unable
@@ -22,6 +22,7 @@ from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
+from tests.profiles import examples
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
@@ -120,7 +121,7 @@ def test_the_front_holds_what_nothing_beats(search):
     assert list(next(t for t in figure.data if t.name == f"the model's first {TOP}").customdata) == [0, 1, 2]
 
 
-@settings(max_examples=40, deadline=None)  # it writes files
+@examples(0.4)  # it writes files
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12))
 def test_the_front_is_that_of_brute_force(places):
     ranking = [candidate((8, 1, 1, 1), step=float(s), memory=m * 1e9, rank=n + 1) for n, (s, m) in enumerate(places)]

@@ -60,6 +60,7 @@ def printed(process: subprocess.Popen[str], until: str) -> str:
     raise AssertionError(f"it ended, saying {text}")
 
 
+@pytest.mark.process
 def test_the_command_prints_address_token_and_tunnel(root: Path):
     with started("-m", "twin", "dashboard", str(root)) as process:
         text = printed(process, "Ctrl-C")
@@ -76,6 +77,7 @@ def test_the_command_prints_address_token_and_tunnel(root: Path):
     assert process.returncode in (0, 130)
 
 
+@pytest.mark.process
 def test_behind_a_proxy_it_prints_what_to_open_there(root: Path):
     with started("-m", "twin", "dashboard", str(root), "--prefix", PREFIX, "--host-name", "hub.example") as process:
         text = printed(process, "Ctrl-C")
@@ -132,6 +134,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.process
 def test_under_gunicorn(root: Path):
     if importlib.util.find_spec("gunicorn") is None:
         pytest.skip("gunicorn is not installed")

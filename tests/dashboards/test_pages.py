@@ -16,6 +16,7 @@ from dashboards.pages import PAGES
 from dashboards.parts import GRAPH_CONFIG
 from dashboards.query import MOST_QUERY, query_of
 from tests.dashboards.serving import EVIL
+from tests.tiers import full
 
 NUL = "\x00"
 BAD = [
@@ -81,7 +82,9 @@ def test_without_parameters_a_page_says_what_it_needs(page: Page, context: Conte
     assert not shows_a_problem(shown) or "Runs" in text_of(shown)
 
 
-@by_path
+@pytest.mark.parametrize(
+    "page", full(PAGES, *(p for p in PAGES if p.path not in ("/verdict", "/timeline", "/memory"))), ids=lambda p: p.path
+)
 def test_bad_parameters_give_a_message_or_are_ignored(page: Page, context: Context, names, queries):
     """No exception but a DescriptionError leaves a page, whichever of its parameters is bad."""
     small = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.events import CATEGORIES, columns
@@ -15,10 +15,9 @@ from dashboards.timeline import raster
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.step import partners, step_of
 from dashboards.timeline.view import MOST_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
+from tests.profiles import examples
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from twin.description.problems import DescriptionError
-
-FEW = {"deadline": None, "derandomize": True}
 
 
 def by_hand():
@@ -80,7 +79,7 @@ def two_runs(draw):
 
 
 @given(two_runs())
-@settings(max_examples=50, **FEW)
+@examples(0.5, derandomize=True)
 def test_partners_are_those_of_the_same_name(runs):
     steps = [step_of(columns(table(dict(sorted(run.items())))), None) for run in runs]
     places = {(int(r), steps[1].names[b]): i for i, (r, b) in enumerate(zip(steps[1].rank, steps[1].base, strict=True))}
@@ -178,7 +177,7 @@ Event = st.tuples(st.integers(0, 2), st.integers(0, 2), st.floats(-2, 12), st.fl
 
 
 @given(st.lists(Event, max_size=30), st.integers(1, 17), st.booleans())
-@settings(max_examples=80, **FEW)
+@examples(0.8, derandomize=True)
 def test_a_picture_holds_the_exact_time_of_each_kind(events, pixels, weighted):
     """Each pixel's share by the overlap of every event with it, one by one."""
     low, high, kinds, rows = 1.0, 9.0, 3, 3

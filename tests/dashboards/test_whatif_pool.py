@@ -23,6 +23,8 @@ from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 
+pytestmark = pytest.mark.process
+
 JOB: dict[str, Any] = {
     "name": "small",
     "model": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 128},

@@ -263,6 +263,7 @@ IN_A_PROCESS = {
 
 
 @pytest.mark.parametrize("name", IN_A_PROCESS)
+@pytest.mark.process
 def test_in_a_process_of_its_own_with_little_memory(tmp_path, name):
     """Refused by the real program before it takes 3 GiB of memory or 20 s of computing."""
     resource = pytest.importorskip("resource")

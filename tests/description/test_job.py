@@ -6,9 +6,10 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.job import Batch, Job
 from twin.description.load import load_machine
 from twin.description.model import Model
@@ -16,7 +17,7 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean
 from twin.strategies import check, check_grid, load_job
 from twin.strategies.four_d.grid import Grid
 
-moderate = settings(max_examples=120, deadline=None, derandomize=True)
+moderate = examples(1.2, derandomize=True)
 MACHINE = load_machine("frontier")
 
 

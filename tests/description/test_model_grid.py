@@ -6,15 +6,16 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.profiles import examples
 from twin.description.grid import divisors, nearest
 from twin.description.model import Model, presets
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
-moderate = settings(max_examples=150, deadline=None, derandomize=True)
+moderate = examples(1.5, derandomize=True)
 sizes = st.integers(1, 6)
 grids = st.builds(Grid, data=sizes, z=sizes, y=sizes, x=sizes)
 

@@ -6,12 +6,13 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.units import DIMENSIONS, SUFFIXES, format_si, parse_quantity, split_name
 
-moderate = settings(max_examples=200, deadline=None, derandomize=True)
+moderate = examples(2, derandomize=True)
 
 DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}

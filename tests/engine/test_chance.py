@@ -6,9 +6,10 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import differences, drawn, sharing, simulate_ranks
@@ -195,7 +196,7 @@ def stepwise(begin: list[float], work: list[float], fastest: float, step: float)
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(0.4, derandomize=True)
 def test_transfers_that_come_apart_share_what_is_there(data) -> None:
     count = data.draw(st.integers(2, 5))
     one = st.floats(0.0, 2.0)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
 from twin.engine import des
@@ -14,7 +15,7 @@ from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import Simulation, simulate
 from twin.schedule.ops import axis_of
 
-repeatable = settings(max_examples=200, deadline=None, derandomize=True)
+repeatable = examples(2, derandomize=True)
 
 
 def parallel(transfers: list[Transfer], capacity: list[float], delays: list[float] | None = None) -> list[float]:
@@ -232,7 +233,7 @@ def test_twice_the_nic_bandwidth_changes_nothing_on_one_node(make_job) -> None:
     z=st.sampled_from([1, 2, 4]),
     machine=st.sampled_from(["perlmutter", "frontier", "dgx-a100"]),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(0.4, derandomize=True)
 def test_a_straggler_lengthens_the_step_at_most_by_its_factor(make_job, factor, rank, x, z, machine) -> None:
     grid = {"data": 16 // (x * z), "z": z, "x": x}
     model = {"layers": 2, "hidden": 1024, "heads": 16, "sequence": 512, "vocabulary": 8192}

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.engine import des
 from twin.engine.des import Setting, Timeline, Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program
@@ -118,7 +119,7 @@ def test_a_wait_for_what_is_done_takes_no_time() -> None:
 
 
 @given(compute=st.floats(0.01, 10), startup=st.floats(0, 2), transfer=st.floats(0.01, 10), slow=st.floats(0, 1))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(1.5, derandomize=True)
 def test_compute_slows_while_a_collective_runs(compute, startup, transfer, slow) -> None:
     """Beside T seconds of collective, T/(1 + s) seconds of compute get done."""
     timeline = run([("start", "a", "x"), ("compute", compute), ("wait", "a")], [alone(transfer, startup)], compute=slow)
@@ -130,7 +131,7 @@ def test_compute_slows_while_a_collective_runs(compute, startup, transfer, slow)
 
 
 @given(compute=st.floats(0.01, 10), transfer=st.floats(0.01, 10), slow=st.floats(0, 1), lag=st.floats(0, 2))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(1.5, derandomize=True)
 def test_a_collective_slows_while_its_member_computes(compute, transfer, slow, lag) -> None:
     """At speed 1/(1 + q) beside compute, at full speed once the stream stands in the wait."""
     timeline = run(
@@ -177,7 +178,7 @@ chains = st.lists(st.tuples(st.sampled_from(COMMUNICATORS), st.floats(0, 3), st.
 
 
 @given(chain=chains, slowness=st.lists(st.floats(1, 3), min_size=1, max_size=4), waits=st.randoms())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(derandomize=True)
 def test_against_the_recurrence_of_queues(chain, slowness, waits) -> None:
     """Without sharing and interference every time follows from maxima and sums."""
     steps: list[Step] = []

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.job import Job
 from twin.engine import pricing
 from twin.engine.program import START
@@ -143,14 +144,14 @@ def check(make_job, chosen: dict[str, Any]) -> None:
 
 
 @given(chosen=jobs())
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(0.4, derandomize=True)
 def test_folding_changes_no_event(make_job, chosen) -> None:
     check(make_job, chosen)
 
 
 @pytest.mark.slow
 @given(chosen=jobs())
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(4, derandomize=True)
 def test_folding_changes_no_event_in_many_jobs(make_job, chosen) -> None:
     check(make_job, chosen)
 
@@ -206,7 +207,7 @@ def test_groups_that_cost_the_same_but_weigh_differently_stay_apart(make_job, ax
 
 
 @given(chosen=jobs())
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(0.3, derandomize=True)
 def test_links_that_are_left_out_never_mattered(make_job, chosen) -> None:
     """Resources that cannot bind are dropped before folding; with all of them nothing changes."""
     job = make_job(**chosen)

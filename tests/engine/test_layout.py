@@ -1,10 +1,11 @@
 """Groups and their placement, against a slow enumeration from the definition of the grid."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.groups import along
+from tests.profiles import examples
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
 from twin.engine.layout import Layout
@@ -13,7 +14,7 @@ from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 MACHINES = {name: load_machine(name) for name in ("frontier", "perlmutter", "alps", "dgx-a100")}
 grids = st.builds(Grid, **{axis: st.integers(1, 6) for axis in AXES})
-repeatable = settings(max_examples=60, deadline=None, derandomize=True)
+repeatable = examples(0.6, derandomize=True)
 
 
 def groups_by_definition(grid: Grid, axis: str) -> set[tuple[int, ...]]:

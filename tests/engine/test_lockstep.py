@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.engine import des, lockstep
 from twin.engine.program import compile_program
 from twin.engine.simulate import simulate
@@ -67,7 +68,7 @@ def both(monkeypatch, job):
     return seen[0] if seen else None
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(jobs)
 def test_equal_to_the_simpy_engine(drawn):
     with pytest.MonkeyPatch.context() as patch:

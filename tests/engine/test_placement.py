@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.groups import along
+from tests.profiles import examples
 from twin.cost.collectives.tree import tree_crossings
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout
@@ -16,7 +17,7 @@ from twin.engine.simulate import Simulation, simulate
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
 
-repeatable = settings(max_examples=60, deadline=None, derandomize=True)
+repeatable = examples(0.6, derandomize=True)
 MODEL = {"layers": 2, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 512}
 
 

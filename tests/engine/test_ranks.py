@@ -4,18 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.test_folding import RELATIVE, jobs
+from tests.profiles import examples
 from twin.description.job import Job
 from twin.engine import pricing
 from twin.engine.all_ranks import differences, drawn, simulate_ranks
 from twin.engine.cube import Cube
 from twin.engine.report import report
 from twin.engine.simulate import simulate
-
-MANY = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 
 def without_cores(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -42,14 +41,14 @@ def same_without_chance(job: Job) -> None:
 
 
 @given(chosen=jobs())
-@settings(max_examples=40, **MANY)
+@examples(0.4, derandomize=True)
 def test_without_chance_it_is_the_folded_engine(make_job, chosen) -> None:
     same_without_chance(make_job(**without_cores(chosen)))
 
 
 @pytest.mark.slow
 @given(chosen=jobs())
-@settings(max_examples=400, **MANY)
+@examples(4, derandomize=True)
 def test_without_chance_it_is_the_folded_engine_in_many_jobs(make_job, chosen) -> None:
     same_without_chance(make_job(**without_cores(chosen)))
 
@@ -89,7 +88,7 @@ def same_with_chance(job: Job) -> None:
 
 
 @given(chosen=jobs(), chance=chances())
-@settings(max_examples=40, **MANY)
+@examples(0.4, derandomize=True)
 def test_with_chance_it_is_the_simpy_engine(make_job, chosen, chance) -> None:
     chosen = without_cores(chosen)
     same_with_chance(make_job(**{**chosen, "overrides": (*chosen["overrides"], *chance)}))
@@ -97,7 +96,7 @@ def test_with_chance_it_is_the_simpy_engine(make_job, chosen, chance) -> None:
 
 @pytest.mark.slow
 @given(chosen=jobs(), chance=chances())
-@settings(max_examples=400, **MANY)
+@examples(4, derandomize=True)
 def test_with_chance_it_is_the_simpy_engine_in_many_jobs(make_job, chosen, chance) -> None:
     chosen = without_cores(chosen)
     same_with_chance(make_job(**{**chosen, "overrides": (*chosen["overrides"], *chance)}))

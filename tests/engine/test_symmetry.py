@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.groups import along
+from tests.profiles import examples
 from twin.description.load import load_machine
 from twin.engine.layout import Groups, Layout
 from twin.engine.symmetry import Edges, Partition, fold, unfolded
 from twin.strategies.four_d.grid import AXES, Grid
 
-repeatable = settings(max_examples=80, deadline=None, derandomize=True)
+repeatable = examples(0.8, derandomize=True)
 FRONTIER = load_machine("frontier")
 NICS = 4
 

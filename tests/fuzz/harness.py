@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 from hypothesis.strategies import SearchStrategy
 
+from tests.profiles import share
 from twin.description.problems import DescriptionError
 
 MOST_SECONDS = 10.0
@@ -161,9 +162,9 @@ def tree(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def cases(few: int, many: int) -> pytest.MarkDecorator:
-    """Run a test with few cases always, and with many where slow tests run."""
+    """Run a test with few cases always (fewer yet with the quick profile), and with many where slow tests run."""
     return pytest.mark.parametrize(
-        "count", [pytest.param(few, id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)]
+        "count", [pytest.param(share(few), id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)]
     )
 
 

@@ -76,7 +76,12 @@ def table_digest(table: pa.Table) -> str:
 
 def command_digests() -> dict[str, str]:
     """Digest what every command of `COMMANDS` prints."""
-    return {name: json_digest(printed(arguments)) for name, arguments in COMMANDS.items()}
+    return {name: command_digest(name) for name in COMMANDS}
+
+
+def command_digest(name: str) -> str:
+    """Digest what one command of `COMMANDS` prints."""
+    return json_digest(printed(COMMANDS[name]))
 
 
 def printed(arguments: tuple[str, ...]) -> Any:

@@ -9,15 +9,23 @@ import pytest
 
 from runtime.recorder import record
 from tests.recorder.jobs import JOBS, job, some_ranks
+from tests.tiers import full
 from twin.schedule.difference import difference
 from twin.schedule.ops import Schedule
 from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
+VARIATIONS = (
+    *("axes y x", "axes z x", "axes data x", "axes data y x", "axes data z", "axes data z x", "axes data z y"),
+    *("three in flight, buckets", "all in flight", "cached 1", "cached all", "cached all, blocks", "blocks, ahead 2"),
+    *("blocks, no OAG", "buckets of everything", "buckets, blocks", "buckets, no ORS", "dropout, fused", "rotary"),
+    *("five micro-steps", "odd", "odd, sharded", "odd, blocks", "odd, one z", "32,768 replicas", "32,768 over z"),
+)
+"""Jobs whose every axis and option another one has too."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", full(JOBS, *VARIATIONS))
 def test_recorded_and_generated_schedules_are_equal(name) -> None:
     described = JOBS[name]
     generated = generate(described)

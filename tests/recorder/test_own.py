@@ -195,6 +195,7 @@ def main_returns(arguments: list[str]) -> None:
     assert ended.value.code == 0
 
 
+@pytest.mark.full
 def test_the_example_records_4096_ranks(tmp_path, monkeypatch, capsys) -> None:
     example = Path(__file__).parents[2] / "examples" / "record_own_model.py"
     monkeypatch.setattr("sys.argv", [str(example), str(tmp_path / "own.json.gz")])

@@ -6,9 +6,10 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.recorder.jobs import ALL, job
 from twin.description.problems import DescriptionError
 from twin.schedule import recording as module
@@ -163,7 +164,7 @@ def test_few_lines_that_stand_for_too_many_ops_are_refused(tmp_path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(1.5, derandomize=True)
 def test_damage_is_a_clear_error_or_a_valid_recording(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("damage")
     name = data.draw(st.sampled_from(["a.json", "a.json.gz"]))

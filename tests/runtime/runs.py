@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,19 @@ def write_job(folder: Path, **changes: Any) -> Path:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump({**SMALL, **changes, "train": train}), encoding="utf-8")
     return path
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run to its end."""
+
+    job: Path
+    out: Path
+    losses: dict[int, float]
+    done: subprocess.CompletedProcess[str]
+
+
+Undisturbed = Callable[[int], Trained]
 
 
 def command(job: Path, *arguments: str) -> list[str]:

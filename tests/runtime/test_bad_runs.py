@@ -13,6 +13,8 @@ import pytest
 
 from tests.runtime import runs
 
+pytestmark = pytest.mark.process
+
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2, done.stderr + done.stdout

@@ -133,6 +133,7 @@ def test_weights_are_each_targets_share_of_those_that_count(fed):
         assert weights.sum(dtype=np.float64) == pytest.approx(1.0, abs=1e-7)
 
 
+@pytest.mark.quick
 def test_replicas_keep_unequal_numbers_of_targets(pool):
     """Else dividing by a replica's own count would look right above."""
     grid = GRIDS[0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.goldfish import Goldfish
+from tests.profiles import examples
 
 TEXT = torch.randint(0, 50_000, (64, 1025), generator=torch.Generator().manual_seed(3))
 
@@ -23,7 +24,7 @@ def test_targets_without_enough_context_are_kept():
     assert Goldfish(k=2, h=13).keeps(TEXT)[:, :12].all()
 
 
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 @given(st.integers(1, 8), st.integers(0, 40), st.integers(0, 40), st.integers(2, 5))
 def test_the_same_passage_is_masked_alike_wherever_it_stands(h, here, there, k):
     passage = TEXT[0, :60]

@@ -11,26 +11,16 @@ import pytest
 
 from tests.runtime import runs
 
+pytestmark = pytest.mark.process
+
 TRIALS = [0]
 MORE_TRIALS = list(range(1, 14))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[Path, dict[int, float]]:
-    """A run that nobody kills: its job file and losses."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = runs.write_job(folder)
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"))
-    assert done.returncode == 0, done.stderr
-    losses = runs.losses(folder / "run")
-    assert list(losses) == list(range(12))
-    return job, losses
-
-
-def killed_and_continued(job: Path, out: Path, seed: int) -> dict[int, float]:
-    """Kill random ranks at random moments, twice; then let the run finish."""
+def killed_and_continued(job: Path, out: Path, seed: int, kills: int = 2) -> dict[int, float]:
+    """Kill random ranks at random moments; then let the run finish."""
     chance = random.Random(seed)
-    for _ in range(2):
+    for _ in range(kills):
         process = runs.start(job, "--ranks", "2", "--out", str(out))
         try:
             begun = max(runs.losses(out), default=-1)
@@ -50,22 +40,28 @@ def killed_and_continued(job: Path, out: Path, seed: int) -> dict[int, float]:
     return runs.losses(out)
 
 
+@pytest.mark.quick
+def test_a_run_that_is_killed_once_continues_bit_for_bit(undisturbed, tmp_path):
+    whole = undisturbed(12)
+    assert killed_and_continued(whole.job, tmp_path / "run", 0, kills=1) == whole.losses
+
+
 @pytest.mark.parametrize("seed", TRIALS)
 def test_a_killed_run_continues_bit_for_bit(undisturbed, tmp_path, seed):
-    job, losses = undisturbed
-    assert killed_and_continued(job, tmp_path / "run", seed) == losses
+    whole = undisturbed(12)
+    assert killed_and_continued(whole.job, tmp_path / "run", seed) == whole.losses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", MORE_TRIALS)
 def test_a_killed_run_continues_bit_for_bit_often(undisturbed, tmp_path, seed):
-    job, losses = undisturbed
-    assert killed_and_continued(job, tmp_path / "run", seed) == losses
+    whole = undisturbed(12)
+    assert killed_and_continued(whole.job, tmp_path / "run", seed) == whole.losses
 
 
 @pytest.mark.slow
 def test_a_run_continues_on_another_grid(undisturbed, tmp_path):
-    _, losses = undisturbed
+    losses = undisturbed(12).losses
     out = tmp_path / "run"
     job = runs.write_job(tmp_path)
     process = runs.start(job, "--ranks", "2", "--out", str(out))

@@ -86,7 +86,8 @@ def torchrun(job: Path, out: Path, *options: str) -> list[str]:
     return [*program, *options, "-m", "twin", "train", str(job), "--out", str(out)]
 
 
-def test_torchrun_restarts_what_died(tmp_path):
+@pytest.mark.process
+def test_torchrun_restarts_what_died(undisturbed, tmp_path):
     """gloo's restarts fail in PyTorch itself, for the store keeps dead processes' addresses; not here."""
     job, out = runs.write_job(tmp_path, train={"steps": 30}), tmp_path / "run"
     process = subprocess.Popen(
@@ -105,11 +106,4 @@ def test_torchrun_restarts_what_died(tmp_path):
     shown, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
     assert re.search(r"continuing small after step \d+", shown)
-    assert list(runs.losses(out)) == list(range(30))
-    assert list(runs.losses(out).values()) == pytest.approx(undisturbed(tmp_path, job), rel=0)
-
-
-def undisturbed(folder: Path, job: Path) -> list[float]:
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "undisturbed"))
-    assert done.returncode == 0, done.stderr
-    return list(runs.losses(folder / "undisturbed").values())
+    assert runs.losses(out) == undisturbed(30).losses

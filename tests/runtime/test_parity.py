@@ -52,6 +52,16 @@ SAMPLE = [
     *((grid, NAMES[i % len(NAMES)], "float64") for i, grid in enumerate(GRIDS)),  # every grid, every option
     *random.Random(20261120).sample(CASES, 13),
 ]
+EACH_ONCE = {
+    (("data", 2), ("z", 2)): "plain overlapped_data sharded_optimizer sharded_recompute one_micro_step no_clip",
+    (("z", 2), ("x", 2)): "no_overlap no_ors one_in_flight deep_prefetch cached block_gathers fused odd_vocabulary",
+    (("z", 2), ("y", 2)): "no_oag cached_kept block_gathers_recompute llama fused_llama",
+    (("data", 2), ("y", 2), ("x", 2)): "recompute no_oar plain_attention no_biases goldfish",
+}
+"""Every option, on a grid whose axes it has to do with."""
+ONCE = [(dict.fromkeys(AXES, 1) | dict(grid), v) for grid, variants in EACH_ONCE.items() for v in variants.split()]
+OTHERS = [case for case in CASES if case not in SAMPLE and case not in [(*once, "float64") for once in ONCE]]
+"""All that is left of every grid with every option."""
 
 
 @cache
@@ -134,6 +144,18 @@ def name(case: Any) -> str:
     return "x".join(map(str, case.values())) if isinstance(case, dict) else str(case)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(("grid", "variant"), ONCE, ids=name)
+def test_every_axis_and_every_option_once_equals_the_serial_model(pool, grid, variant):
+    check(pool, grid, variant, "float64")
+
+
+def test_every_option_is_among_them():
+    assert sorted(variant for _, variant in ONCE) == sorted(NAMES)
+    assert len(OTHERS) + len(ONCE) + len({str(case) for case in SAMPLE}) >= len(CASES)
+    assert {axis for grid in EACH_ONCE for axis, _ in grid} == set(AXES)
+
+
 @pytest.mark.parametrize(("grid", "variant", "dtype"), SAMPLE, ids=name)
 def test_a_sample_of_grids_and_options_equals_the_serial_model(pool, grid, variant, dtype):
     check(pool, grid, variant, dtype)
@@ -151,6 +173,6 @@ def test_biases_that_the_next_op_adds(pool, variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("grid", "variant", "dtype"), CASES, ids=name)
+@pytest.mark.parametrize(("grid", "variant", "dtype"), OTHERS, ids=name)
 def test_every_grid_and_option_equals_the_serial_model(pool, grid, variant, dtype):
     check(pool, grid, variant, dtype)

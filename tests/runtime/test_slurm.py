@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.launch.environment import Process, first_host, from_environment
@@ -124,6 +124,8 @@ MACHINES = [
 
 
 @pytest.mark.parametrize(("name", "devices", "ranks", "own"), MACHINES, ids=lambda v: str(v)[:24])
+@pytest.mark.process
+@pytest.mark.quick
 def test_the_script_of_each_example(name, devices, ranks, own, cluster, capsys, monkeypatch):
     monkeypatch.chdir(EXAMPLES.parent)
     with pytest.raises(SystemExit) as ended:
@@ -166,6 +168,8 @@ def small(folder: Path, name: str = "small", machine: object = "laptop", **chang
 
 @pytest.mark.parametrize("machine", ["laptop", "perlmutter"])
 @pytest.mark.parametrize("name", NASTY)
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_name_stays_a_name(name, machine, cluster):
     job, path = small(cluster, name, machine)
     wicked = cluster / ("dir " + name.replace("/", "_")) / "-job.yaml"
@@ -196,7 +200,6 @@ def test_a_name_stays_a_name(name, machine, cluster):
     assert not list(cluster.rglob("stolen"))
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")))
 def test_every_text_round_trips(text):
     job = load_job({**runs.SMALL, "name": text})
@@ -249,6 +252,8 @@ def test_a_partly_filled_node_comes_last():
     assert "--distribution=block,Pack" in text
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_submitted_from_the_wrong_directory(cluster):
     job, _ = small(cluster)
     done = submit(script(job, Path("elsewhere.yaml"), []), cluster)
@@ -270,6 +275,7 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_generic_script_trains_and_continues(cluster):
     (cluster / "srun.py").write_text(FAKE_SRUN)

@@ -14,6 +14,7 @@ from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from runtime.tracing.write import merge, notes_table
 from tests.runtime import runs
+from tests.tiers import makes
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
@@ -23,6 +24,7 @@ from twin.trace.table import check_table
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def traced(tmp_path_factory) -> tuple[Path, dict[int, float], dict[int, float]]:
     """Trace of steps 2 and 3, losses with and without tracing."""
     folder = tmp_path_factory.mktemp("traced")

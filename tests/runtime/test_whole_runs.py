@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,31 @@ from runtime.records.console import Stopwatch
 from tests.runtime import runs
 from twin.cli import main
 
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def finished(undisturbed: runs.Undisturbed) -> tuple[Path, Path]:
+    """A job of two ranks that has been trained, and its run."""
+    whole = undisturbed(12)
+    assert "sample:" in whole.done.stdout
+    assert whole.done.stderr == ""
+    return whole.job, whole.out
+
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, Path]:
-    """A job of two ranks that has been trained, and its run."""
-    folder = tmp_path_factory.mktemp("finished")
-    job = runs.write_job(folder)
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "sample:" in done.stdout
-    assert done.stderr == ""
-    return job, folder / "run"
+def again(undisturbed: runs.Undisturbed) -> tuple[subprocess.CompletedProcess[str], str]:
+    """The same command once more, and what metrics said before."""
+    whole = undisturbed(12)
+    before = (whole.out / "metrics.jsonl").read_text()
+    return runs.train(whole.job, "--ranks", "2", "--out", str(whole.out)), before
 
 
 def lines(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.quick
 def test_metrics_say_what_happened(finished):
     _, out = finished
     steps = [line for line in lines(out) if "step" in line]
@@ -45,13 +54,11 @@ def test_metrics_say_what_happened(finished):
     assert validation[1] < validation[0]
 
 
-def test_a_finished_run_is_not_trained_further(finished):
-    job, out = finished
-    before = runs.losses(out)
-    done = runs.train(job, "--ranks", "2", "--out", str(out))
+def test_a_finished_run_is_not_trained_further(again, undisturbed):
+    whole, (done, _) = undisturbed(12), again
     assert done.returncode == 0, done.stderr
     assert "after step 12" in done.stdout
-    assert runs.losses(out) == before
+    assert runs.losses(whole.out) == whole.losses
 
 
 @pytest.mark.slow
@@ -194,10 +201,8 @@ def test_pauses_do_not_count_as_training_time(monkeypatch):
     assert watch.lap() == 1
 
 
-def test_lines_of_metrics_are_neither_doubled_nor_lost(finished):
-    job, out = finished
-    before = (out / "metrics.jsonl").read_text()
-    done = runs.train(job, "--ranks", "2", "--out", str(out))
+def test_lines_of_metrics_are_neither_doubled_nor_lost(finished, again):
+    (_, out), (done, before) = finished, again
     assert done.returncode == 0, done.stderr
     assert (out / "metrics.jsonl").read_text() == before
     assert [line["after_steps"] for line in lines(out) if "after_steps" in line] == [0, 12]

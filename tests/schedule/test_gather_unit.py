@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.job import Job
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Start, Wait
@@ -31,7 +32,7 @@ options = st.fixed_dictionaries(
         "data_reduction": st.fixed_dictionaries({"mode": st.sampled_from(["one_bucket", "overlapped", "sharded"])}),
     }
 )
-repeatable = settings(max_examples=30, deadline=None, derandomize=True)
+repeatable = examples(0.3, derandomize=True)
 
 
 def both_units(make_job, chosen) -> tuple[Job, Job]:

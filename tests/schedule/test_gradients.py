@@ -1,8 +1,9 @@
 """Weight gradients on their way: how many are in flight, when they are waited for and added up."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.schedule.ops import Start, Wait
 from twin.strategies.four_d.step import generate
 
@@ -24,7 +25,7 @@ options = st.fixed_dictionaries(
         ),
     }
 )
-repeatable = settings(max_examples=30, deadline=None, derandomize=True)
+repeatable = examples(0.3, derandomize=True)
 
 
 def issued(job) -> list[str]:

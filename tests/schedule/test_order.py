@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.job import Job
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies.four_d.step import generate
@@ -39,7 +40,7 @@ options = st.fixed_dictionaries(
         ),
     }
 )
-repeatable = settings(max_examples=30, deadline=None, derandomize=True)
+repeatable = examples(0.3, derandomize=True)
 
 
 @dataclass

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
 from twin.compare.account import account, terms_of
 from twin.compare.compare import Comparison, compare
@@ -182,7 +183,7 @@ def length_of(ranks: dict[int, list[Row]]) -> int:
     return max(r.end for r in every) - min(r.start if r.arrival is None else r.arrival for r in every)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 @given(traces(), traces(), st.data())
 def test_any_two_steps_are_explained_exactly(first, second, data):
     """In whole nanoseconds, over any set of paired ops."""
@@ -194,7 +195,7 @@ def test_any_two_steps_are_explained_exactly(first, second, data):
         assert min(taken.terms.values()) >= 0
 
 
-@settings(max_examples=8, deadline=None)
+@examples(0.08)
 @given(first=traces(), second=traces())
 def test_what_is_printed_sums_to_the_difference(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("any")
@@ -211,7 +212,7 @@ def test_what_is_printed_sums_to_the_difference(tmp_path_factory, first, second)
         assert sum(t.measured_seconds for t in terms) == pytest.approx(length_of(second) / 1e9, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.3)
 @given(traces(), st.sampled_from(["gemm", "norm", "attention", "elementwise"]), st.integers(1, 10**9))
 def test_slower_ops_of_one_kind_move_that_term_and_no_other(ranks, kind, more):
     """All ranks lose the same time at the same ops, and everything behind is as much later."""
@@ -238,7 +239,7 @@ def test_slower_ops_of_one_kind_move_that_term_and_no_other(ranks, kind, more):
     }
 
 
-@settings(max_examples=20, deadline=None)
+@examples(0.2)
 @given(traces())
 def test_a_trace_against_itself_differs_in_nothing(ranks):
     assert accounts_of(ranks) == accounts_of(ranks)

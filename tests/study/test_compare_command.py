@@ -11,6 +11,7 @@ import pytest
 
 from tests.runtime import runs
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table, write
+from tests.tiers import makes
 from twin.cli import main
 from twin.compare.compare import compare
 from twin.compare.page import page, write_page
@@ -19,6 +20,7 @@ EVIL = '<script>alert("hi")</script><!--"\'&\x1b[31m[bold]%TITLE%'
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def pair(tmp_path_factory) -> tuple[str, str]:
     """A prediction of a small job on two ranks, and three real steps of it."""
     pytest.importorskip("torch")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.study.compare_traces import (
     Row,
     by_hand_measured,
@@ -130,7 +131,7 @@ CHANGE = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.3)
 @given(st.lists(CHANGE, min_size=1, max_size=3))
 def test_any_numbers_are_refused_or_explained_exactly(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("numbers")

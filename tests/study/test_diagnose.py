@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.study.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
+from tests.tiers import full
 from twin.diagnose.devices import slow_devices
 from twin.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
 from twin.diagnose.finding import CERTAIN
@@ -49,7 +51,6 @@ def test_the_scale_is_the_standard_deviation_of_normal_values_and_outliers_do_no
     assert float(scale(values)) == pytest.approx(3.0, rel=0.1)
 
 
-@settings(deadline=None)
 @given(sizes=st.tuples(*[st.integers(1, 3)] * 4))
 def test_groups_are_those_found_by_trying_all_ranks(sizes):
     grid = Grid(**dict(zip(("data", "z", "y", "x"), sizes, strict=True)))
@@ -60,7 +61,7 @@ def test_groups_are_those_found_by_trying_all_ranks(sizes):
 
 
 @pytest.mark.parametrize(("sizes", "per_host"), [((4, 1, 1, 1), 2), ((2, 2, 2, 2), 2), ((8, 4, 2, 2), 4)])
-@pytest.mark.parametrize(("steps", "noise"), [(1, 0.05), (3, 0.1), (8, 0.05)])
+@pytest.mark.parametrize(("steps", "noise"), full([(1, 0.05), (3, 0.1), (8, 0.05)], (1, 0.05), (8, 0.05)))
 def test_healthy_runs_are_let_alone(sizes, per_host, steps, noise):
     """Each kind of culprit is told from 99 % on: of 200 healthy runs few may raise an alarm, whatever their size."""
     grid = Grid(**dict(zip(AXES, sizes, strict=True)))
@@ -121,7 +122,7 @@ def test_two_hosts_are_too_few_for_a_probe_and_it_says_so():
     assert any("too few for a probe" in note for note in found.notes)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(rank=st.integers(0, 15), factor=st.floats(1.6, 5.0), seed=st.integers(0, 1000))
 def test_a_slow_rank_is_named(rank, factor, seed):
     found = told(with_slow_ranks(healthy(GRID, 2, seed=seed), [rank], factor)).findings
@@ -129,7 +130,7 @@ def test_a_slow_rank_is_named(rank, factor, seed):
     assert found[0].slowdown == pytest.approx(factor, rel=0.15)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.3)
 @given(host=st.integers(0, 7), factor=st.floats(1.7, 5.0), seed=st.integers(0, 1000))
 def test_a_slow_host_is_named_and_not_each_of_its_ranks(host, factor, seed):
     ranks = [2 * host, 2 * host + 1]
@@ -137,7 +138,7 @@ def test_a_slow_host_is_named_and_not_each_of_its_ranks(host, factor, seed):
     assert [(each.kind, each.hosts, each.ranks) for each in found] == [("host", (host,), tuple(ranks))]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.3)
 @given(host=st.integers(0, 15), factor=st.floats(1.5, 4.0), seed=st.integers(0, 1000))
 def test_the_groups_tell_whose_link_is_slow(host, factor, seed):
     observed = with_slow_host_link(healthy(LARGE, PER_HOST, noise=0.03, seed=seed), host, factor)

@@ -16,6 +16,7 @@ def named(number: int, kind: Kind | None = None) -> tuple[bool, bool, int]:
     return by_one, by_two, wrong + more
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_one_among_8192_is_found(number):
     _, found, wrong = named(number)

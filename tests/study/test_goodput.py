@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.test_cli import Cli
+from tests.tiers import full
 from twin.description.load import load_machine
 from twin.goodput.closed_form import daly, goodput, young
 from twin.goodput.plan import Plan, plan_of, state_bytes_of
@@ -57,7 +59,9 @@ def test_synchronous_checkpoints_give_daly_s_expected_time(interval: float) -> N
     assert np.mean(runs) == pytest.approx(expected, abs=4 * np.std(runs) / np.sqrt(len(runs)) + 1e-4)
 
 
-@pytest.mark.parametrize(("write", "between"), [(60.0, 11136.0), (10.0, 40000.0), (120.0, 90000.0)])
+@pytest.mark.parametrize(
+    ("write", "between"), full([(60.0, 11136.0), (10.0, 40000.0), (120.0, 90000.0)], (60.0, 11136.0), (10.0, 40000.0))
+)
 def test_the_best_interval_is_young_s_and_daly_s(write: float, between: float) -> None:
     """Within 5 %, where their assumptions hold: writing is short beside the time between failures."""
     plan = replace(PLAN, write_seconds=write, host_failures_per_second=1 / between, step_seconds=1.0)
@@ -82,7 +86,7 @@ def test_daly_s_interval_is_where_the_closed_form_is_highest() -> None:
     write=st.floats(0.1, 2000.0),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(1.5, derandomize=True)
 def test_every_second_is_booked_once(mode, interval, every, spares, hosts, jobs, write, seed) -> None:
     plan = replace(PLAN, host_failures_per_second=hosts, job_failures_per_second=jobs, write_seconds=write)
     found = run(plan, Policy(mode, interval, max(interval, every), spares), 3 * DAY, seed)
@@ -115,6 +119,7 @@ def test_too_few_spares_mean_waiting() -> None:
     assert enough.waiting == 0.0
 
 
+@pytest.mark.full
 def test_llama_3_used_more_than_nine_tenths_of_its_time() -> None:
     """16,384 H100, 54 days, 419 stops (arXiv 2407.21783), from its rates of failure and its storage alone."""
     model = {"layers": 126, "hidden": 16384, "heads": 128, "sequence": 8192, "vocabulary": 128256}
@@ -141,6 +146,7 @@ def test_a_checkpoint_holds_twelve_bytes_a_parameter() -> None:
     assert state_bytes_of(job) == 12 * job.model.parameters
 
 
+@pytest.mark.full
 def test_the_command_answers_and_refuses(cli: Cli) -> None:
     got = cli.json("goodput", cli.job, "--days=20", "--seeds=10")
     assert got["interval_chosen"] is True

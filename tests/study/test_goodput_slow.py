@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.test_cli import Cli
 from twin.engine.simulate import simulate
 from twin.goodput.cycle import Cycle, slowed
@@ -115,7 +116,7 @@ slowdowns = st.builds(
     slow=st.lists(slowdowns, max_size=3),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(2, derandomize=True)
 def test_every_second_is_booked_once(mode, interval, every, spares, hosts, write, slow, seed) -> None:
     plan = replace(FAILING, host_failures_per_second=hosts, write_seconds=write, slowdowns=tuple(slow))
     found = run(plan, Policy(mode, interval, max(interval, every), spares), 3 * DAY, seed)
@@ -164,7 +165,7 @@ def test_the_worst_of_several_decides() -> None:
     lag=st.integers(0, 7),
     pieces=st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 3, 4])), max_size=5),
 )
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(3, derandomize=True)
 def test_a_slow_span_is_what_counting_ticks_gives(work, still, per_disk, lag, pieces) -> None:
     """In exact fractions: a tick of a piece does 1/factor of a tick of work, or a tick of standing still."""
     tick = Fraction(1, 2)
@@ -298,6 +299,7 @@ def test_where_a_part_is_decides_on_uneven_grids() -> None:
     assert seen == {1.0, *link.factors}
 
 
+@pytest.mark.full
 def test_the_command_tells_slow_time_and_what_finding_sooner_is_worth(cli: Cli) -> None:
     few = ("goodput", cli.job, "--seeds=6", "--interval=10min", "--days=60")
     as_is, healthy, sooner = (cli.json(*few, *more) for more in ((), ("--no-slow",), ("--detect=1min",)))

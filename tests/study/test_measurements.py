@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.cli import main
 from twin.engine.simulate import simulate
 from twin.engine.single import collective_answer
@@ -168,6 +169,7 @@ def test_iterations_measured_as_predicted_but_for_a_factor(ask, tmp_path):
     assert {g["name"]: g["count"] for g in got["groups"]} == {"one-node": 1, "multi-node": 1}
 
 
+@pytest.mark.process
 def test_workers_change_nothing(tmp_path):
     rows = [[*(ITERATION | {"layers": n}).values(), 100] for n in range(1, 6)]
     path = table(tmp_path, ITERATIONS, rows)
@@ -302,7 +304,7 @@ def test_huge_cells_do_not_break_the_comparison(tmp_path):
     assert sum(got.skipped.values()) == 1
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(derandomize=True)
 @given(st.lists(st.floats(-0.99, 5), min_size=1, max_size=30))
 def test_figures_of_a_group_are_those_of_statistics(errors):
     got = summary("g", errors)

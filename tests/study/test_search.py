@@ -128,16 +128,19 @@ def test_each_candidate_is_simulated_and_the_fastest_comes_first():
     assert found.best.step_seconds == simulated[0]
 
 
+@pytest.mark.process
 def test_several_processes_find_the_same():
     one, two = (search(made(16, 32), workers=workers) for workers in (1, 2))
     assert one.entries == two.entries
 
 
+@pytest.mark.full
 def test_the_job_is_searched_whatever_it_fixes():
     open_, fixed = (search(made(8, 16, **o)) for o in ({}, {"grid": {"data": 8}}))
     assert open_.entries == fixed.entries
 
 
+@pytest.mark.full
 def test_by_the_published_model_only_its_first_is_simulated():
     whole, short = search(made(8, 16)), search(made(8, 16), by="axonn")
     assert [e.model_rank for e in short.entries if e.candidate.feasible] == list(range(1, short.feasible + 1))
@@ -174,6 +177,7 @@ def test_json_keeps_its_promise():
             assert row["memory"]["over_bytes"] > 0
 
 
+@pytest.mark.full
 def test_where_the_model_s_ten_best_lie():
     answer = search_json(search(made(16, 32)))
     rows = sorted((r for r in answer["ranking"] if r["feasible"]), key=lambda r: r["communication_model_rank"])
@@ -182,6 +186,7 @@ def test_where_the_model_s_ten_best_lie():
     assert answer["model_top"]["among_fastest"] == sum(rank <= 10 for rank in expected)
 
 
+@pytest.mark.full
 def test_the_fewest_ranks_that_keep_a_deadline():
     """Steps are whole; days, device hours and energy are those of the fastest grid of each count."""
     job, tokens = made(4, 1024), 1e6
@@ -212,6 +217,7 @@ def test_the_front_is_what_no_other_point_beats(points):
     assert front == set(points) - beaten
 
 
+@pytest.mark.full
 def test_the_page_stands_alone_and_escapes_names():
     job = made(4, 8, name="<script>alert(1)</script>", model={**MODEL, "name": "a</script><b>"})
     text = page(search_fleet(job, [2, 4], tokens=1e6))

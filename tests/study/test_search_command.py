@@ -92,6 +92,7 @@ def test_the_winner_is_a_job_file_that_simulates_to_the_same(run, job, tmp_path,
     assert table["step_seconds"].to_pylist() == [row["step_seconds"] for row in ranking["ranking"]]
 
 
+@pytest.mark.full
 def test_a_machine_file_beside_the_job_is_found_from_elsewhere(run, job, tmp_path):
     (tmp_path / "own.yaml").write_text("extends: perlmutter\nname: own\nnic: {bandwidth: 50 GB/s}\n")
     job.write_text(JOB.replace("machine: perlmutter", "machine: own.yaml"))
@@ -144,6 +145,7 @@ def test_bad_input_is_refused_by_name(run, job, arguments, said):
     assert said in err
 
 
+@pytest.mark.full
 def test_places_that_cannot_be_written_are_refused_before_the_search(run, job, tmp_path):
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -158,6 +160,8 @@ def test_places_that_cannot_be_written_are_refused_before_the_search(run, job, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["found", "mine.yaml", "taken"]
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_ctrl_c_ends_cleanly(tmp_path):
     """Interrupted like from a terminal: all processes get the signal; nothing is left."""
     job = tmp_path / "long.yaml"

@@ -14,6 +14,7 @@ import pytest
 
 import twin
 from tests.study.studies_files import write_study
+from tests.tiers import makes
 from twin.cli import main
 from twin.description.problems import DescriptionError
 from twin.studies.run import Where, run_study
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def scheduler(tmp_path_factory):
     """A scheduler with one worker of two threads, as a user starts them."""
     folder = tmp_path_factory.mktemp("dask")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.study.studies_files import TINY, write_study
 from twin.description.load import with_value
 from twin.description.problems import DescriptionError
@@ -27,7 +28,7 @@ def refused(path, **load):
     return {p.path: p.message for p in caught.value.problems}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(0.4, derandomize=True)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), rows=st.integers(0, 3))
 def test_points_are_the_product_of_what_varies(tmp_path_factory, sizes, rows):
     """Every combination once, in the order of the file, and no other key of the job touched."""

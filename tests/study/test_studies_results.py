@@ -33,6 +33,8 @@ def command(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_point_is_what_simulate_says(tmp_path, capsys):
     """The sweep's figures, the job files' figures and `simulate --json` of each: all the same."""
     study = write_study(tmp_path, vary={"machine.nic.bandwidth": ["1 GB/s", "25 GB/s"], "recompute": [True, False]})
@@ -57,6 +59,8 @@ def test_a_point_is_what_simulate_says(tmp_path, capsys):
     assert [float(r["step_seconds"]) for r in read] == [r["step_seconds"] for r in answer["points"]]
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_processes_change_nothing(tmp_path):
     vary = {"model.layers": [1, 2, 3, 4], "seed": [0, 1]}
     one = answers(tmp_path, vary=vary)
@@ -66,6 +70,7 @@ def test_processes_change_nothing(tmp_path):
         assert answer["figures"] == two.answers[number]["figures"]
 
 
+@pytest.mark.process
 def test_impossible_points_are_rows_with_their_reason(tmp_path, capsys):
     study = write_study(tmp_path, vary={"grid.z": [8, 7, 16], "batch.sequences": [32, 1 << 20]})
     assert command(str(study), "--out", str(tmp_path / "out")) == 0
@@ -77,6 +82,7 @@ def test_impossible_points_are_rows_with_their_reason(tmp_path, capsys):
     assert "point 3 refused" in shown
 
 
+@pytest.mark.process
 def test_a_study_of_which_nothing_is_possible_still_ends(tmp_path, capsys):
     study = write_study(tmp_path, study="strong_scaling", job=TINY | {"model": "gpt-640b"}, vary={"ranks": [1, 2]})
     assert command(str(study), "--out", str(tmp_path / "out"), "--json") == 1
@@ -189,6 +195,7 @@ def test_seeds_give_percentiles(tmp_path):
         assert figures[f"step_seconds_{mark}"] == spread["step_seconds"][mark]
 
 
+@pytest.mark.process
 def test_published_points_stand_beside(tmp_path, capsys):
     """Criterion 4, with the smallest point of each machine: the paper's figures, as printed there."""
     study = tmp_path / "weak.yaml"
@@ -210,6 +217,7 @@ def test_own_measured_points_stand_beside(tmp_path):
     assert rows[1]["measured_source"] == "my log"
 
 
+@pytest.mark.process
 def test_the_page_escapes_what_the_file_says(tmp_path):
     evil = "</script><script>alert(1)</script><b>%DATA%"
     study = write_study(tmp_path, title=evil, vary={"seed": {f"one {evil}": 1, "two": 2}})

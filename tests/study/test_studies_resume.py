@@ -66,6 +66,7 @@ def alive(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.process
 def test_killed_again_and_again_it_repeats_nothing(tmp_path, workers):
     """SIGKILL, Ctrl-C and SIGTERM in turn; then it is finished, and every point was written once."""
     study, out = write_study(tmp_path, **SWEEP), tmp_path / "out"

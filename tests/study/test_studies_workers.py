@@ -10,6 +10,8 @@ import pytest
 
 from twin.studies.workers import completed
 
+pytestmark = [pytest.mark.process, pytest.mark.quick]
+
 
 def square_or_die(task: int) -> int:
     """Die for 3, as a process does that the system kills for want of memory."""

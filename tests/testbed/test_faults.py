@@ -19,6 +19,8 @@ from tests.testbed.network import hosts, reason_missing, relimited
 from tests.testbed.test_testbed import needs_hosts, task
 from twin.diagnose.probe import read_probe
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 SPIN = "import time; b = time.monotonic()\nwhile time.monotonic() - b < 2: pass\nprint(time.process_time() / 2)"
 

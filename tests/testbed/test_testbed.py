@@ -17,6 +17,8 @@ from tests.testbed.launch import RanksFailedError, run_ranks
 from tests.testbed.network import Hosts, existing, hosts, reason_missing, remove_leftovers
 from tests.testbed.rank_tasks import BYTES
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 REASON = reason_missing()
 needs_hosts = pytest.mark.skipif(REASON is not None, reason=str(REASON))

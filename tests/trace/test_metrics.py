@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.trace.metrics import breakdown, union_length
 
 LAST = 40
 AXES = ("data", "z", "y", "x")
-repeatable = settings(max_examples=200, deadline=None, derandomize=True)
+repeatable = examples(2, derandomize=True)
 
 intervals = st.lists(
     st.tuples(st.integers(0, LAST), st.integers(0, LAST)).map(lambda pair: (min(pair), max(pair))), max_size=7

@@ -244,6 +244,8 @@ print(hashlib.sha256(file.getvalue()).hexdigest())
 """
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_same_job_and_seed_give_the_same_bytes() -> None:
     """In two processes whose hashes of text differ."""
     digests = [

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from twin.description.problems import DescriptionError
 from twin.trace import store
 from twin.trace.store import read_classes, read_manifest, read_trace, write_trace
@@ -68,7 +69,7 @@ def refused(run: Path) -> str:
     return str(caught.value)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(st.data())
 def test_no_bit_can_change_unseen(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("bits") / "run"
@@ -81,7 +82,7 @@ def test_no_bit_can_change_unseen(tmp_path_factory, data):
     assert "is damaged" in refused(folder)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(st.data())
 def test_damaged_files_without_digests_end_in_a_message(tmp_path_factory, data):
     """Another program's run has no digests: what is read of it is a valid table or nothing."""

@@ -23,6 +23,7 @@ def mesh(rank: int = 0, **sizes: int) -> Mesh:
     return Mesh(grid, rank, grid.coordinates(rank), {}, None)
 
 
+@pytest.mark.full
 def test_blocks_of_all_ranks_make_the_full_weight():
     """Normal and transposed in turn, in declaration order."""
     full = [m.weight.detach() for m in tasks.plain() if isinstance(m, nn.Linear)]
@@ -39,6 +40,7 @@ def test_blocks_of_all_ranks_make_the_full_weight():
             assert layer.weight.requires_grad
 
 
+@pytest.mark.full
 def test_shards_are_padded_over_z():
     torch.manual_seed(0)
     whole = nn.Linear(3, 3).weight.detach().flatten()

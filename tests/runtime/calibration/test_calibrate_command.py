@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import runs
+from tests.tiers import makes
 from twin.description.load import load_machine
 
 MINUTES = "0.02"
@@ -107,6 +108,7 @@ def calibrate(folder: Path, *arguments: str, **extra: str) -> subprocess.Complet
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two ranks here, within a tiny budget."""
     folder = tmp_path_factory.mktemp("calibrate")
@@ -179,6 +181,7 @@ def test_collectives_cover_kinds_and_sizes(measured):
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_one_rank_needs_nobody(tmp_path):
     done = calibrate(tmp_path, "--name", "one", "--minutes", MINUTES)
     data = json.loads((tmp_path / "one-measurements.json").read_text())
@@ -200,6 +203,7 @@ def test_one_rank_needs_nobody(tmp_path):
         (("--minutes", "soon"), "--minutes"),
     ],
 )
+@pytest.mark.process
 def test_bad_options_are_named(tmp_path, arguments, key):
     done = calibrate(tmp_path, *arguments)
     assert done.returncode == 2
@@ -207,6 +211,7 @@ def test_bad_options_are_named(tmp_path, arguments, key):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_files_that_are_there_are_kept(tmp_path):
     (tmp_path / "mine.yaml").write_text("kept")
     done = calibrate(tmp_path, "--name", "mine", "--minutes", MINUTES)
@@ -215,6 +220,7 @@ def test_files_that_are_there_are_kept(tmp_path):
     assert [p.read_text() for p in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.process
 def test_ranks_are_not_started_twice(tmp_path):
     launched = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
     done = calibrate(tmp_path, "--ranks", "2", **launched)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.checkpoint.manifest import parse, sign
 from runtime.checkpoint.tensor_file import UnusableFileError
+from tests.profiles import examples
 from tests.runtime.checkpoint import tasks
 from twin.description.problems import DescriptionError
 
@@ -162,6 +163,7 @@ def test_another_precision_is_refused(root):
         Checkpoints(root, trainee.context.mesh).load_latest(trainee.context)
 
 
+@pytest.mark.quick
 def test_ranks_agree_though_only_one_reads_the_damage(pool, tmp_path):
     """Rank 3 wrote and reads its own file; the others never open it."""
     grid = tasks.grid("1x1x2x2")
@@ -196,7 +198,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(1.5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=PLACES, value=VALUES)
 def test_no_change_of_the_manifest_gets_through_unnoticed(root, path, value):
     """Replace a value anywhere: it is refused in words, or read as it stands there."""

@@ -51,6 +51,8 @@ class Run:
         self.checkpoints.save(self.trainee.context, self.trainee.optimizer, step=step, samples=step)
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_full_disk_is_told_by_the_next_call_and_the_one_before_stays(tmp_path, load):
     with mounted(tmp_path / "small", "size=64k") as small:
         run = Run(small / "run", keep=5)
@@ -76,6 +78,8 @@ def test_a_full_disk_of_one_rank_is_told_on_all(pool, tmp_path):
     assert names(tmp_path) == ["step-00000002"]
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_read_only_directory_is_told_at_once(tmp_path):
     with mounted(tmp_path / "fixed", "ro") as fixed:
         for root in (fixed, fixed / "run"):

@@ -10,10 +10,11 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError, write_tensors
+from tests.profiles import examples
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -64,7 +65,7 @@ def test_what_is_written_must_be_what_was_announced(tmp_path):
             write_tensors(tmp_path / str(len(value)), {"a": ("F32", (2,))}, [value], {})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(1.5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), length=st.integers(0, 10**6))
 def test_no_damage_gets_further_than_it_gets_with_the_library(tmp_path, place, value, length):
     """What the library's own checks refuse, ours refuse, and in words."""

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from runtime.checkpoint.directory import newest_first
 from tests.runtime.checkpoint import tasks
 from tests.runtime.pool import Pool
+
+pytestmark = pytest.mark.process
 
 
 def test_killed_before_every_touch_of_the_disk(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.checkpoint import pieces
@@ -13,6 +13,7 @@ from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.pieces import Range, rectangles, to_write, within
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import ParameterStore
+from tests.profiles import examples
 from twin.strategies.four_d.grid import Grid
 
 SIZES = st.integers(1, 3)
@@ -60,7 +61,7 @@ def count(stores: list[ParameterStore], ranges: list[list[Range]], most: int) ->
     return counts
 
 
-@settings(max_examples=120, deadline=None)
+@examples(1.2)
 @given(worlds(), st.sampled_from([1, 4, 1 << 16]), st.sampled_from([1, 5, 1 << 24]), st.booleans())
 def test_every_element_is_written_once(stores, least_share, most_chunk, sharded):
     grid = stores[0].grid
@@ -77,7 +78,7 @@ def test_every_element_is_written_once(stores, least_share, most_chunk, sharded)
     assert all((of == 1).all() for of in counts.values())
 
 
-@settings(max_examples=80, deadline=None)
+@examples(0.8)
 @given(worlds())
 def test_a_rank_reads_what_it_holds_and_those_that_count_hold_all_once(stores):
     everything = [list(within(s, slice(0, s.elements))) for s in stores]
@@ -90,7 +91,7 @@ def test_a_rank_reads_what_it_holds_and_those_that_count_hold_all_once(stores):
     assert all((of == 1).all() for of in count(stores, once, 1 << 24).values())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 @given(worlds(), st.integers(1, 7))
 def test_values_follow_their_rectangles_however_they_are_cut(stores, most):
     """An element's address in the full tensor, written into the flat buffer, is found in every cut."""
@@ -134,7 +135,7 @@ def cut_up(draw: st.DrawFn) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return draw(st.permutations(boxes))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.one_of(cut_up(), BOXES))
 def test_covering_once_is_judged_as_by_counting(boxes):
     counts = np.zeros((6, 5), int)

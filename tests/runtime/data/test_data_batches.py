@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.batches import Batches, local_sequences
 from runtime.data.tokens import TokenFile, open_dataset
+from tests.profiles import examples
 from twin.description.problems import DescriptionError
 from twin.strategies.four_d.grid import Grid
 
@@ -41,7 +42,7 @@ def test_uint32_tokens_keep_their_value(make_dataset):
 
 
 @given(tokens=st.integers(2, 400), sequence=st.integers(1, 50), seed=st.integers(0, 100), epoch=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=80)
+@examples(0.8)
 def test_every_epoch_holds_every_window_once(tokens, sequence, seed, epoch):
     sequence = min(sequence, tokens - 1)
     batches = Batches(token_file(range(tokens)), sequence, seed, vocabulary=tokens)
@@ -51,7 +52,7 @@ def test_every_epoch_holds_every_window_once(tokens, sequence, seed, epoch):
 
 
 @given(first=st.integers(0, 1000), cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 9))
-@settings(deadline=None, max_examples=60)
+@examples(0.6)
 def test_samples_do_not_depend_on_how_they_are_asked_for(first, cuts, seed):
     """Across ends of epochs, too: that is what makes resuming exact and every grid equal."""
     batches = Batches(token_file(np.arange(200) * 7 % 191), 8, seed, vocabulary=200)
@@ -96,7 +97,6 @@ axis = st.integers(1, 4)
     micro_steps=st.integers(1, 4),
     step=st.integers(0, 10**9),
 )
-@settings(deadline=None)
 def test_each_sample_of_a_step_is_worked_on_once(data, z, y, x, micro, micro_steps, step):
     """Once in every (x, y) plane position, by ranks that see the same micro-batches."""
     grid = Grid(data=data, z=z, y=y, x=x)

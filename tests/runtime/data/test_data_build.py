@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data import build
 from runtime.data.build import build_dataset, default_dataset
 from runtime.data.tokens import open_dataset
+from tests.profiles import examples
 from twin.description.problems import DescriptionError
 
 DOCUMENTS = [f"document {i}: " + "words and more " * (i % 7) for i in range(400)]
@@ -64,7 +65,7 @@ def test_the_manifest_is_true(tmp_path):
 
 
 @given(st.permutations(DOCUMENTS[:40]), st.lists(st.sampled_from(DOCUMENTS[:40]), max_size=9))
-@settings(deadline=None, max_examples=25)
+@examples(0.25)
 def test_the_split_depends_on_the_text_alone(tmp_path_factory, order, copies):
     """Not on order, copies or tokens; a copy never tells validation what training has seen."""
     folder = tmp_path_factory.mktemp("sets")
@@ -193,6 +194,8 @@ def python(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     """Here a limit on the size of files, which fails where a full disk would."""
     code = """
@@ -208,6 +211,8 @@ build_dataset(Path(sys.argv[1]), (str(i) * 9 for i in range(100_000)))
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_a_kill_leaves_no_data_set(tmp_path):
     code = """
 import os, signal, sys
@@ -226,6 +231,7 @@ build_dataset(Path(sys.argv[1]), documents())
     open_dataset(tmp_path / "set", vocabulary=256, sequence=8)
 
 
+@pytest.mark.process
 def test_the_default_data_set_is_built_once_by_many(tmp_path):
     """Four processes at once: one builds, all get the same directory."""
     code = """

@@ -127,6 +127,8 @@ def test_progress_is_for_terminals(tmp_path, texts, monkeypatch):
     assert "60 documents" in done.stderr
 
 
+@pytest.mark.process
+@pytest.mark.quick
 def test_help_needs_no_numpy():
     code = "import sys, runtime.data.command; print({'numpy', 'rich', 'pyarrow', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,10 +8,11 @@ from math import factorial, isqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.order import shuffled
+from tests.profiles import examples
 
 
 def order(size: int, seed: int = 0, epoch: int = 0) -> list[int]:
@@ -19,7 +20,7 @@ def order(size: int, seed: int = 0, epoch: int = 0) -> list[int]:
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**70), epoch=st.integers(0, 10**9))
-@settings(deadline=None, max_examples=150)
+@examples(1.5)
 def test_every_window_comes_once(size, seed, epoch):
     assert sorted(order(size, seed, epoch)) == list(range(size))
 
@@ -31,7 +32,7 @@ def test_every_small_size_is_permuted(size):
 
 
 @given(size=st.integers(1, 10**15), seed=st.integers(0, 2**32), data=st.data())
-@settings(deadline=None, max_examples=60)
+@examples(0.6)
 def test_a_place_does_not_depend_on_what_else_is_asked(size, seed, data):
     """One number alone gives what it gives among others; results stay in range and differ."""
     places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))

@@ -62,20 +62,20 @@ class Agents:
             "--out",
             str(self.out),
         ]
-        # files, for a pipe that nobody reads fills up
-        errors = (self.out.parent / f"{host}.err").open("a")
-        shown = (self.out.parent / f"{host}.out").open("a")
-        self.processes[host] = subprocess.Popen(
-            command,
-            stdout=shown,
-            stderr=errors,
-            text=True,
-            env=runs.environment(
-                FOURFOLD_HOST=host,
-                GLOO_SOCKET_IFNAME="lo",
-                TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # else no host can join later: see docs/survive.md
-            ),
-        )
+        # files, for a pipe that nobody reads fills up; the agent has its own handles of them
+        errors, shown = self.out.parent / f"{host}.err", self.out.parent / f"{host}.out"
+        with errors.open("a") as stderr, shown.open("a") as stdout:
+            self.processes[host] = subprocess.Popen(
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                text=True,
+                env=runs.environment(
+                    FOURFOLD_HOST=host,
+                    GLOO_SOCKET_IFNAME="lo",
+                    TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # else no host can join later: see docs/survive.md
+                ),
+            )
 
     def kill(self, host: str) -> None:
         """Lose a host: agent and ranks at once."""

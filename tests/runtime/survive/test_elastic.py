@@ -93,6 +93,7 @@ def test_nothing_fits(tmp_path):
         fitted(tmp_path, 3, resolve=nothing, train={"elastic": True})
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
     job = runs.write_job(tmp_path, train={"elastic": True})
@@ -106,6 +107,7 @@ def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
     assert found == pytest.approx(runs.losses(tmp_path / "undisturbed"), rel=1e-5)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_host_of_spare_ranks_leaves_nothing_in_memory(tmp_path):
     memory = tmp_path / "memory"
@@ -126,6 +128,7 @@ def test_a_host_of_spare_ranks_leaves_nothing_in_memory(tmp_path):
     assert list(memory.iterdir()) == []
 
 
+@pytest.mark.process
 def test_without_elastic_the_error_says_so(tmp_path):
     job = runs.write_job(tmp_path)
     done = runs.train(job, "--ranks", "3", "--out", str(tmp_path / "run"))
@@ -133,6 +136,7 @@ def test_without_elastic_the_error_says_so(tmp_path):
     assert "train.elastic: true" in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_lost_host_and_one_that_comes(tmp_path):
     """Four ranks on two hosts, two on one, four again: with torchrun's own agents.

@@ -18,6 +18,7 @@ from runtime.survive.memory.place import Place, part_file
 from runtime.survive.memory.recovery import Assembly, carry_out, holdings
 from tests.runtime import runs
 from tests.runtime.survive.agents import memory_of
+from tests.tiers import makes
 from twin.description.problems import DescriptionError
 
 STEPS = 40
@@ -32,6 +33,7 @@ def write_job(folder: Path, **train) -> Path:
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def undisturbed(tmp_path_factory) -> dict[int, float]:
     """Losses of the run that nothing happens to."""
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -67,6 +69,7 @@ def test_killed_processes_leave_their_copies(undisturbed, tmp_path):
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def two_hosts(tmp_path_factory) -> Path:
     """What two hosts of a rank each hold after all processes of a run are killed: run, memory."""
     folder = tmp_path_factory.mktemp("two")

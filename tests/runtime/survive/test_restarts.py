@@ -32,20 +32,17 @@ from tests.runtime import runs
 from twin.description.problems import DescriptionError
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[Path, dict[int, float]]:
-    """A run that nobody disturbs: its job file and losses."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = runs.write_job(folder, train={"steps": 20, "timeout": "4 s"})
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"))
-    assert done.returncode == 0, done.stderr
-    return job, runs.losses(folder / "run")
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job whose ranks wait for each other four seconds."""
+    return runs.write_job(tmp_path, train={"steps": 30, "timeout": "4 s"})
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_killed_and_stopped_ranks(undisturbed, tmp_path):
+def test_killed_and_stopped_ranks(undisturbed, job, tmp_path):
     """Rank 1 is killed, then rank 0 stopped for good: two restarts."""
-    job, losses = undisturbed
+    losses = undisturbed(30).losses
     out = tmp_path / "run"
     process = runs.start(job, "--ranks", "2", "--restarts", "2", "--out", str(out), "--force")
     runs.wait_for_step(process, out, 4)
@@ -61,8 +58,8 @@ def test_killed_and_stopped_ranks(undisturbed, tmp_path):
     assert runs.losses(out) == losses
 
 
-def test_no_restart_is_left(undisturbed, tmp_path):
-    job, _ = undisturbed
+@pytest.mark.process
+def test_no_restart_is_left(job, tmp_path):
     out = tmp_path / "run"
     process = runs.start(job, "--ranks", "2", "--restarts", "1", "--out", str(out))
     for step in (3, 6):
@@ -73,6 +70,7 @@ def test_no_restart_is_left(undisturbed, tmp_path):
     assert errors.count("restart 1 of at most 1") == 1
 
 
+@pytest.mark.process
 def test_bad_input_is_not_tried_again(tmp_path):
     job = runs.write_job(tmp_path, train={"data": "nowhere"})
     done = runs.train(job, "--ranks", "2", "--restarts", "5", "--out", str(tmp_path / "run"))
@@ -81,6 +79,7 @@ def test_bad_input_is_not_tried_again(tmp_path):
 
 
 @pytest.mark.parametrize(("codes", "starts", "said"), [((3, 1), 1, 1), ((2, 1), 1, 2), ((1, 1), 3, 1), ((0, 0), 1, 0)])
+@pytest.mark.process
 def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts, said):
     """Processes that end with these codes in place of ranks."""
     started = []
@@ -143,9 +142,10 @@ def test_a_trace_that_was_written_before_the_failure_stays(tmp_path):
         _trace_wanted(tmp_path, "3-5", 9, Process(launcher="fourfold"), force=False)
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_a_traced_run_is_started_again(undisturbed, tmp_path):
-    job, losses = undisturbed
+def test_a_traced_run_is_started_again(undisturbed, job, tmp_path):
+    losses = undisturbed(30).losses
     out = tmp_path / "run"
     process = runs.start(
         job,
@@ -192,6 +192,7 @@ def test_what_watching_left_is_part_of_a_run(tmp_path):
         assert {path.name for path in out.iterdir()} == left
 
 
+@pytest.mark.process
 def test_restarts_are_the_launchers_own(tmp_path):
     job = runs.write_job(tmp_path)
     done = runs.train(job, "--restarts", "1", RANK="0", WORLD_SIZE="2", MASTER_PORT="1")
@@ -199,9 +200,9 @@ def test_restarts_are_the_launchers_own(tmp_path):
     assert "torchrun --max-restarts" in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_a_signal_ends_a_run_that_would_be_started_again(undisturbed, tmp_path):
-    job, _ = undisturbed
+def test_a_signal_ends_a_run_that_would_be_started_again(job, tmp_path):
     out = tmp_path / "run"
     process = runs.start(job, "--ranks", "2", "--restarts", "3", "--out", str(out))
     runs.wait_for_step(process, out, 2)
@@ -211,6 +212,7 @@ def test_a_signal_ends_a_run_that_would_be_started_again(undisturbed, tmp_path):
     assert "SIGTERM: stopped after step" in shown
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_run_that_is_started_beside_itself_gives_way(tmp_path):
     """As when torchrun takes a host for dead that is not: the last start goes on."""
@@ -224,6 +226,7 @@ def test_a_run_that_is_started_beside_itself_gives_way(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(tmp_path):
     """Checkpoints fail, the run goes on, and the last one is good: all steps are the same."""

@@ -158,6 +158,7 @@ def write_job(folder: Path, **rollback) -> Path:
     return runs.write_job(folder, train=train)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nan", "noise"])
 def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
@@ -216,6 +217,7 @@ def test_later_checkpoints_are_deleted_once_the_one_to_go_back_to_is_read(tmp_pa
     assert deleted == []
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_resumed_run_leaves_out_the_same(tmp_path):
     job = write_job(tmp_path)
@@ -231,6 +233,7 @@ def test_a_resumed_run_leaves_out_the_same(tmp_path):
     assert list(runs.losses(tmp_path / "again")) == list(range(30))
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_no_more_often_than_wanted(tmp_path):
     """Everything from batch 10 on is spoilt: three times back, then the error with rank and op."""
@@ -244,6 +247,7 @@ def test_no_more_often_than_wanted(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.process
 def test_two_checkpoints_must_be_kept(tmp_path):
     job = runs.write_job(tmp_path, train={"rollback": {}, "checkpoints": {"keep": 1}})
     done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))

@@ -13,24 +13,23 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.launch.environment import Process
 from runtime.survive.board import Board
 from runtime.survive.signals import Notice
 from runtime.survive.stop import Stop
+from tests.profiles import examples
 from tests.runtime import runs
 
+pytestmark = pytest.mark.process
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[Path, dict[int, float]]:
-    """A run that is left alone: its job file and losses."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    job = runs.write_job(folder, train={"steps": 30, "checkpoints": {"every": 0}})
-    done = runs.train(job, "--ranks", "2", "--out", str(folder / "run"))
-    assert done.returncode == 0, done.stderr
-    return job, runs.losses(folder / "run")
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job that saves nothing until it is told to stop."""
+    return runs.write_job(tmp_path, train={"steps": 30, "checkpoints": {"every": 0}})
 
 
 def stopped_at(shown: str, name: str) -> int:
@@ -57,8 +56,8 @@ def finish(process: subprocess.Popen[str]) -> str:
     ],
     ids=["launcher", "warning", "one rank", "each rank"],
 )
-def test_the_run_ends_in_a_checkpoint_and_goes_on(undisturbed, tmp_path, how, victims):
-    job, losses = undisturbed
+def test_the_run_ends_in_a_checkpoint_and_goes_on(undisturbed, job, tmp_path, how, victims):
+    losses = undisturbed(30).losses
     out = tmp_path / "run"
     process = runs.start(job, "--ranks", "2", "--out", str(out))
     runs.wait_for_step(process, out, 3)
@@ -80,9 +79,9 @@ def test_the_run_ends_in_a_checkpoint_and_goes_on(undisturbed, tmp_path, how, vi
     assert not (out / "stopped.json").exists()
 
 
-def test_a_signal_while_ranks_are_started_waits_until_they_listen(undisturbed, tmp_path):
+def test_a_signal_while_ranks_are_started_waits_until_they_listen(undisturbed, job, tmp_path):
     """Nobody dies of it, and the run ends after its first step."""
-    job, losses = undisturbed
+    losses = undisturbed(30).losses
     process = runs.start(job, "--ranks", "2", "--out", str(tmp_path / "run"))
     while len(runs.ranks_of(process)) < 2:
         time.sleep(0.01)
@@ -183,7 +182,7 @@ class Shared:
         return self.values[key]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(0.6)
 @given(
     ranks=st.integers(2, 4),
     steps=st.integers(1, 8),

@@ -17,6 +17,7 @@ from runtime.strategies.four_d.context import FourDContext
 from runtime.watch.lookout import ALERTS, LATEST, Lookout, put_together
 from runtime.watch.wanted import WatchWanted
 from tests.runtime import runs
+from tests.tiers import makes
 from twin.compare.side import read_side
 from twin.diagnose.observed import from_side
 from twin.strategies import load_job
@@ -27,6 +28,7 @@ GRID = {"data": 1, "z": 2, "y": 2, "x": 1}
 
 
 @pytest.fixture(scope="module")
+@makes("process")
 def folder(tmp_path_factory) -> Path:
     """One run that is watched and traced, and the same without."""
     place = tmp_path_factory.mktemp("watch")
