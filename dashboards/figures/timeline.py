@@ -47,12 +47,13 @@ def timeline(
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
+    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
     by_error = view.colour == "error" and len(pair.steps) > 1
     if len(at) <= MOST_BARS:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(shown))]
+        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(others=others))]
         words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
     figure = go.Figure(traces)
     figure.update_xaxes(title="seconds", range=[low, high])
@@ -80,9 +81,8 @@ def timeline(
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
-def _legend(shown: Lanes) -> list[go.Bar]:
-    """Empty bars, for the legend of a picture; axes without a colour of their own only where there are such."""
-    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
+def _legend(*, others: bool = False) -> list[go.Bar]:
+    """Empty bars, for the legend of a picture; `others`: of axes without a colour of their own too."""
     named = [(name, colour) for name, colour in zip(CATEGORIES, COLOURS, strict=True) if others or name != OTHER]
     return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=colour) for name, colour in named]
 

@@ -24,7 +24,19 @@ Kind = Literal["number", "choice", "text", "lever"]
 STRATEGY = DEFAULT_STRATEGY
 """The strategy whose jobs the form is made for."""
 GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
-LEFT_OUT = {"name", "model", "machine", "grid", "stragglers", "placement", "degraded", "seed", "train", "library"}
+LEFT_OUT = {
+    "name",
+    "strategy",
+    "model",
+    "machine",
+    "grid",
+    "stragglers",
+    "placement",
+    "degraded",
+    "seed",
+    "train",
+    "library",
+}
 """Keys that have a field of their own kind, or none."""
 MOST_TEXT = 40
 MOST_OCTAVES = 6.0

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from runtime.auto.arrivals import Token
 from runtime.auto.context import AutoContext
-from runtime.auto.gathers import Use
+from runtime.auto.use import Use
 from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.gemm import Pass

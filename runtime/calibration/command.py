@@ -120,9 +120,9 @@ def files(out: Path, name: str) -> tuple[Path, Path]:
 
 def _measured(process: Process, name: str, minutes: float, device: str) -> dict[str, Any] | None:
     from runtime.calibration.measure import measure
+    from runtime.launch.board import Board
     from runtime.launch.devices import agree_on_type
     from runtime.launch.meeting import agree, choose_device, join, open_store, set_threads
-    from runtime.survive.board import Board
 
     set_threads(process, None)
     store = open_store(process, TIMEOUT_SECONDS) if process.ranks > 1 else None

@@ -19,6 +19,7 @@ from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet
 from runtime.launch.devices import place_name
 from runtime.launch.environment import Process
+from runtime.parallel.failures import DivergedError, NonFiniteError
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
 from runtime.plan.optimizer_settings import Schedule
@@ -37,7 +38,7 @@ from runtime.survive.rollback import Culprit, Guard, go_back
 from runtime.survive.spikes import Spikes
 from runtime.survive.stop import Stop
 from runtime.tracing.tracer import Tracer
-from runtime.train.diagnosis import DivergedError, NonFiniteError, find_non_finite
+from runtime.train.diagnosis import find_non_finite
 from runtime.train.evaluate import generate, validation_loss
 from runtime.watch.lookout import Lookout
 from twin.description.problems import fail

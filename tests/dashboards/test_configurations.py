@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dashboards.candidate_rows import MOST_ROWS, able, facts, unable
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
-from dashboards.figures.pareto import COORDINATES, MOST_POINTS, TOP, orders, parallel, pareto
+from dashboards.figures.pareto import MOST_POINTS, TOP, coordinates, orders, parallel, pareto
 from dashboards.page import Context
 from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of
 from dashboards.settings import Settings
@@ -145,7 +145,7 @@ def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
 def test_parallel_coordinates_pass_through_every_axis_once(search):
     known = read(search)
     lines = parallel(known).data
-    axes = list(range(len(COORDINATES)))
+    axes = list(range(len(coordinates(known))))
     passed = [t.x[n : n + len(axes)] for t in lines for n in range(0, len(t.x), len(axes) + 1)]
     assert [list(one) for one in passed] == [axes] * 4
     assert all(y is None or 0.0 <= y <= 1.0 for t in lines for y in t.y)

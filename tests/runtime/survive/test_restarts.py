@@ -22,10 +22,9 @@ from runtime.launch import local
 from runtime.launch.environment import Process
 from runtime.launch.rank import run_as_rank
 from runtime.parallel.collectives import CollectiveError
-from runtime.records.ownership import TakenOverError
+from runtime.parallel.failures import DivergedError, NonFiniteError, TakenOverError
 from runtime.records.run_directory import ALERTS, LATEST_LOOK, prepare_directory
 from runtime.tracing.wanted import TraceWanted
-from runtime.train.diagnosis import DivergedError, NonFiniteError
 from runtime.train.run import Run
 from runtime.watch import lookout
 from tests.runtime import runs

@@ -41,10 +41,10 @@ class Attention4D(torch.nn.Module):
             def turn(packed: torch.Tensor) -> torch.Tensor:
                 return self._turn(packed, sequences, angles)
 
-            def turned() -> Memory:
+            def moved() -> Memory:
                 return Memory(4 * one, work="rotary")
 
-            qkv = Region(context.ops, self.place, "rotary", turn, turned, turned)(qkv)
+            qkv = Region(context.ops, self.place, "rotary", turn, moved, moved)(qkv)
         form = context.job.attention
         run = self._flash if form == "flash" else self._explicit
         dropped = form != "flash" and context.job.dropout > 0 and context.training
