@@ -15,7 +15,7 @@ from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
 from twin.search.words import HINDRANCES
 
-MOST_ROWS = 5000
+MAX_ROWS = 5000
 
 
 def model_top(kept: Sequence[Candidate]) -> list[Candidate]:
@@ -56,12 +56,12 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
 
 def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that were simulated or ranked."""
-    return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MOST_ROWS)]
+    return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MAX_ROWS)]
 
 
 def unable(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that cannot run."""
-    return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MOST_ROWS)]
+    return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MAX_ROWS)]
 
 
 def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.view import Lanes, Pair, View
 from twin.trace.palette import axis_colour
 
-MOST_BARS = 3000
+MAX_BARS = 3000
 COLUMNS = 1400
-LANE_PIXELS, MOST_PIXELS = 20, 1200
+LANE_PIXELS, MAX_PIXELS = 20, 1200
 WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
@@ -26,7 +26,7 @@ CHANGE_LIMIT = 2.0
 
 def height(shown: Lanes) -> int:
     """Pixels that suit the number of lanes."""
-    return min(MOST_PIXELS, max(260, 120 + LANE_PIXELS * len(shown.names)))
+    return min(MAX_PIXELS, max(260, 120 + LANE_PIXELS * len(shown.names)))
 
 
 def whole_window(shown: Lanes) -> tuple[float, float]:
@@ -49,7 +49,7 @@ def timeline(
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
     others = bool((shown.category == CATEGORIES.index(OTHER)).any())
     by_error = view.colour == "error" and len(pair.steps) > 1
-    if len(at) <= MOST_BARS:
+    if len(at) <= MAX_BARS:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
@@ -67,7 +67,7 @@ def timeline(
         zeroline=False,
         tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},
     )
-    if len(shown.names) > MOST_PIXELS // 8:
+    if len(shown.names) > MAX_PIXELS // 8:
         figure.update_yaxes(tickvals=list(range(0, len(shown.names), 8)), ticktext=list(shown.names[::8]))
     finished(
         figure,

@@ -56,7 +56,7 @@ WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
 ITERATION_MACHINE = "dgx-a100"
 VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
 """GPT-2's vocabulary; Megatron pads it to a multiple of 128 × tensor_parallel."""
-MOST_ROWS = 200_000
+MAX_ROWS = 200_000
 SIZES = SUFFIXES["_bytes"]
 
 Progress = Callable[[int, int], None]
@@ -113,8 +113,8 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
             rows = []
             for row in reader:
                 rows.append(row)
-                if len(rows) > MOST_ROWS:
-                    raise fail(str(path), f"has more than {MOST_ROWS:,} rows")
+                if len(rows) > MAX_ROWS:
+                    raise fail(str(path), f"has more than {MAX_ROWS:,} rows")
     except OSError as error:
         raise fail(str(path), f"cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
