@@ -81,7 +81,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         run.resume(why, found)
         if memory is not None:
             memory.loaded()
-        run.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
+        run.saving.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
         all_agree = partial(agree, store, process)
         all_agree("files", run.open_files)
         run.loop()
@@ -89,7 +89,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         all_agree("trace", run.write_trace)
         dismiss(board, process.ranks, spares)
     except NonFiniteError:
-        run.checkpoints.close()  # every rank is here: what is being written was whole and good
+        run.saving.checkpoints.close()  # every rank is here: what is being written was whole and good
         raise
     except DescriptionError as error:
         if store is not None and told_by_another(store, process, str(error)):
