@@ -54,6 +54,11 @@ class Candidate:
     percent_of_peak: float | None
 
     @property
+    def axes(self) -> str:
+        """Names of its axes, outermost first."""
+        return " × ".join(self.grid.axes)
+
+    @property
     def name(self) -> str:
         """Sizes of its grid, outermost axis first."""
         return " × ".join(map(str, self.grid.sizes))
