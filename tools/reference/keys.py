@@ -12,7 +12,6 @@ from pydantic.fields import FieldInfo
 from tools.reference.markdown import code, first_paragraph, table
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.machine import Machine
-from twin.description.parameter import Counted, Parameter
 from twin.description.spec import Spec
 from twin.description.units import split_name
 from twin.strategies import named, names
