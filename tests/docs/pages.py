@@ -1,4 +1,4 @@
-"""Do what a page of the documents says: write its files, type its commands, run its cells; see that it shows the truth."""
+"""Do what a page of the documents says: write its files, type its commands, run its cells; is what it shows true?"""
 
 from __future__ import annotations
 

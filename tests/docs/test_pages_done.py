@@ -66,5 +66,7 @@ def test_a_page_that_shows_something_else_is_refused(checkout):
     page.write_text("```python\n1 + 1\n```\n\n```text\n3\n```\n")
     with pytest.raises(AssertionError):
         done(page, check)
-    page.write_text("<!-- file: m.py -->\n```python\nX = 1\n```\n```python\nimport m\nm.X + 1\n```\n\n```text\n2\n```\n")
+    page.write_text(
+        "<!-- file: m.py -->\n```python\nX = 1\n```\n```python\nimport m\nm.X + 1\n```\n\n```text\n2\n```\n"
+    )
     done(page, check)
