@@ -22,6 +22,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    algorithms.registered()  # the built-in ones are found once
     known, strategies, modules = dict(algorithms._registered), dict(registry._REGISTERED), set(sys.modules)
     yield tmp_path
     algorithms._registered.clear()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 LEFT_OUT = {"__init__", "__main__", "rooms"}
 OUTSIDE = ("runtime", "dashboards")
 """Packages that use the twin, drawn above it."""
-WIDTH, HEIGHT, GAP, FLOOR, MARGIN = 104, 34, 16, 84, 12
+WIDTH, HEIGHT, GAP, FLOOR, MARGIN = 104, 34, 56, 74, 12
 Graph = Mapping[str, frozenset[str]]
 STYLE = """
 .house rect { fill: var(--color-background-secondary, #f8f9fb); stroke: var(--color-foreground-muted, #6b6f76); }
@@ -97,22 +97,35 @@ def ordered(graph: Graph) -> list[str]:
     return sorted(graph, key=lambda room: (floor(graph, room), room))
 
 
+def levels(graph: Graph) -> dict[str, int]:
+    """Return a floor for every room: as high as those that import it allow; what stands beside as low as it can."""
+    found: dict[str, int] = {}
+    for room in reversed(ordered(graph)):
+        above = [found[one] for one in graph if room in graph[one] and one not in OUTSIDE]
+        found[room] = min(above) - 1 if above else floor(graph, room)
+    lowest = min(found.values())
+    return {room: level - lowest for room, level in found.items()}
+
+
 def places(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return the upper left corner of every box: each over the middle of what it imports."""
+    """Return the upper left corner of every box: over the middle of what it imports; what stands beside at the right."""
+    level = levels(graph)
     floors: dict[int, list[str]] = {}
     for room in graph:
-        floors.setdefault(floor(graph, room), []).append(room)
-    middle = max(map(len, floors.values())) * (WIDTH + GAP) / 2
+        floors.setdefault(level[room], []).append(room)
+    middle = max(sum(room not in OUTSIDE for room in row) for row in floors.values()) * (WIDTH + GAP) / 2
     at: dict[str, tuple[float, float]] = {}
-    for level in sorted(floors):
 
-        def over(room: str) -> float:
-            return sum(at[one][0] for one in graph[room]) / max(1, len(graph[room]))
+    def over(room: str) -> float:
+        return sum(at[one][0] for one in graph[room]) / max(1, len(graph[room]))
 
-        row = sorted(floors[level], key=lambda room: (over(room), room))
+    for number in sorted(floors):
+        row = sorted((room for room in floors[number] if room not in OUTSIDE), key=lambda room: (over(room), room))
         left = middle - len(row) * (WIDTH + GAP) / 2
-        for number, room in enumerate(row):
-            at[room] = left + number * (WIDTH + GAP), (max(floors) - level) * FLOOR
+        beside = [room for room in floors[number] if room in OUTSIDE]
+        y = (max(floors) - number) * FLOOR
+        at.update({room: (left + place * (WIDTH + GAP), y) for place, room in enumerate(row)})
+        at.update({room: (2 * middle + place * (WIDTH + GAP), y) for place, room in enumerate(beside)})
     return at
 
 

@@ -10,6 +10,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from tools.reference.markdown import code, first_paragraph, table
+from twin.description.grid import GridSpec
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.machine import Machine
 from twin.description.spec import Spec
@@ -59,7 +60,7 @@ def below(model: type[Spec], seen: set[type[Spec]], heading: str, only: list[str
     found = []
     for name, field in model.model_fields.items():
         for part in parts_of(field.annotation) if only is None or name in only else ():
-            if part in seen:
+            if part in seen or part is GridSpec:
                 continue
             seen.add(part)
             found += [f"{heading} {part.__name__}\n", first_paragraph(part.__doc__), "", section(part)]
@@ -150,7 +151,7 @@ def words(annotation: Any) -> str:
     if parts:
         return of_parts(origin, parts)
     if isinstance(annotation, type) and issubclass(annotation, Spec):
-        return annotation.__name__
+        return "Grid of the strategy" if annotation is GridSpec else annotation.__name__
     name = getattr(annotation, "__name__", str(annotation))
     return PLAIN.get(name, name)
 
