@@ -10,7 +10,7 @@ DEMO := demo-out
 CHECK_VENV = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Fourfold needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 
-.PHONY: install demo test test-full test-all lint bench validate-testbed clean
+.PHONY: install demo test test-full test-all lint bench docs figures validate-testbed clean
 
 install: $(STAMP)
 
@@ -49,10 +49,18 @@ bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.chance
 	$(BIN)/python -m tests.benchmarks.train
 
+# The site, in docs/_build: open docs/_build/index.html. A warning is an error.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+# Figures in the documents that commands print; half a minute. DATA=DIR: where tables that are not in the repository are.
+figures: $(STAMP)
+	$(BIN)/python tools/figures.py $(if $(DATA),--data $(DATA))
+
 # Needs root and iproute2; about 25 minutes on two idle cores.
 validate-testbed: $(STAMP)
 	$(BIN)/python -m tests.testbed.validate --out testbed-out
 	$(BIN)/python -m tests.testbed.validate --out testbed-out/loopback --loopback
 
 clean:
-	rm -rf $(VENV) $(DEMO) testbed-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) testbed-out docs/_build build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

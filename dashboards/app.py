@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -44,8 +45,8 @@ DEVELOPERS = (
 """Tools that variables of the environment would turn on, here said to stay off."""
 
 
-def create_app(settings: Settings) -> Dash:
-    """Make the application."""
+def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
+    """Make the application of these pages, in the order of the menu."""
     server = flask.Flask("fourfold")
     app = Dash(
         "dashboards",
@@ -64,7 +65,6 @@ def create_app(settings: Settings) -> Dash:
     )
     app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
     context = Context(settings, Catalog(settings.root))
-    pages = list(PAGES)
     app.layout = frame(pages, settings)
     _route(app, pages, context)
     _keep_state(app)
@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> Dash:
     return app
 
 
-def frame(pages: list[Page], settings: Settings) -> Component:
+def frame(pages: Sequence[Page], settings: Settings) -> Component:
     """What stands around every page."""
     hidden: dict[str, Any] = {"aria-hidden": "true"}
     links = [
@@ -121,7 +121,7 @@ def frame(pages: list[Page], settings: Settings) -> Component:
     )
 
 
-def _route(app: Dash, pages: list[Page], context: Context) -> None:
+def _route(app: Dash, pages: Sequence[Page], context: Context) -> None:
     by_path = {page.path: page for page in pages}
     prefix = context.settings.prefix.rstrip("/")
 

@@ -102,7 +102,9 @@ def comparison(chosen: Sequence[Candidate]) -> Component:
     return card(
         "Chosen" if len(chosen) == 1 else "Side by side",
         words,
-        dmc.Table([dmc.TableThead(dmc.TableTr([dmc.TableTh(chosen[0].axes), *heads])), dmc.TableTbody(body)], striped="even"),
+        dmc.Table(
+            [dmc.TableThead(dmc.TableTr([dmc.TableTh(chosen[0].axes), *heads])), dmc.TableTbody(body)], striped="even"
+        ),
     )
 
 

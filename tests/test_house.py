@@ -22,6 +22,7 @@ BELOW_QUESTIONS = {"description", "schedule", "strategies", "cost", "trace", "en
 # Who may import whom inside the twin, as the design draws it: downwards only. `show` is how the command line
 # looks; the version number at the top of the package is everybody's.
 LAYERS: dict[str, set[str]] = {
+    "rooms": set(),
     "description": set(),
     "trace": {"description"},
     "schedule": {"description"},
@@ -36,10 +37,11 @@ LAYERS: dict[str, set[str]] = {
     "validate": BELOW_QUESTIONS | {"search", "calibrate"},
     "studies": BELOW_QUESTIONS | {"search", "validate"},
 }
+LAYERS["api"] = BELOW_QUESTIONS | {"search", "validate", "compare"}
 LAYERS["show"] = {*LAYERS}
 LAYERS["commands"] = LAYERS["cli"] = {*LAYERS, "commands"}
 LAYERS["__main__"] = {"cli"}
-LAYERS["__init__"] = set()
+LAYERS["__init__"] = {"api", "rooms"}
 
 # The rooms of the runtime, from the ground up.
 LOW = {"parallel", "launch", "data", "weights", "step"}
@@ -64,6 +66,7 @@ ROOMS: dict[str, set[str]] = {
     "train": LOW | {"strategies", "records", "tracing", "checkpoint", "watch", "plan", "survive"},
 }
 ROOMS["commands"] = {*ROOMS}
+ROOMS["api"] = {"records", "recorder"}
 ROOMS["__init__"] = {*ROOMS}
 
 
@@ -207,7 +210,7 @@ def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
 @pytest.mark.parametrize(
     ("package", "shared"),
     [
-        ("runtime", {"description", "trace", "schedule", "strategies"}),
+        ("runtime", {"description", "trace", "schedule", "strategies", "rooms"}),
         ("dashboards", set(LAYERS) - {"cli", "commands", "show"}),
     ],
 )
@@ -280,7 +283,7 @@ def test_public_names_have_docstrings_and_types(path):
     tree = tree_of(path)
     assert ast.get_docstring(tree), "the module has no docstring"
     for name, node in public(tree.body):
-        if not overrides_a_documented_method(name):
+        if not (overrides_a_documented_method(name) or is_overload(node)):
             assert ast.get_docstring(node), f"{name} has no docstring"
         if isinstance(node, Function):
             assert not untyped(node, method="." in name), f"{name} lacks type hints"
@@ -289,6 +292,11 @@ def test_public_names_have_docstrings_and_types(path):
 def overrides_a_documented_method(name: str) -> bool:
     """Methods whose name and meaning a library's base class gives them."""
     return name.rsplit(".", 1)[-1] in {"compose_node", "construct_mapping", "forward", "backward"}
+
+
+def is_overload(node: Function | ast.ClassDef) -> bool:
+    """One of several signatures of a function that has its docstring below them."""
+    return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
 
 
 @pytest.mark.parametrize("path", sources("twin", "runtime"), ids=name_of)

@@ -214,13 +214,10 @@ def gemm(
 
 def resolve(job: Job) -> Job:
     """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
-    from twin import show
-    from twin.search.choose import choose, is_concrete
+    from twin import api, show
 
-    if is_concrete(job):
-        return job
     with show.progress("simulating candidates") as advance:
-        return choose(job, progress=advance).best.job
+        return api.settle(job, progress=advance)[0]
 
 
 def fitted_machine(measurements: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What was promised for a run to which everything happens (docs/survive.md), and whether it was kept."""
+"""What was promised for a run to which everything happens (docs/howto/survive.md), and whether it was kept."""
 
 from __future__ import annotations
 

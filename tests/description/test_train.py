@@ -92,7 +92,7 @@ def test_jobs_of_earlier_runs_can_be_read(path):
 
 
 def test_the_page_on_training_has_a_row_for_each_option():
-    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/howto/training.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.+?) \|", page.split("## Keys below `train:`")[1], re.MULTILINE)
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {yaml_key(n) for n in Train.model_fields}
 

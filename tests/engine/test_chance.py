@@ -222,7 +222,7 @@ def test_groups_on_one_nic_are_found(make_job) -> None:
 
 @pytest.mark.parametrize("machine", ["frontier", "perlmutter", "alps"])
 def test_where_links_are_shared_it_is_close_to_the_simpy_engine(make_job, machine) -> None:
-    """With the same draws; docs/every-rank.md has the figures of many jobs."""
+    """With the same draws; docs/howto/every-rank.md has the figures of many jobs."""
     model = {"layers": 2, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}
     for grid in ({"data": 2, "z": 4, "x": 4}, {"data": 2, "z": 2, "y": 4, "x": 2}, {"data": 8, "y": 2}):
         job = make_job(grid, machine, model=model, per_rank=2, seed=3)

@@ -143,7 +143,7 @@ def _check_detect(job: Job, text: str, *, no_slow: bool) -> None:
         raise fail(
             "--detect",
             f"{job.machine.name} does not say how often its devices become slow; set "
-            "machine.reliability.slow_device (docs/reliability.md)",
+            "machine.reliability.slow_device (docs/howto/reliability.md)",
             text,
         )
 

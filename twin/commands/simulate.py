@@ -14,9 +14,7 @@ from twin.commands.options import Json, Overrides, rank_list
 from twin.description.problems import fail
 
 if TYPE_CHECKING:
-    from twin.description.job import Job
     from twin.engine.simulate import Simulation
-    from twin.search.choose import Choice
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415, T201
@@ -90,78 +88,38 @@ def simulate(
             as_json=as_json,
         )
         return
-    from twin import show
-    from twin.engine.report import as_json as to_object
-    from twin.engine.report import report
-    from twin.engine.simulate import simulate as run
-    from twin.strategies import load_job
+    from twin import api, show
+    from twin.engine.parallel import cores
 
     if job is None:
         raise fail("JOB", "name a job file, or a recording with --schedule")
     changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
-    described = load_job(job, changed)
+    described = api.load_job(job, changed)
     chosen = rank_list(show_ranks, described.ranks)
-    settled, choice = _settled(described)
-    if engine is EngineName.ranks:
-        if with_interval:
-            raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
-        _every_rank(settled, choice, seeds, chosen, _Keep(out, chrome, force), begin, as_json=as_json)
+    with show.progress("simulating") as advance:
+        found = api.simulate(
+            described,
+            engine=engine.value,
+            seeds=seeds,
+            interval=with_interval,
+            ranks=chosen if engine is EngineName.ranks else None,
+            workers=cores(),
+            progress=advance,
+        )
+    if out is not None:
+        found.write(out, chosen, overwrite=force)
+    if chrome is not None:
+        found.write_chrome(chrome, chosen, overwrite=force)
+    if as_json:
+        show.print_json(found.as_json)
         return
-    if choice is not None and engine is EngineName.folded:
-        simulation = choice.best
+    if found.choice is not None:
+        show.choice(found.choice)
+    if found.every_rank is not None:
+        show.every_rank(found.every_rank, found.as_json, out)
     else:
-        simulation = run(settled, engine=_one_of_two(engine))
-    figures = report(simulation)
-    answer = to_object(simulation, figures, time.perf_counter() - begin)
-    if with_interval:
-        from twin.engine.interval import interval
-
-        bounds = interval(simulation.job)
-        answer["step_seconds_interval"] = [bounds.low, bounds.high]
-    _Keep(out, chrome, force).write(simulation, answer, chosen)
-    if as_json:
-        show.print_json(answer)
-        return
-    if choice is not None:
-        show.choice(choice)
-    show.step(simulation, figures, answer, out)
+        show.step(found.simulation, found.figures, found.as_json, out)
     _say_where(chrome)
-
-
-def _settled(described: Job) -> tuple[Job, Choice | None]:
-    """Settle what the job leaves open, and say how."""
-    from twin import show
-    from twin.search.choose import choose, is_concrete
-
-    if is_concrete(described):
-        return described, None
-    with show.progress("simulating candidates") as advance:
-        choice = choose(described, progress=advance)
-    return choice.best.job, choice
-
-
-def _every_rank(
-    job: Job, choice: Choice | None, seeds: int, ranks: list[int] | None, keep: _Keep, begin: float, *, as_json: bool
-) -> None:
-    from twin import show
-    from twin.engine.every_rank import simulate_every_rank
-    from twin.engine.parallel import cores
-    from twin.engine.report import as_json as to_object
-    from twin.engine.seeds import rank_table
-
-    with show.progress("simulating seeds") as advance:
-        found = simulate_every_rank(job, seeds=seeds, ranks=ranks, workers=cores(), progress=advance)
-    every = found.simulation
-    answer = to_object(every, found.figures, time.perf_counter() - begin)
-    answer |= {"engine": "ranks", "seed": every.seed, **found.distribution()}
-    keep.write(every.of_recorded(), answer, ranks, {"ranks.parquet": rank_table(every)})
-    if as_json:
-        show.print_json(answer)
-        return
-    if choice is not None:
-        show.choice(choice)
-    show.every_rank(found, answer, keep.out)
-    _say_where(keep.chrome)
 
 
 def _replay(
@@ -210,19 +168,11 @@ class _Keep:
     chrome: Path | None
     force: bool
 
-    def write(
-        self,
-        simulation: Simulation,
-        answer: dict[str, Any],
-        ranks: list[int] | None,
-        tables: dict[str, Any] | None = None,
-    ) -> None:
+    def write(self, simulation: Simulation, answer: dict[str, Any], ranks: list[int] | None) -> None:
         """Write it where that is wanted."""
-        if self.out is None and self.chrome is None:
-            return
         from twin.engine.runs import write_chrome_trace, write_run
 
         if self.out is not None:
-            write_run(self.out, simulation, answer, ranks, tables=tables, overwrite=self.force)
+            write_run(self.out, simulation, answer, ranks, overwrite=self.force)
         if self.chrome is not None:
             write_chrome_trace(self.chrome, simulation, ranks, overwrite=self.force)

@@ -40,6 +40,7 @@ class Straggler(Spec):
     """One slow device."""
 
     rank: Annotated[int, Field(ge=0, strict=True)]
+    """Whose device it is."""
     slowdown: Annotated[float, Field(ge=1, le=1000)]
     """How many times longer its compute takes."""
 
@@ -48,15 +49,20 @@ class Job(Spec):
     """What to train, on what, and how."""
 
     name: str = "job"
+    """For people, and for directories of runs; the file's name if absent."""
     model: Model
+    """The name of a preset, or the keys of a GPT; with `preset:` some keys of one are changed."""
     machine: Machine
+    """A name, a path, or the keys of a machine; with `extends:` some keys of one are changed."""
     ranks: Positive
+    """Devices to train on."""
     strategy: str = DEFAULT_STRATEGY
     """How the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
     grid: GridSpec | Literal["auto"] = "auto"
     """Sizes of the strategy's axes."""
     batch: Batch
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Of products and activations; master weights are fp32. The runtime trains in bf16 and fp32."""
     recompute: StrictBool = True
     """Activation checkpointing of every block."""
     attention: Literal["flash", "fused_softmax", "plain"] = "flash"
@@ -69,6 +75,7 @@ class Job(Spec):
     kernel_tuning: StrictBool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: StrictBool = True
+    """Scale the gradient down to `train.optimizer.clip_norm`, where it is longer."""
     library: str | None = None
     """Collective library; the machine's default if absent."""
     slowest_device: StrictBool = True

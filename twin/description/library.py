@@ -49,8 +49,11 @@ class ByCollective(Spec):
     """One dimensionless number above 0 per collective."""
 
     all_gather: Parameter
+    """Of all-gathers, and of what moves data without adding."""
     reduce_scatter: Parameter
+    """Of reduce-scatters."""
     all_reduce: Parameter
+    """Of all-reduces."""
 
     @model_validator(mode="after")
     def _above_nothing(self) -> Self:
@@ -68,8 +71,11 @@ class SecondsByCollective(Spec):
     """One duration per collective."""
 
     all_gather_seconds: Parameter
+    """Of all-gathers, and of what moves data without adding."""
     reduce_scatter_seconds: Parameter
+    """Of reduce-scatters."""
     all_reduce_seconds: Parameter
+    """Of all-reduces."""
 
     def of(self, kind: CollectiveKind) -> float:
         """Return the duration of a collective; what adds nothing is treated as an all-gather."""
@@ -190,7 +196,9 @@ class Library(Spec):
     """One collective library as configured on a machine."""
 
     name: str
+    """Name of the file in `topologies/libraries`."""
     title: str
+    """Name for people."""
     sources: dict[str, str]
     """Short name → address or document."""
     protocols: dict[ProtocolName, Protocol]

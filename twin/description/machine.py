@@ -39,6 +39,7 @@ class Fabric(Spec):
 
     links: tuple[Link, ...] = ()
     port_bandwidth_bytes_per_second: Parameter | None = None
+    """Of a switch: what every device can send and receive to any other."""
     efficiency: Parameter
     """Share of the peak link rate that a collective's copy kernels reach."""
     latency_seconds: Parameter
@@ -130,6 +131,7 @@ class RankingEntry(Spec):
     size: Count
     """Size of the group."""
     bandwidth_bytes_per_second: Parameter
+    """What a ring of it reached."""
 
 
 class Ranking(Spec):
@@ -148,8 +150,11 @@ class Machine(Spec):
     """One machine. Read it with `twin.description.load.load_machine`."""
 
     schema_version: Literal[1] = Field(alias="schema")
+    """Version of the format of machine files."""
     name: str
+    """The word for it in job files."""
     title: str
+    """Name for people."""
     caveat: str = ""
     """What a user must know before trusting predictions for this machine; printed with them."""
     sources: dict[str, str]
@@ -157,6 +162,7 @@ class Machine(Spec):
     nodes: Counted
     """How many such nodes the machine has."""
     devices_per_node: Counted
+    """Ranks that a node has room for."""
     device: Device
     fabric: Fabric
     nic: Nic

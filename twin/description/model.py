@@ -24,6 +24,7 @@ class Model(Spec):
     """The shape of a GPT."""
 
     name: str = "custom"
+    """For people; the preset's name."""
     layers: Annotated[int, Field(gt=0, le=10_000, strict=True)]
     """Transformer blocks."""
     hidden: Positive

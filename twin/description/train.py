@@ -25,6 +25,7 @@ class LearningRate(Spec):
     """Linear warm-up to the peak, then a cosine down to `least`."""
 
     peak: Annotated[float, Field(gt=0, le=10)] = 3e-4
+    """The rate after warm-up."""
     least: Annotated[float, Field(ge=0)] | None = None
     """At the end; by default a tenth of the peak."""
     warmup_steps: Count | None = None
@@ -35,9 +36,13 @@ class Adam(Spec):
     """Constants of AdamW (Loshchilov, Hutter 2019); weight decay is for matrices only."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the mean of gradients."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the mean of their squares."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the root of that mean."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Of matrices."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the gradient, if the job clips (`clip_gradients`)."""
 
@@ -81,13 +86,16 @@ class GoldfishLoss(Spec):
     """Drops one of k targets by a hash of the h tokens before it (arXiv 2406.10209)."""
 
     k: Annotated[int, Field(ge=2, strict=True)] = 4
+    """One of so many targets is dropped."""
     h: Annotated[int, Field(ge=1, strict=True)] = 13
+    """So many tokens before it decide."""
 
 
 class Sample(Spec):
     """Text generated at the end of training."""
 
     prompt: str = "def "
+    """What the text begins with."""
     tokens: Count = 200
     """0: none."""
     temperature: Annotated[float, Field(ge=0)] = 0.8

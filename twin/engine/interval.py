@@ -15,9 +15,9 @@ from twin.description.parameter import Parameter
 from twin.engine.simulate import Scales, simulate
 
 COMPUTE_ERROR = 0.15
-"""90 % of large GEMMs are predicted within this (docs/validation.md); other kernels are worse."""
+"""90 % of large GEMMs are predicted within this (docs/explanation/validation.md); other kernels are worse."""
 COLLECTIVE_ERROR = 0.25
-"""90 % of most groups of measured collectives are predicted within this (docs/validation.md)."""
+"""90 % of most groups of measured collectives are predicted within this (docs/explanation/validation.md)."""
 MAX_COMPUTE_SLOWDOWN = 0.40
 """Largest slowdown under overlap in arXiv 2507.03114."""
 COLLECTIVE_SLOWDOWN_FACTOR = 2.0

@@ -9,7 +9,7 @@ What links let a collective have is a number per collective (`Price.share`), tak
 folded simulation of the same step without random differences. Where these bring apart groups of
 one axis that share a link, it is followed who is at work (`twin.engine.bundles`); other sharing is
 taken not to change. So without differences both engines agree to rounding in every case, and with
-them wherever no link is shared; docs/every-rank.md has the errors elsewhere.
+them wherever no link is shared; docs/howto/every-rank.md has the errors elsewhere.
 """
 
 from __future__ import annotations

@@ -29,25 +29,38 @@ class Report:
     """
 
     step_seconds: float
+    """Last rank's end minus first rank's start."""
     compute_seconds: float
+    """A device of typical speed at work, slowed by what runs beside."""
     slowest_device_wait_seconds: float
+    """Waiting for the slowest of so many devices."""
     exposed_seconds: float
+    """Communication while the device computes nothing."""
     exposed_by_axis: dict[Axis, float]
+    """The same by axis."""
     idle_seconds: float
+    """Neither compute nor communication."""
     peers_by_axis: dict[Axis, float]
     """Waiting for the last member of a collective to come to it: how ranks that differ hold each
     other up. A part of exposed and idle, not a term beside them."""
     compute_by_phase: dict[str, float]
+    """Compute by phase: forward, recomputation, backward, optimizer."""
     communication_by_axis: dict[str, float]
+    """Time in which a collective of the axis is under way, hidden or not."""
     model_flops_per_second: float
+    """Of all ranks; recomputed flops not counted."""
     hardware_flops_per_second: float
+    """Of all ranks; recomputed flops counted."""
     peak_flops_per_second: float
     """Of all devices together, in the job's precision."""
     tokens_per_second: float
+    """Of all ranks."""
     memory: MemoryUse
+    """Of the rank that needs most."""
     memory_advice: str
     """What would fit, if this does not."""
     energy_joules: float
+    """Of all devices, for the step."""
 
     @property
     def hardware_percent_of_peak(self) -> float:

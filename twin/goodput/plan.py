@@ -75,7 +75,7 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
         raise fail(
             "machine.reliability",
             f"{machine.name} does not say how often its parts fail; add it to its file "
-            "(docs/reliability.md), or start from a machine that does",
+            "(docs/howto/reliability.md), or start from a machine that does",
         )
     state = state_bytes_of(job) if state_bytes is None else state_bytes
     nodes = -(-job.ranks // machine.devices_per_node)

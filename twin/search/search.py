@@ -87,7 +87,7 @@ class Entry:
     """Why a feasible candidate could not be simulated."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Search:
     """All candidates of a job: simulated ones first, fastest first; then the others."""
 
@@ -98,6 +98,10 @@ class Search:
     entries: tuple[Entry, ...]
     best: Simulation
     wall_seconds: float
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.entries)} candidates, {self.feasible} feasible, {self.simulated} simulated"
+        return f"Search({self.job.name}: {counts})"
 
     @property
     def feasible(self) -> int:

@@ -17,13 +17,14 @@ from twin.schedule.ops import Schedule
 from twin.strategies.registry import named, names, strategy_of
 
 
-def load_job(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """Read a job from a file or mapping, apply `a.b=c` overrides, and check all rules.
+def load_job(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
+    """Read a job from a file (by its path) or a mapping, apply `a.b=c` overrides, and check all rules.
 
     Raises DescriptionError with every problem found.
     """
-    if isinstance(source, Path):
-        raw, origin = {"name": source.stem, **read_yaml(source)}, str(source)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        raw, origin = {"name": path.stem, **read_yaml(path)}, str(path)
     else:
         raw, origin = dict(source), "job"
     for override in overrides:

@@ -92,7 +92,7 @@ def slurm(jobs: int, code: Callable[[], str]) -> Iterator[Client]:
     except (ValueError, RuntimeError) as error:
         raise fail(
             "--slurm",
-            f"{str(error).splitlines()[0]}; describe your jobs in ~/.config/dask/jobqueue.yaml (docs/studies.md)",
+            f"{str(error).splitlines()[0]}; describe your jobs in ~/.config/dask/jobqueue.yaml (docs/howto/studies.md)",
         ) from None
     with cluster, Client(cluster) as client:
         cluster.scale(jobs=jobs)

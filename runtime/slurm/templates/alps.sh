@@ -17,7 +17,7 @@
 # Alps (CSCS: Clariden, Daint), nodes of four GH200. Set the account, the uenv's version (uenv image find
 # pytorch) and the time, check the environment, then sbatch this file. Submitted or requeued again it
 # continues the run from its last checkpoint.
-# Written from CSCS's documentation, looked up on 2026-11-20 (addresses: docs/cluster.md). Not run there by us.
+# Written from CSCS's documentation, looked up on 2026-11-20 (addresses: docs/howto/cluster.md). Not run there by us.
 set -euo pipefail
 
 # ---- environment of this machine: check before the first run ---------------------------------------

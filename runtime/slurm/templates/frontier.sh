@@ -16,7 +16,7 @@
 # Frontier (OLCF), nodes of eight MI250X dies. Set the account and the time (at most 2 h on up to 91 nodes,
 # 6 h on up to 183, 12 h on more), check the environment, then sbatch this file. Submitted or requeued
 # again it continues the run from its last checkpoint.
-# Written from OLCF's documentation, looked up on 2026-11-20 (addresses: docs/cluster.md). Not run there by us.
+# Written from OLCF's documentation, looked up on 2026-11-20 (addresses: docs/howto/cluster.md). Not run there by us.
 set -euo pipefail
 
 # ---- environment of this machine: check before the first run ---------------------------------------

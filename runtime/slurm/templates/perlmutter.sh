@@ -15,7 +15,7 @@
 #SBATCH --signal=USR1@120
 # Perlmutter (NERSC), GPU nodes of four A100. Set the account and the time, check the environment, then
 # sbatch this file. Submitted or requeued again it continues the run from its last checkpoint.
-# Written from NERSC's documentation, looked up on 2026-11-20 (addresses: docs/cluster.md). Not run there by us.
+# Written from NERSC's documentation, looked up on 2026-11-20 (addresses: docs/howto/cluster.md). Not run there by us.
 set -euo pipefail
 
 # ---- environment of this machine: check before the first run ---------------------------------------

@@ -73,7 +73,7 @@ class Agents:
                 env=runs.environment(
                     FOURFOLD_HOST=host,
                     GLOO_SOCKET_IFNAME="lo",
-                    TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # else no host can join later: see docs/survive.md
+                    TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # else no host can join later: see docs/howto/survive.md
                 ),
             )
 

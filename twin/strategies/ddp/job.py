@@ -19,6 +19,7 @@ class Grid(GridSpec):
     streams: ClassVar[tuple[str, ...]] = ("data",)
 
     data: Positive = 1
+    """Replicas of the model."""
 
 
 class DdpJob(Job):

@@ -25,9 +25,13 @@ class Grid(GridSpec):
     """Gathers and scatters over z are apart, so that both can be in flight."""
 
     data: Positive = 1
+    """Replicas of the model."""
     z: Positive = 1
+    """Depth: weights are stored in so many parts, and gathered for use; the batch is split too."""
     y: Positive = 1
+    """Tensor parallelism over the rows of normal layers (columns of transposed ones); divides heads."""
     x: Positive = 1
+    """Tensor parallelism over the features between blocks; innermost, so packed into a node first."""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

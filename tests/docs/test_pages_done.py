@@ -1,0 +1,73 @@
+"""The tutorial, and what there is to add to Fourfold: done as the pages say, and what they show is what comes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, check, done, like
+from twin.cost import algorithms
+from twin.strategies import registry
+
+TUTORIAL = sorted((ROOT / "docs/tutorial").glob("[!i]*.md"))
+HOW_TO = sorted((ROOT / "docs/howto").glob("add-*.md"))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder beside the examples, in which modules are found; what they register is forgotten afterwards."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    algorithms.registered()  # the built-in ones are found once
+    known, strategies, modules = dict(algorithms._registered), dict(registry._REGISTERED), set(sys.modules)
+    yield tmp_path
+    algorithms._registered.clear()
+    algorithms._registered.update(known)
+    registry._REGISTERED.clear()
+    registry._REGISTERED.update(strategies)
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", TUTORIAL, ids=lambda p: p.name)
+@pytest.mark.usefixtures("checkout")
+def test_the_tutorial_shows_what_comes(page):
+    done(page, check)
+
+
+@pytest.mark.docs
+@pytest.mark.quick
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda p: p.name)
+@pytest.mark.usefixtures("checkout")
+def test_what_a_how_to_says_can_be_done_from_outside(page):
+    done(page, check)
+
+
+def test_there_is_a_how_to_for_everything_that_is_added():
+    assert [page.stem for page in HOW_TO] == ["add-collective", "add-dashboard-page", "add-machine", "add-strategy"]
+    assert [page.stem for page in TUTORIAL] == ["first-steps", "python"]
+
+
+def test_what_is_shown_is_held_against_what_comes():
+    assert like("a  1 s\n…\nc\n", "a 2 s\nb\nb\nc\n")
+    assert not like("a 1.5 ms\n", "a 1.6 ms\n")
+    assert like("loss 1.5  0.2 ms █\n", "loss 1.7  1.2 µs\n", measured=True)
+    assert not like("loss 1.5\n", "gain 1.5\n", measured=True)
+    assert not like("a\nc\n", "a\nb\nc\n")
+
+
+def test_a_page_that_shows_something_else_is_refused(checkout):
+    page = checkout / "page.md"
+    page.write_text("```python\n1 + 1\n```\n\n```text\n3\n```\n")
+    with pytest.raises(AssertionError):
+        done(page, check)
+    page.write_text(
+        "<!-- file: m.py -->\n```python\nX = 1\n```\n```python\nimport m\nm.X + 1\n```\n\n```text\n2\n```\n"
+    )
+    done(page, check)

@@ -1,0 +1,218 @@
+"""Put the figures that commands print into the documents: `make figures`.
+
+    python tools/figures.py [--data DIR] [--check]
+
+A figure stands between `<!-- figure: NAME -->` and `<!-- /figure -->`, which no reader sees. `FIGURES` says for
+each name which command prints it. Tables of measurements that are not part of the repository are looked for in
+DIR; without them what is there stays. `--check` writes nothing and fails where a document says something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REGION = re.compile(r"(<!-- figure: (?P<name>[\w-]+) -->)(?P<shown>.*?)(<!-- /figure -->)", re.S)
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "simulate": ("simulate", "examples/gpt-320b-frontier-32768.yaml", "--json"),
+    "validate": ("validate", "--workers", str(os.cpu_count() or 1), "--json"),
+    "iterations": ("validate", "--measurements", "iteration-times-a100.csv", "--json"),
+}
+RUNS = {
+    "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
+    "gpt-40b on 4096 of perlmutter": "GPT-40B, 4,096 A100",
+    "gpt-5b on 512 of frontier": "GPT-5B, 512 GCDs, Frontier",
+    "gpt-80b on 8192 of frontier": "GPT-80B, 8,192 GCDs",
+    "gpt-320b on 32768 of frontier": "GPT-320B, 32,768 GCDs",
+    "gpt-10b on 1024 of alps": "GPT-10B, 1,024 GH200, Alps",
+    "gpt-60b on 6144 of alps": "GPT-60B, 6,144 GH200",
+}
+NUMBERS = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven")
+Answer = dict[str, Any]
+
+
+def percent(value: float, *, signed: bool = False, digits: int = 0) -> str:
+    """Write a share as the documents do."""
+    return f"{100 * value:{'+' if signed else ''}.{digits}f} %".replace("-", "−")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Write a table on lines of its own."""
+    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
+
+
+def of(runs: list[Answer], name: str) -> Answer:
+    """Find a case by its name."""
+    return next(run for run in runs if run["name"] == name)
+
+
+def weak_scaling(answer: Answer) -> str:
+    """Write predictions beside measurements."""
+    rows = []
+    for run in answer["weak_scaling"]:
+        seconds, (low, high) = run["details"], run["details"]["interval"]
+        parts = (seconds[f"{part}_seconds"] for part in ("compute", "slowest_device_wait", "exposed"))
+        rows.append(
+            [
+                RUNS[run["name"]],
+                f"{run['predicted']:.2f}",
+                f"{low:.1f}–{high:.1f}",
+                f"{run['measured']:.2f}",
+                percent(run["error"], signed=True),
+                " + ".join(f"{part:.2f}" for part in parts),
+            ]
+        )
+    return table(("run", "predicted s", "interval", "measured s", "error", "compute + wait + exposed"), rows)
+
+
+def outside(answer: Answer) -> str:
+    """Count the measurements that lie outside their interval."""
+    runs = answer["weak_scaling"]
+    missed = sum(not run["details"]["interval"][0] <= run["measured"] <= run["details"]["interval"][1] for run in runs)
+    return f"{NUMBERS[missed]} of the {NUMBERS[len(runs)].lower()}"
+
+
+def ablation(answer: Answer) -> str:
+    """Write what each overlap gains."""
+    runs = answer["ablation"]
+    rows = [[runs[0]["name"], f"{runs[0]['predicted']:.2f}", f"{runs[0]['measured']:.2f}", "", ""]]
+    for before, run in pairwise(runs):
+        gains = (f"{before[key] - run[key]:.2f}" for key in ("predicted", "measured"))
+        rows.append([run["name"], f"{run['predicted']:.2f}", f"{run['measured']:.2f}", *gains])
+    whole = (percent(1 - runs[-1][key] / runs[0][key], digits=1) for key in ("predicted", "measured"))
+    head = ("", "predicted s", "measured s", "gain predicted", "gain measured")
+    return table(head, [*rows, ["total", "", "", *whole]])
+
+
+def grid_of(name: str) -> Callable[[Answer], str]:
+    """Write the prediction on another grid, and its error."""
+
+    def words(answer: Answer) -> str:
+        run = of(answer["other_grids"], name)
+        return f"{run['predicted']:.2f} s ({percent(run['error'], signed=True, digits=1)})"
+
+    return words
+
+
+def tuning(name: str) -> Callable[[Answer], str]:
+    """Write the computation on the reproducer's grid."""
+    return lambda answer: f"{of(answer['kernel_tuning'], f'{name}, grid of the reproducer')['predicted']:.2f}"
+
+
+def iterations(answer: Answer) -> str:
+    """Write the errors of a table of iterations."""
+    rows = [
+        [
+            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"],
+            str(group["count"]),
+            percent(group["mean"], digits=1),
+            percent(group["median"], digits=1),
+            percent(group["bias"], signed=True),
+        ]
+        for group in answer["groups"]
+    ]
+    return table(("rows", "count", "mean error", "median", "bias"), rows)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
+    "step-320b": ("simulate", lambda a: f"{a['step_seconds']:.1f}"),
+    "exposed-320b": ("simulate", lambda a: percent(a["exposed_communication_seconds"] / a["step_seconds"])),
+    "weak-scaling": ("validate", weak_scaling),
+    "weak-scaling-median": ("validate", lambda a: percent(a["weak_scaling_summary"]["median"])),
+    "weak-scaling-largest": ("validate", lambda a: percent(max(abs(run["error"]) for run in a["weak_scaling"]))),
+    "outside-interval": ("validate", outside),
+    "error-80b": ("validate", lambda a: percent(abs(of(a["weak_scaling"], "gpt-80b on 8192 of frontier")["error"]))),
+    "z512": ("validate", grid_of("gpt-5b on 512 of frontier")),
+    "reproducer": ("validate", grid_of("gpt-320b on 32768 of frontier")),
+    "reproducer-tuned": ("validate", tuning("tuned")),
+    "reproducer-untuned": ("validate", tuning("untuned")),
+    "ablation": ("validate", ablation),
+    "iterations": ("iterations", iterations),
+}
+STAMP = "stamp"
+"""The figure that says when and where the others were made; it goes with them, and is never stale by itself."""
+
+
+def stamp() -> str:
+    """Write date and machine."""
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+class Answers:
+    """What commands print, each asked once."""
+
+    def __init__(self, data: Path | None, known: Iterable[str] = COMMANDS) -> None:
+        self.data, self.known = data, set(known)
+        self.ask = cache(self._ask)
+
+    def _ask(self, name: str) -> Answer | None:
+        """Run a command; None if it is not to be run, or its table is not here."""
+        words = list(COMMANDS[name])
+        if name not in self.known:
+            return None
+        for number, word in enumerate(words):
+            if word.endswith(".csv"):
+                if self.data is None or not (self.data / word).exists():
+                    print(f"{word}: give --data DIR to have its figures made again", file=sys.stderr)
+                    return None
+                words[number] = str(self.data / word)
+        command = [sys.executable, "-m", "twin", *words]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found: Answer = json.loads(ran.stdout)
+        return found
+
+    def figure(self, name: str, shown: str) -> str:
+        """Return what is to be shown; what is shown already where that cannot be known."""
+        if name == STAMP:
+            return shown
+        command, write = FIGURES[name]
+        answer = self.ask(command)
+        return shown if answer is None else write(answer)
+
+
+def renewed(text: str, answers: Answers) -> str:
+    """Return a page with its figures as the commands print them."""
+    return REGION.sub(lambda found: found[1] + answers.figure(found["name"], found["shown"]) + found[4], text)
+
+
+def stale(answers: Answers) -> list[str]:
+    """Name the pages that show something else than the commands print."""
+    return [str(page.relative_to(ROOT)) for page in PAGES if renewed(text := page.read_text("utf-8"), answers) != text]
+
+
+def main() -> None:
+    """Renew the documents, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where tables of measurements are")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a document is stale")
+    asked = parser.parse_args()
+    answers = Answers(asked.data)
+    if asked.check:
+        sys.exit(f"stale: {', '.join(found)}; run make figures" if (found := stale(answers)) else 0)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = renewed(text, answers)
+        if REGION.search(text):
+            new = REGION.sub(lambda m: m[1] + stamp() + m[4] if m["name"] == STAMP else m[0], new)
+        if new != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)}: written")
+
+
+if __name__ == "__main__":
+    main()
