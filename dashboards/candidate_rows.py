@@ -15,7 +15,7 @@ from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
 from twin.search.words import HINDRANCES
 
-MOST_ROWS = 5000
+MAX_ROWS = 5000
 
 
 def model_top(kept: Sequence[Candidate]) -> list[Candidate]:
@@ -29,7 +29,7 @@ def row(candidate: Candidate) -> dict[str, Any]:
     return {
         "id": str(candidate.number),
         "place": candidate.rank,
-        "grid": candidate.name,
+        candidate.axes: candidate.name,
         "ranks": candidate.ranks,
         "micro-batch": candidate.micro_sequences,
         "step (s)": step,
@@ -46,7 +46,7 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
     """One candidate that cannot run, with the reason."""
     why = {str(k): v for k, v in HINDRANCES.items()}.get(candidate.hindrance, candidate.hindrance or "simulation")
     return {
-        "grid": candidate.name,
+        candidate.axes: candidate.name,
         "ranks": candidate.ranks,
         "hindered by": why,
         "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
@@ -56,12 +56,12 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
 
 def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that were simulated or ranked."""
-    return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MOST_ROWS)]
+    return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MAX_ROWS)]
 
 
 def unable(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Rows of those that cannot run."""
-    return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MOST_ROWS)]
+    return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MAX_ROWS)]
 
 
 def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
         {
             "model's place": c.model_rank,
             "simulated place": c.rank,
-            "grid": c.name,
+            c.axes: c.name,
             "ranks": c.ranks,
             "step (s)": c.step_seconds,
             "slower than the fastest (%)": round(100 * (c.step_seconds / fastest - 1), 2)
@@ -102,7 +102,9 @@ def comparison(chosen: Sequence[Candidate]) -> Component:
     return card(
         "Chosen" if len(chosen) == 1 else "Side by side",
         words,
-        dmc.Table([dmc.TableThead(dmc.TableTr([dmc.TableTh("grid"), *heads])), dmc.TableTbody(body)], striped="even"),
+        dmc.Table(
+            [dmc.TableThead(dmc.TableTr([dmc.TableTh(chosen[0].axes), *heads])), dmc.TableTbody(body)], striped="even"
+        ),
     )
 
 

@@ -18,9 +18,9 @@ from twin.description.strict_yaml import read_yaml
 from twin.search.best import settled
 from twin.strategies import Variant, named, names
 
-MOST_CANDIDATES, MOST_WORDS, MOST_CATEGORIES = 200_000, 400, 20
-MOST_JOB_BYTES = 1 << 20
-MOST_SIZE = 1 << 40
+MAX_CANDIDATES, MAX_WORDS, MAX_CATEGORIES = 200_000, 400, 20
+MAX_JOB_BYTES = 1 << 20
+MAX_SIZE = 1 << 40
 BEST = "best.yaml"
 
 
@@ -54,6 +54,11 @@ class Candidate:
     percent_of_peak: float | None
 
     @property
+    def axes(self) -> str:
+        """Names of its axes, outermost first."""
+        return " × ".join(self.grid.axes)
+
+    @property
     def name(self) -> str:
         """Sizes of its grid, outermost axis first."""
         return " × ".join(map(str, self.grid.sizes))
@@ -70,8 +75,8 @@ def _read(entry: Entry) -> tuple[Candidate, ...]:
     ranking = entry.head.get("ranking")
     if not isinstance(ranking, list) or not ranking:
         raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
-    if len(ranking) > MOST_CANDIDATES:
-        raise fail(f"{entry.label}: ranking", f"has more than {MOST_CANDIDATES:,} candidates", len(ranking))
+    if len(ranking) > MAX_CANDIDATES:
+        raise fail(f"{entry.label}: ranking", f"has more than {MAX_CANDIDATES:,} candidates", len(ranking))
     found, strategy = [], entry.head.get("strategy", DEFAULT_STRATEGY)
     if strategy not in names():
         raise fail(f"{entry.label}: strategy", did_you_mean(str(strategy), names()), strategy)
@@ -80,7 +85,7 @@ def _read(entry: Entry) -> tuple[Candidate, ...]:
             found.append(_candidate(number, raw, strategy))
         except (TypeError, ValueError, KeyError) as error:
             words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
-            raise fail(f"{entry.label}: ranking.{number}", words[:MOST_WORDS]) from None
+            raise fail(f"{entry.label}: ranking.{number}", words[:MAX_WORDS]) from None
     return tuple(found)
 
 
@@ -147,8 +152,8 @@ def _number(raw: Mapping[str, Any], key: str) -> float | None:
 
 def _numbers(raw: Mapping[str, Any], key: str) -> dict[str, float]:
     inside = _mapping(raw, key)
-    if len(inside) > MOST_CATEGORIES:
-        raise WrongError(f"{key}: has more than {MOST_CATEGORIES} entries")
+    if len(inside) > MAX_CATEGORIES:
+        raise WrongError(f"{key}: has more than {MAX_CATEGORIES} entries")
     return {str(name)[:60]: _number(inside, name) or 0.0 for name in inside}
 
 
@@ -156,7 +161,7 @@ def _whole(raw: Mapping[str, Any], key: str) -> int | None:
     value = raw.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_SIZE:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_SIZE:
         raise WrongError(f"{key}: expected a whole number, not below 0")
     return value
 
@@ -172,7 +177,7 @@ def _words(raw: Mapping[str, Any], key: str) -> str:
     value = raw.get(key)
     if value is not None and not isinstance(value, str):
         raise WrongError(f"{key}: expected text")
-    return (value or "")[:MOST_WORDS]
+    return (value or "")[:MAX_WORDS]
 
 
 def job_text(catalog: Catalog, entry: Entry, candidate: Candidate) -> str:
@@ -181,7 +186,7 @@ def job_text(catalog: Catalog, entry: Entry, candidate: Candidate) -> str:
     No path that the file names is opened. Raises DescriptionError.
     """
     path = catalog.file(entry, BEST)
-    if not path.is_file() or path.stat().st_size > MOST_JOB_BYTES:
+    if not path.is_file() or path.stat().st_size > MAX_JOB_BYTES:
         raise fail(f"{entry.label}/{BEST}", "is missing or too large; write the search again")
     if candidate.micro_sequences is None:
         raise fail(candidate.name, f"cannot run: {candidate.reason}")

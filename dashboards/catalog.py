@@ -23,10 +23,10 @@ from twin.trace.store import CLASSES, EVENTS, MANIFEST, Trace, read_manifest, re
 Kind = Literal["predicted", "measured", "search", "study", "watch"]
 Head = Literal["search", "study", "watch"]
 RANKING, STUDY, WATCH = "ranking.json", "study.json", "watch.json"
-MOST_DEPTH, MOST_DIRECTORIES, MOST_ENTRIES = 5, 20_000, 2_000
-MOST_JSON_BYTES = 64 << 20
+MAX_DEPTH, MAX_DIRECTORIES, MAX_ENTRIES = 5, 20_000, 2_000
+MAX_JSON_BYTES = 64 << 20
 NAME_LENGTH = 12
-MOST_CACHED = 8
+MAX_CACHED = 8
 Value = TypeVar("Value")
 HEADS: tuple[tuple[str, Head | None], ...] = ((MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"))
 """The file that tells what a directory is, and what that is; a run's manifest says it itself."""
@@ -67,7 +67,7 @@ class Catalog:
     def entries(self) -> list[Entry]:
         """List everything, newest first."""
         found = [entry for path in self._directories() if (entry := self._entry(path))]
-        return sorted(found[:MOST_ENTRIES], key=lambda e: (-e.changed, e.label))
+        return sorted(found[:MAX_ENTRIES], key=lambda e: (-e.changed, e.label))
 
     def entry(self, name: str) -> Entry:
         """Return an entry by its name. Raises DescriptionError if there is none, or it is damaged."""
@@ -89,7 +89,7 @@ class Catalog:
         made = make()
         with self._lock:
             self._cache[key] = made
-            while len(self._cache) > MOST_CACHED:
+            while len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
         return made
 
@@ -115,8 +115,8 @@ class Catalog:
         for seen, (folder, inside, _) in enumerate(os.walk(self._root, followlinks=False)):
             here = Path(folder)
             depth = len(here.relative_to(self._root).parts)
-            inside[:] = sorted(d for d in inside if not d.startswith(".")) if depth < MOST_DEPTH else []
-            if seen >= MOST_DIRECTORIES:
+            inside[:] = sorted(d for d in inside if not d.startswith(".")) if depth < MAX_DEPTH else []
+            if seen >= MAX_DIRECTORIES:
                 return
             yield here
 
@@ -155,8 +155,8 @@ class Catalog:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON object of limited size. Raises DescriptionError."""
     try:
-        if file.stat().st_size > MOST_JSON_BYTES:
-            raise fail(file.name, f"is larger than {MOST_JSON_BYTES:,} bytes")
+        if file.stat().st_size > MAX_JSON_BYTES:
+            raise fail(file.name, f"is larger than {MAX_JSON_BYTES:,} bytes")
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise fail(file.name, f"cannot be read: {error}") from None

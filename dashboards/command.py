@@ -13,7 +13,7 @@ import typer
 # ruff: noqa: PLC0415, T201
 
 THREADS = 8
-MOST_CONNECTIONS, IDLE_SECONDS = 500, 30
+MAX_CONNECTIONS, IDLE_SECONDS = 500, 30
 """A browser keeps six open for a while; who comes when all are taken waits."""
 
 
@@ -74,7 +74,7 @@ def dashboard(
             port=port,
             threads=THREADS,
             ident="fourfold",
-            connection_limit=MOST_CONNECTIONS,
+            connection_limit=MAX_CONNECTIONS,
             channel_timeout=IDLE_SECONDS,
         )
     except OSError as error:

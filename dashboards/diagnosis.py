@@ -13,8 +13,8 @@ from twin.compare.side import read_side
 from twin.description.problems import DescriptionError, fail
 from twin.diagnose.diagnose import diagnose_side
 
-MOST_FINDINGS, MOST_LETTERS = 200, 500
-MOST_RANKS_DIAGNOSED = 1024
+MAX_FINDINGS, MAX_LETTERS = 200, 500
+MAX_RANKS_DIAGNOSED = 1024
 """Of a trace; more take longer than a page should."""
 
 
@@ -53,8 +53,8 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
         job = job_of(entry)
         if job is None:
             return Shown(why_not="The twin does not know this run's job.")
-        if job.ranks > MOST_RANKS_DIAGNOSED:
-            return Shown(why_not=f"Of more than {MOST_RANKS_DIAGNOSED:,} ranks: use fourfold diagnose.")
+        if job.ranks > MAX_RANKS_DIAGNOSED:
+            return Shown(why_not=f"Of more than {MAX_RANKS_DIAGNOSED:,} ranks: use fourfold diagnose.")
         catalog.check_files(entry)
         try:
             found = diagnose_side(read_side(entry.path, entry.label), job)
@@ -68,9 +68,9 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
 def read_watch(raw: Mapping[str, Any], ranks: int, label: str) -> Shown:
     """Read findings, which may be a stranger's. Raises DescriptionError."""
     findings, notes, once = raw.get("findings"), raw.get("notes", []), raw.get("suspected", [])
-    lists = all(isinstance(each, list) and len(each) <= MOST_FINDINGS for each in (findings, notes, once))
+    lists = all(isinstance(each, list) and len(each) <= MAX_FINDINGS for each in (findings, notes, once))
     if not lists or not isinstance(findings, list):
-        raise fail(f"{label}: findings", f"expected lists of at most {MOST_FINDINGS} findings, notes and suspicions")
+        raise fail(f"{label}: findings", f"expected lists of at most {MAX_FINDINGS} findings, notes and suspicions")
     told = [*(f"Seen once, may be chance: {_text(each)}" for each in once), *map(_text, notes)]
     return Shown(tuple(_found(each, ranks, label) for each in findings), tuple(told))
 
@@ -86,4 +86,4 @@ def _found(raw: Any, ranks: int, label: str) -> Found:
 
 
 def _text(value: Any) -> str:
-    return str(value)[:MOST_LETTERS]
+    return str(value)[:MAX_LETTERS]

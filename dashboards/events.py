@@ -27,7 +27,7 @@ CATEGORIES = ("compute", *COLOURED_AXES, OTHER, "wait")
 MAX_AXES, MAX_SIZE = 16, 1 << 40
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
-MOST_READ_BYTES = 16 << 20
+MAX_READ_BYTES = 16 << 20
 """Of a run that is read for its step alone."""
 
 
@@ -169,7 +169,7 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
     said = figures.get("step_seconds") if isinstance(figures, Mapping) else None
     if isinstance(said, int | float):
         return float(said)
-    if entry.kind not in ("predicted", "measured") or (entry.path / EVENTS).stat().st_size > MOST_READ_BYTES:
+    if entry.kind not in ("predicted", "measured") or (entry.path / EVENTS).stat().st_size > MAX_READ_BYTES:
         return None
 
     def median() -> float | None:

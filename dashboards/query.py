@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-MOST_QUERY = 4_000
+MAX_QUERY = 4_000
 """Longer addresses are not read."""
 
 
@@ -15,6 +15,6 @@ def query_of(search: str | None) -> dict[str, str]:
     {'run': 'a', 'other': 'b'}
     """
     found: dict[str, str] = {}
-    for key, value in parse_qsl((search or "")[:MOST_QUERY].lstrip("?")):
+    for key, value in parse_qsl((search or "")[:MAX_QUERY].lstrip("?")):
         found.setdefault(key, value)
     return found

@@ -14,7 +14,7 @@ from twin.description.grid import Axes
 from twin.description.problems import fail
 
 RANKS = "ranks.parquet"
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 LABELS = {
     "compute_seconds": "compute",
     "slowness": "slowness of the device",
@@ -80,7 +80,7 @@ def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
 def _read(entry: Entry, grid: Axes, path: str) -> RankTable:
     try:
         rows = pq.read_metadata(path).num_rows
-        if rows != grid.ranks or rows > MOST_RANKS:
+        if rows != grid.ranks or rows > MAX_RANKS:
             raise fail(f"{entry.label}/{RANKS}", f"has {rows} rows, but the job has {grid.ranks} ranks")
         table = pq.read_table(path)
         rank = table.column("rank").to_numpy()

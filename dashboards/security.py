@@ -19,7 +19,7 @@ from werkzeug.wrappers import Response
 
 from dashboards.settings import Settings
 
-MOST_REQUEST_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 20
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -44,7 +44,7 @@ def policy(script_hashes: Sequence[str]) -> str:
 
 def guard(server: flask.Flask, settings: Settings, content_policy: str) -> None:
     """Check every request before it is answered, and mark every answer."""
-    server.config["MAX_CONTENT_LENGTH"] = MOST_REQUEST_BYTES
+    server.config["MAX_CONTENT_LENGTH"] = MAX_REQUEST_BYTES
 
     @server.before_request
     def check() -> Response | None:

@@ -14,7 +14,7 @@ from twin.description.problems import fail
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 TOKEN_BYTES = 24
-LEAST_TOKEN = 16
+MIN_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Settings:
             raise fail(str(self.root), "is not a directory; name one that holds runs")
         if not (self.prefix.startswith("/") and self.prefix.endswith("/")):
             raise fail("--prefix", "must begin and end with a slash, such as /user/me/proxy/8050/", self.prefix)
-        if self.token and len(self.token) < LEAST_TOKEN:
-            raise fail("FOURFOLD_DASHBOARD_TOKEN", f"is shorter than {LEAST_TOKEN} characters", "…")
+        if self.token and len(self.token) < MIN_TOKEN:
+            raise fail("FOURFOLD_DASHBOARD_TOKEN", f"is shorter than {MIN_TOKEN} characters", "…")
 
 
 def prepare_process() -> None:

@@ -17,7 +17,7 @@ from twin.studies.description import Study
 from twin.studies.table import Column, columns_of, target_columns
 
 POINTS = "points.parquet"
-MOST_ROWS, MOST_COLUMNS, MOST_BYTES, MOST_WORDS = 20_000, 400, 64 << 20, 400
+MAX_ROWS, MAX_COLUMNS, MAX_BYTES, MAX_WORDS = 20_000, 400, 64 << 20, 400
 PLAIN = (str, int, float, bool)
 
 
@@ -60,15 +60,15 @@ def _read(entry: Entry, path: str, size: int) -> Opened:
     except ValidationError as error:
         raise DescriptionError(from_pydantic(error, Study), entry.label) from None
     label = f"{entry.label}/{POINTS}"
-    if size > MOST_BYTES:
-        raise fail(label, f"is larger than {MOST_BYTES:,} bytes")
+    if size > MAX_BYTES:
+        raise fail(label, f"is larger than {MAX_BYTES:,} bytes")
     try:
         head = pq.read_metadata(path)
-        if not 0 < head.num_rows <= MOST_ROWS or head.num_columns > MOST_COLUMNS:
+        if not 0 < head.num_rows <= MAX_ROWS or head.num_columns > MAX_COLUMNS:
             raise fail(
                 label,
                 f"has {head.num_rows:,} rows and {head.num_columns:,} columns; expected 1 to "
-                f"{MOST_ROWS:,} and at most {MOST_COLUMNS}",
+                f"{MAX_ROWS:,} and at most {MAX_COLUMNS}",
             )
         found = pq.read_table(path)
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -92,13 +92,13 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
         if value is None:
             continue
         if not isinstance(value, PLAIN) or (isinstance(value, float) and not math.isfinite(value)):
-            raise fail(f"{label}: {key}"[:MOST_WORDS], "holds something else than words and numbers")
-        row[key] = value[:MOST_WORDS] if isinstance(value, str) else value
+            raise fail(f"{label}: {key}"[:MAX_WORDS], "holds something else than words and numbers")
+        row[key] = value[:MAX_WORDS] if isinstance(value, str) else value
     row.setdefault("reason", "")
     for key, value in row.items():
         numeric = key.endswith(("_seconds", "_p10", "_p50", "_p90", "percent_of_peak", "efficiency", "_joules"))
         if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise fail(f"{label}: {key}"[:MOST_WORDS], "expected a number", value)
+            raise fail(f"{label}: {key}"[:MAX_WORDS], "expected a number", value)
     if "step_seconds" in row:
         if row["step_seconds"] <= 0:
             raise fail(f"{label}: step_seconds", "must be more than 0", row["step_seconds"])

@@ -97,8 +97,8 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.launch.environment import from_environment
+        from runtime.launch.signals import hold
         from runtime.plan.options import located
-        from runtime.survive.signals import hold
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import load_job
 
@@ -120,6 +120,8 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             return
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
+        from runtime.launch.need import need_torch
+
         need_torch("train")
         if starts:
             from runtime.launch.local import run_ranks
@@ -196,16 +198,6 @@ def _trace_wanted(
     return TraceWanted(directory, int(first), int(end or first), overwrite=force)
 
 
-def need_torch(command: str) -> None:
-    """Refuse a command that cannot run without PyTorch."""
-    from importlib.util import find_spec
-
-    from twin.description.problems import fail
-
-    if find_spec("torch") is None:
-        raise fail(command, "needs PyTorch, which is not installed; pip install 'fourfold[runtime]'")
-
-
 def _train_here(
     job: Job,
     options: Train,
@@ -219,7 +211,7 @@ def _train_here(
     accept_changes: bool,
 ) -> None:
     """Be one rank of the run."""
-    from runtime.survive.signals import Notice
+    from runtime.launch.signals import Notice
 
     notice = Notice()
     notice.listen()

@@ -12,7 +12,7 @@ from dashboards.parts import escape, finished
 from twin.trace.palette import axis_colour
 
 SYMBOLS = ("circle", "diamond-open")
-MOST_BARS = 12
+MAX_BARS = 12
 
 
 def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:
@@ -53,7 +53,7 @@ def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
     """Seconds of a rank and step that collectives take, by name: transfer, and waiting for the last member."""
     figure = go.Figure()
     largest = {row.name: row.total_transfer_ns + row.total_skew_ns for _, one in found for row in one.rows}
-    names = sorted(largest, key=lambda name: -largest[name])[:MOST_BARS]
+    names = sorted(largest, key=lambda name: -largest[name])[:MAX_BARS]
     for number, (label, one) in enumerate(found):
         share = 1e9 * max(one.ranks * one.steps, 1)
         for what, pattern in (("transfer", ""), ("skew", "/")):

@@ -13,7 +13,7 @@ from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILI
 from dashboards.parts import finished, seconds
 from twin.search.page import pareto as front
 
-MOST_POINTS, MOST_LINES, TOP = 4000, 300, 10
+MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
@@ -35,7 +35,7 @@ def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
     """
     known = drawable(shown)
     whole = [(c.step_seconds or 0.0, c.memory_bytes or 0.0) for c in known]
-    kept = {*range(min(MOST_POINTS, len(known))), *front(whole)}
+    kept = {*range(min(MAX_POINTS, len(known))), *front(whole)}
     known = [c for n, c in enumerate(known) if n in kept or c.number in chosen]
     places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
     best = front(places)
@@ -148,7 +148,7 @@ def parallel(shown: Sequence[Candidate]) -> go.Figure:
 
     Drawn as SVG lines: Plotly's own parallel coordinates need WebGL and compile code in the browser.
     """
-    known = drawable(shown)[:MOST_LINES]
+    known = drawable(shown)[:MAX_LINES]
     axes = coordinates(known)
     figure = go.Figure()
     ends = [_ends([value(c) for c in known], log=log) for _, value, log in axes]
@@ -212,7 +212,7 @@ def _share(value: float, ends: tuple[float, float], *, log: bool) -> float:
 
 def orders(shown: Sequence[Candidate]) -> go.Figure:
     """The published model's order against the simulated one."""
-    known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MOST_POINTS]
+    known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MAX_POINTS]
     figure = go.Figure()
     first = [c for c in known if (c.model_rank or 0) <= TOP]
     others = [c for c in known if (c.model_rank or 0) > TOP]

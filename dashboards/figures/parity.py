@@ -15,7 +15,7 @@ COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
 
 
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 """Of more points only the longest ops are drawn; the table has all."""
 
 
@@ -31,8 +31,8 @@ def parity(
     """Scatter on log-log axes, one colour and symbol for each sort, and lines at equal and at ± 20 %."""
     figure = go.Figure()
     good = (predicted > 0) & (measured > 0)
-    if good.sum() > MOST_POINTS:
-        good &= measured >= np.sort(measured[good])[-MOST_POINTS]
+    if good.sum() > MAX_POINTS:
+        good &= measured >= np.sort(measured[good])[-MAX_POINTS]
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero(good & (np.array(sorts) == sort))
         figure.add_trace(
@@ -74,8 +74,8 @@ def errors_by_size(size: Floats, error: Floats, sorts: Sequence[str], names: Seq
     """Relative error against size, for each sort."""
     figure = go.Figure()
     shown = (size > 0) & ~np.isnan(error)
-    if shown.sum() > MOST_POINTS:
-        shown &= size >= np.sort(size[shown])[-MOST_POINTS]
+    if shown.sum() > MAX_POINTS:
+        shown &= size >= np.sort(size[shown])[-MAX_POINTS]
     for number, sort in enumerate(dict.fromkeys(sorts)):
         at = np.flatnonzero((np.array(sorts) == sort) & shown)
         figure.add_trace(

@@ -12,8 +12,8 @@ from dashboards.events import Floats
 from dashboards.parts import finished
 from twin.description.grid import Axes
 
-FEW = 16
-MOST_NAMED = 4096
+MAX_TICKS = 16
+MAX_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 
 
@@ -25,7 +25,7 @@ def rank_map(values: Floats, grid: Axes, label: str, culprits: Sequence[int] = (
     half = len(grid.axes) // 2
     rows, columns = prod(grid.sizes[:half]), prod(grid.sizes[half:])
     ranks = np.arange(grid.ranks).reshape(rows, columns)
-    where = [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MOST_NAMED else None
+    where = [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MAX_NAMED else None
     figure = go.Figure(
         go.Heatmap(
             z=values.reshape(rows, columns),
@@ -63,7 +63,7 @@ def _title(grid: Axes, of: slice) -> str:
 
 def _tick(count: int) -> int | None:
     """Whole numbers only, where few would also be halved."""
-    return 1 if count <= FEW else None
+    return 1 if count <= MAX_TICKS else None
 
 
 def _place(grid: Axes, rank: int) -> str:

@@ -22,14 +22,14 @@ PARTS = {
 }
 PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
 """So that parts are told apart without colour too."""
-MOST_DRAWN = 4000
+MAX_DRAWN = 4000
 """Points of a study that are drawn; more are slow in a browser."""
 
 
 def drawn(opened: Opened) -> list[tuple[str, str, go.Figure]]:
     """Return title, what it says, and figure of each picture of a study. Raises DescriptionError."""
     try:
-        found = pictures(opened.study, opened.rows[:MOST_DRAWN], opened.effects)
+        found = pictures(opened.study, opened.rows[:MAX_DRAWN], opened.effects)
         return [(p.title, p.note, figure_of(p)) for p in found]
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
         raise fail("points.parquet", f"does not hold what its study asks for: {str(error)[:200]}") from None

@@ -13,9 +13,9 @@ from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.view import Lanes, Pair, View
 from twin.trace.palette import axis_colour
 
-MOST_BARS = 3000
+MAX_BARS = 3000
 COLUMNS = 1400
-LANE_PIXELS, MOST_PIXELS = 20, 1200
+LANE_PIXELS, MAX_PIXELS = 20, 1200
 WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
@@ -26,7 +26,7 @@ CHANGE_LIMIT = 2.0
 
 def height(shown: Lanes) -> int:
     """Pixels that suit the number of lanes."""
-    return min(MOST_PIXELS, max(260, 120 + LANE_PIXELS * len(shown.names)))
+    return min(MAX_PIXELS, max(260, 120 + LANE_PIXELS * len(shown.names)))
 
 
 def whole_window(shown: Lanes) -> tuple[float, float]:
@@ -47,12 +47,13 @@ def timeline(
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
+    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
     by_error = view.colour == "error" and len(pair.steps) > 1
-    if len(at) <= MOST_BARS:
+    if len(at) <= MAX_BARS:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(shown))]
+        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(others=others))]
         words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
     figure = go.Figure(traces)
     figure.update_xaxes(title="seconds", range=[low, high])
@@ -66,7 +67,7 @@ def timeline(
         zeroline=False,
         tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},
     )
-    if len(shown.names) > MOST_PIXELS // 8:
+    if len(shown.names) > MAX_PIXELS // 8:
         figure.update_yaxes(tickvals=list(range(0, len(shown.names), 8)), ticktext=list(shown.names[::8]))
     finished(
         figure,
@@ -80,9 +81,8 @@ def timeline(
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
-def _legend(shown: Lanes) -> list[go.Bar]:
-    """Empty bars, for the legend of a picture; axes without a colour of their own only where there are such."""
-    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
+def _legend(*, others: bool = False) -> list[go.Bar]:
+    """Empty bars, for the legend of a picture; `others`: of axes without a colour of their own too."""
     named = [(name, colour) for name, colour in zip(CATEGORIES, COLOURS, strict=True) if others or name != OTHER]
     return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=colour) for name, colour in named]
 

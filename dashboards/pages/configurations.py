@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from dashboards.candidate_rows import able, comparison, model_rows, model_top, refused_row, row, unable
 from dashboards.candidates import Candidate, candidates_of, job_text
-from dashboards.figures.pareto import MOST_LINES, MOST_POINTS, TOP, drawable, orders, parallel, pareto
+from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
 from dashboards.page import Context, Page, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
@@ -24,7 +24,7 @@ TABLE, REFUSED = "candidates", "infeasible"
 OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
 """Filters on options, and the columns that they look at."""
 FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
-MOST_CHOICES = 200
+MAX_CHOICES = 200
 
 
 def opened(context: Context, query: Query) -> tuple[Candidate, ...]:
@@ -61,8 +61,8 @@ def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
     axes = " × ".join(found[0].grid.axes) if found else ""
-    seen = f"{min(len(drawn), MOST_POINTS):,}"
-    if len(drawn) > MOST_POINTS:
+    seen = f"{min(len(drawn), MAX_POINTS):,}"
+    if len(drawn) > MAX_POINTS:
         seen += f" of {len(drawn):,}, the fastest and the front,"
     words = f"{len(found):,} candidates, {sum(c.feasible for c in found):,} can run; {seen} drawn"
     if not drawn:
@@ -134,7 +134,7 @@ def shown(context: Context, query: Query) -> Component:
             html.Div(id="configurations-problem", role="alert"),
             card(
                 "All options at once",
-                f"The {MOST_LINES} fastest at most: one line each through all of its choices, "
+                f"The {MAX_LINES} fastest at most: one line each through all of its choices, "
                 "coloured by its quarter in time; every axis from its least value below to its largest above.",
                 with_table(
                     graph(PARALLEL, second, label="Options of the fastest candidates, a line each", height=440),
@@ -176,7 +176,7 @@ def _refused_words(kept: Sequence[Candidate]) -> str:
 
 
 def _choice(found: Sequence[Candidate], query: Query, key: str) -> Component:
-    values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MOST_CHOICES]
+    values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MAX_CHOICES]
     given = [word for word in query.get(key, "").split(",") if word in values]
     hidden = {"style": {"display": "none"}} if len(values) < 2 else {}
     return dmc.MultiSelect(

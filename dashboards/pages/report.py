@@ -43,7 +43,7 @@ table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: 13px } td, t
 text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } h2 { margin-top: 2rem }
 .note { color: #555 } @media print { h2 { break-before: page } h2:first-of-type { break-before: auto } }
 """
-MOST_ROWS = 40
+MAX_ROWS = 40
 CONFIG = {"displaylogo": False, "showSendToCloud": False, "displayModeBar": False}
 Section = tuple[str, str, list[go.Figure], list[dict[str, Any]]]
 """Heading, one sentence, figures, rows of a table."""
@@ -128,7 +128,7 @@ def _communication(context: Context, query: Query) -> Section:
             "median skew": seconds(r.skew_ns / 1e9),
         }
         for label, one in found
-        for r in one.rows[:MOST_ROWS]
+        for r in one.rows[:MAX_ROWS]
     ]
     return ("Communication", "Seconds of a rank and step that collectives take, by name.", [skew(found)], rows)
 

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards.figures.scaling import MOST_DRAWN, drawn, height_of
+from dashboards.figures.scaling import MAX_DRAWN, drawn, height_of
 from dashboards.page import Context, Page, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
@@ -103,7 +103,7 @@ def summary_of(found: Opened) -> str:
 
 
 def _listed(found: Opened) -> str:
-    whole, most = len(found.rows), MOST_DRAWN
+    whole, most = len(found.rows), MAX_DRAWN
     words = f"{whole:,} points" if whole <= most else f"The first {most:,} of {whole:,} points, drawn and listed"
     return f"{words}, SI units; impossible ones with the reason."
 
@@ -120,7 +120,7 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """All points as rows with plain values, and the columns in the order of the study's own table."""
     first = [column.key for column in found.columns if column.key not in ("grid_z", "reason")]
     rows: list[dict[str, Any]] = []
-    for row in found.rows[:MOST_DRAWN]:
+    for row in found.rows[:MAX_DRAWN]:
         one = {key: row.get(key) for key in first}
         one["grid"] = " × ".join(str(size) for size in grid_of(row).values())
         one["reason"] = row["reason"]

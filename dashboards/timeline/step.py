@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dashboards.events import Events, Floats
 from twin.description.problems import fail
-
-STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
+from twin.trace.names import in_order
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def step_of(events: Events, number: int | None) -> Step:
     begin = int(np.minimum(events.arrival_ns[row], events.start_ns[row]).min())
     names: dict[str, int] = {}
     number_of = np.array([names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words])
-    streams = sorted(events.stream.words, key=lambda s: (STREAM_ORDER.index(s) if s in STREAM_ORDER else 99, s))
+    streams = in_order(events.stream.words)
     place = np.array([streams.index(word) for word in events.stream.words])
     return Step(
         number,

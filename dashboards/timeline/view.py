@@ -12,10 +12,10 @@ from dashboards.events import CATEGORIES, Floats
 from dashboards.timeline.step import Step, partners
 from twin.description.problems import fail
 
-MOST_LANES = 256
-MOST_STREAM_LANES = 96
+MAX_LANES = 256
+MAX_STREAM_LANES = 96
 """With more, one lane stands for all streams of a rank."""
-MOST_WORST = 50
+MAX_WORST = 50
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def lanes(pair: Pair, view: View) -> Lanes:
     """Lay the events of the wanted ranks out: for each rank and stream, the first run above the second."""
     ranks = list(view.ranks) or all_ranks(pair)
     streams = list(dict.fromkeys(stream for step in pair.steps for stream in step.streams))
-    by_rank = len(ranks) * len(streams) * len(pair.steps) > MOST_STREAM_LANES
-    room = MOST_LANES // (len(pair.steps) * (1 if by_rank else len(streams)))
+    by_rank = len(ranks) * len(streams) * len(pair.steps) > MAX_STREAM_LANES
+    room = MAX_LANES // (len(pair.steps) * (1 if by_rank else len(streams)))
     left_out = max(0, len(ranks) - room)
     if left_out:  # evenly, the first and the last among them
         ranks = sorted({ranks[i] for i in np.linspace(0, len(ranks) - 1, room).round().astype(int)})
@@ -204,7 +204,7 @@ def worst(pair: Pair, shown: Lanes) -> list[tuple[int, float]]:
     at, partner = at[there], partner[there]
     theirs = (pair.steps[0].end - pair.steps[0].start)[partner]
     difference = (shown.end[at] - shown.start[at]) - theirs
-    order = np.argsort(-np.abs(difference), kind="stable")[:MOST_WORST]
+    order = np.argsort(-np.abs(difference), kind="stable")[:MAX_WORST]
     return [(int(at[i]), float(difference[i])) for i in order]
 
 

@@ -19,9 +19,9 @@ from twin.engine.report import as_json, report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.strategies import load_job
 
-MOST_BLOCKS = 8_000
+MAX_BLOCKS = 8_000
 """Micro-steps × layers that a page waits for."""
-MOST_RANKS, MOST_EVENTS = 3, 300_000
+MAX_RANKS, MAX_EVENTS = 3, 300_000
 KEPT = 4
 """Simulations that a worker remembers: what is compared with stays the same."""
 
@@ -56,11 +56,11 @@ def _simulated(raw: Mapping[str, Any]) -> Simulated:
     begin = time.perf_counter()
     job = concrete(load_job(raw))
     blocks = job.micro_steps * job.model.layers
-    if blocks > MOST_BLOCKS:
+    if blocks > MAX_BLOCKS:
         raise fail(
             "batch.micro_sequences",
             f"gives {blocks:,} micro-steps × layers, and this page waits for "
-            f"{MOST_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
+            f"{MAX_BLOCKS:,} at most; use larger micro-batches, or `fourfold simulate`",
             job.concrete_micro_sequences,
         )
     simulation = simulate(job, max_classes=MANY_CLASSES)
@@ -94,7 +94,7 @@ def answer(memory: Memory, old: Mapping[str, Any], new: Mapping[str, Any]) -> tu
 
 def shown_ranks(old: Simulation, new: Simulation) -> list[int]:
     """Ranks worth looking at: the first, slow ones, then those that stand for a class; in both jobs."""
-    room = min(MOST_RANKS, MOST_EVENTS // max(len(old.program), len(new.program), 1))
+    room = min(MAX_RANKS, MAX_EVENTS // max(len(old.program), len(new.program), 1))
     least = min(old.job.ranks, new.job.ranks)
     wanted = [
         0,

@@ -18,7 +18,7 @@ from twin.description.problems import DescriptionError
 from twin.description.units import format_si
 from twin.strategies import load_job
 
-MOST_HELP = 130
+MAX_HELP = 130
 OCTAVES = {"scale-ranks": (-6, 6, 1.0)}
 """Lowest, highest and step of a lever, in powers of 2; others go from an eighth to eight times."""
 TIMES = {-6: "1/64", -5: "1/32", -4: "1/16", -3: "⅛", -2: "¼", -1: "½"}
@@ -48,7 +48,7 @@ def select_choices(base: Job, query: Query) -> dict[str, tuple[str, ...]]:
 def control(field: Field, base: Job, query: Query, choices: Mapping[str, tuple[str, ...]]) -> Component:
     """Make the control of one field."""
     own, text = said(base, field.key), query.get(field.key, "").strip()[:40]
-    shortened = textwrap.shorten(field.help, MOST_HELP, placeholder=" …")
+    shortened = textwrap.shorten(field.help, MAX_HELP, placeholder=" …")
     words = html.Span(shortened, style={"color": "var(--quiet)"})
     common: dict[str, Any] = {"id": state(field.key), "label": field.label, "description": words}
     if field.kind == "lever":

@@ -24,10 +24,22 @@ Kind = Literal["number", "choice", "text", "lever"]
 STRATEGY = DEFAULT_STRATEGY
 """The strategy whose jobs the form is made for."""
 GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
-LEFT_OUT = {"name", "model", "machine", "grid", "stragglers", "placement", "degraded", "seed", "train", "library"}
+LEFT_OUT = {
+    "name",
+    "strategy",
+    "model",
+    "machine",
+    "grid",
+    "stragglers",
+    "placement",
+    "degraded",
+    "seed",
+    "train",
+    "library",
+}
 """Keys that have a field of their own kind, or none."""
-MOST_TEXT = 40
-MOST_OCTAVES = 6.0
+MAX_TEXT = 40
+MAX_OCTAVES = 6.0
 LEVERS = {
     "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times a power of 2."),
     "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times a power of 2."),
@@ -134,8 +146,8 @@ KEYS = tuple(field.key for field in FIELDS)
 def parsed(field: Field, text: str) -> Any:
     """Read what a field says. Raises DescriptionError."""
     text = text.strip()
-    if len(text) > MOST_TEXT:
-        raise fail(field.path, f"is longer than {MOST_TEXT} characters", text)
+    if len(text) > MAX_TEXT:
+        raise fail(field.path, f"is longer than {MAX_TEXT} characters", text)
     if field.kind == "choice" and field.choices:
         if text not in field.choices:
             raise fail(field.path, f"choose from {', '.join(field.choices)}", text)
@@ -148,8 +160,8 @@ def parsed(field: Field, text: str) -> Any:
         value = float(text)
     except ValueError:
         raise fail(field.path, "expected a number", text) from None
-    if not math.isfinite(value) or (field.kind == "lever" and abs(value) > MOST_OCTAVES):
-        raise fail(field.path, f"expected a number from −{MOST_OCTAVES:g} to {MOST_OCTAVES:g}", text)
+    if not math.isfinite(value) or (field.kind == "lever" and abs(value) > MAX_OCTAVES):
+        raise fail(field.path, f"expected a number from −{MAX_OCTAVES:g} to {MAX_OCTAVES:g}", text)
     whole = field.whole or field.kind == "text"
     if whole and value != int(value):
         raise fail(field.path, "expected a whole number", text)

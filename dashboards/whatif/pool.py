@@ -25,11 +25,11 @@ import pyarrow as pa
 from twin.description.problems import DescriptionError, Problem, fail
 
 COMMAND = (sys.executable, "-P", "-m", "dashboards.whatif.worker")
-MOST_WAITING, MOST_KEPT = 32, 12
+MAX_WAITING, MAX_KEPT = 32, 12
 MAX_VISITORS = 1024
 """Whose newest request is remembered; that is a few words each."""
-MOST_SECONDS = 60.0
-MOST_TABLE_BYTES = 256 << 20
+MAX_SECONDS = 60.0
+MAX_TABLE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Newest:
 class Pool:
     """Runs requests in processes. Threads and processes start with the first request."""
 
-    def __init__(self, workers: int, command: tuple[str, ...] = COMMAND, seconds: float = MOST_SECONDS) -> None:
+    def __init__(self, workers: int, command: tuple[str, ...] = COMMAND, seconds: float = MAX_SECONDS) -> None:
         self._workers, self._command, self._seconds = workers, command, seconds
         self._changed = threading.Condition()
         self._waiting: OrderedDict[str, Request] = OrderedDict()
@@ -83,7 +83,7 @@ class Pool:
         with self._changed:
             if self._overtaken(visitor, asked_at):
                 return self._newest[visitor].ticket
-            if visitor not in self._waiting and len(self._waiting) >= MOST_WAITING:
+            if visitor not in self._waiting and len(self._waiting) >= MAX_WAITING:
                 raise fail("what-if", "too many others are waiting for a simulation; try again in a minute")
             self._end(visitor)
             request = Request(next(self._tickets), visitor, line)
@@ -182,7 +182,7 @@ class Pool:
 
     def _keep(self, ticket: int, found: Answer | str) -> None:
         self._answers[ticket] = found
-        while len(self._answers) > MOST_KEPT:
+        while len(self._answers) > MAX_KEPT:
             self._answers.popitem(last=False)
 
     def _started(self) -> subprocess.Popen[bytes] | None:
@@ -226,7 +226,7 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes) -> Answer | str:
     process.stdin.write(line)
     process.stdin.flush()
     head = json.loads(process.stdout.readline())
-    if sum(head["sizes"]) > MOST_TABLE_BYTES:
+    if sum(head["sizes"]) > MAX_TABLE_BYTES:
         raise ValueError("the tables are too large")
     tables = []
     for size in head["sizes"]:

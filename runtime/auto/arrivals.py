@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from runtime.auto.gathers import Use
+from runtime.auto.use import CutLayer, Use
 from runtime.parallel.collectives import Handle
-
-if TYPE_CHECKING:
-    from runtime.auto.linear import ParallelLinear
 
 
 @dataclass(eq=False)
@@ -44,7 +41,7 @@ class Arrivals:
     """The tokens of the pass that is running."""
 
     overlap: bool
-    _tokens: dict[ParallelLinear, Token] = field(default_factory=dict)
+    _tokens: dict[CutLayer, Token] = field(default_factory=dict)
 
     def begin(self, expected: Sequence[Use]) -> None:
         """Make the tokens of a pass, given what is expected to run in it."""
@@ -58,14 +55,14 @@ class Arrivals:
         """Forget the tokens; graphs keep those they need."""
         self._tokens.clear()
 
-    def token(self, layer: ParallelLinear) -> Token | None:
+    def token(self, layer: CutLayer) -> Token | None:
         """Return the token to compute with; None if gradients are not to be in flight."""
         if not (self.overlap and layer.weight.requires_grad):
             return None
         return self._tokens.get(layer) or make_token(layer)
 
 
-def make_token(layer: ParallelLinear) -> Token:
+def make_token(layer: CutLayer) -> Token:
     """Make a token of a layer's weight."""
     inbox: dict[Use, Handle] = {}
     return Token(_Arrive.apply(layer.weight, inbox), inbox)

@@ -13,33 +13,12 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
+from runtime.auto.use import CutLayer, Use
 from runtime.parallel.collectives import Collectives, Handle
 from twin.schedule.ops import Phase
-
-if TYPE_CHECKING:
-    from runtime.auto.linear import ParallelLinear
-
-
-@dataclass(frozen=True, eq=False)
-class Use:
-    """One use of a layer in a forward pass."""
-
-    layer: ParallelLinear
-    dtype: torch.dtype
-    """What the product is computed in."""
-    needs_block: bool
-    """A backward pass may follow that needs the weight, for the gradient of the input."""
-    order: list[Use] = field(default_factory=list)
-    """Uses of the same pass, this one included; empty outside a pass."""
-    position: int = 0
-
-    def same_as(self, other: Use) -> bool:
-        """Whether the same gather serves both."""
-        return self.layer is other.layer and self.dtype == other.dtype
 
 
 @dataclass
@@ -61,8 +40,8 @@ class BlockGathers:
     _pass: list[Use] = field(default_factory=list)
     _expected: list[Use] | None = None
     """Uses of the last pass, as long as this one takes the same way."""
-    _flights: dict[ParallelLinear, _Flight] = field(default_factory=dict)
-    _kept: dict[ParallelLinear, tuple[torch.dtype, torch.Tensor]] = field(default_factory=dict)
+    _flights: dict[CutLayer, _Flight] = field(default_factory=dict)
+    _kept: dict[CutLayer, tuple[torch.dtype, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def z(self) -> int:
@@ -101,7 +80,7 @@ class BlockGathers:
         self._flights.clear()
         self._kept.clear()
 
-    def forward(self, layer: ParallelLinear, dtype: torch.dtype, *, needs_block: bool) -> tuple[torch.Tensor, Use]:
+    def forward(self, layer: CutLayer, dtype: torch.dtype, *, needs_block: bool) -> tuple[torch.Tensor, Use]:
         """Return the block (n/G_o, k/G_c) in `dtype`, and the use to show to `backward`."""
         if self.z == 1 or not self._running:
             use = Use(layer, dtype, needs_block)

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from runtime.auto.arrivals import Token
 from runtime.auto.context import AutoContext
-from runtime.auto.gathers import Use
+from runtime.auto.use import Use
 from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.gemm import Pass
@@ -122,6 +122,12 @@ class Layout:
         return handle.wait() if token is None else token.post(use, handle)
 
 
+def _layout(use: Use) -> Layout:
+    layout = use.layer.layout
+    assert isinstance(layout, Layout)
+    return layout
+
+
 class ParallelLinear(torch.nn.Linear):
     """What `auto_parallelize` makes of an `nn.Linear`, in place.
 
@@ -186,14 +192,14 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(rows, weight)  # the weight so that autograd sees if it is changed
         ctx.use, ctx.token = use, token
         with torch.autocast(rows.device.type, enabled=False):
-            return use.layer.layout.forward(rows, block)
+            return _layout(use).forward(rows, block)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows, _ = ctx.saved_tensors
         with torch.autocast(rows.device.type, enabled=False):
-            inputs, weight = ctx.use.layer.layout.backward(
+            inputs, weight = _layout(ctx.use).backward(
                 rows, gradient, ctx.use, ctx.token, need_weight=ctx.needs_input_grad[1]
             )
         return inputs, weight, None, None, None

@@ -40,7 +40,7 @@ WIDE_SHAPES: tuple[tuple[int, int, int, int, Form], ...] = (
     (8, 2048, 8, 128, "flash"),
     (4, 1024, 16, 64, "plain"),
 )
-LEAST_REPEATS = 5
+MIN_REPEATS = 5
 
 
 def measure_attention(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class _Attention:
         """Forward and backward times of as many runs as there is time for."""
         found: dict[str, list[float]] = {}
         begin, repeats = time.perf_counter(), 0
-        while repeats < LEAST_REPEATS or time.perf_counter() - begin < seconds:
+        while repeats < MIN_REPEATS or time.perf_counter() - begin < seconds:
             for kind, times in by_kind(hear(self.packed.device, self._once, plugs=1)).items():
                 found.setdefault(kind.phase, []).extend(times)
             repeats += 1

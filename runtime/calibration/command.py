@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415, T201
 
 Fit = Callable[[dict[str, Any]], str]
-MOST_MINUTES = 240.0
+MAX_MINUTES = 240.0
 TIMEOUT_SECONDS = 300.0
 NAME = r"[a-z0-9][a-z0-9._-]{0,62}"
 
@@ -98,8 +98,8 @@ def _check(
 
     if not re.fullmatch(NAME, name):
         raise fail("--name", "expected small letters, digits, points and dashes, such as my-cluster", name)
-    if not 0 < minutes <= MOST_MINUTES:
-        raise fail("--minutes", f"expected more than 0, at most {MOST_MINUTES:g}", minutes)
+    if not 0 < minutes <= MAX_MINUTES:
+        raise fail("--minutes", f"expected more than 0, at most {MAX_MINUTES:g}", minutes)
     if device not in ("auto", "cpu", "cuda"):
         raise fail("--device", "expected auto, cpu or cuda", device)
     if ranks is not None and process.launcher != "alone":
@@ -120,9 +120,9 @@ def files(out: Path, name: str) -> tuple[Path, Path]:
 
 def _measured(process: Process, name: str, minutes: float, device: str) -> dict[str, Any] | None:
     from runtime.calibration.measure import measure
+    from runtime.launch.board import Board
     from runtime.launch.devices import agree_on_type
     from runtime.launch.meeting import agree, choose_device, join, open_store, set_threads
-    from runtime.survive.board import Board
 
     set_threads(process, None)
     store = open_store(process, TIMEOUT_SECONDS) if process.ranks > 1 else None

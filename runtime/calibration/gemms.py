@@ -45,7 +45,7 @@ WIDE_LINEARS = (
 )
 """The same for GPUs, beside those for CPUs."""
 PROBE = (256, 256, 256)
-MOST_SHARE = 0.25
+MAX_SHARE = 0.25
 """A product that is expected to fill more than this share of its time is left out."""
 
 
@@ -59,7 +59,7 @@ def measure_gemms(team: Team, seconds: float) -> list[dict[str, Any]]:
     rate = team.told([_flops_per_second(team.device)])[0]
     entries = []
     for signature, mode, dtype in cases:
-        if 2.0 * signature.m * signature.n * signature.k / rate > max(MOST_SHARE * each, 1e-3):
+        if 2.0 * signature.m * signature.n * signature.k / rate > max(MAX_SHARE * each, 1e-3):
             continue
         run = product(signature, mode, dtype, team.device)
         for busy in busy_sets(team):

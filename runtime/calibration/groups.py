@@ -21,8 +21,8 @@ SIZES = (1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes: of the output of an all-gather, the input of a reduce-scatter, the buffer of an all-reduce."""
 WIDE_SIZES = (32 << 20, 128 << 20)
 """On GPUs as well."""
-LEAST_REPEATS, MOST_REPEATS = 3, 15
-MOST_SHARE = 12.0
+MIN_REPEATS, MAX_REPEATS = 3, 15
+MAX_SHARE = 12.0
 """A size is left out if the least repeats would take so many times its share of the budget."""
 SLOW_SECONDS = 0.02
 """Repeats that take longer are agreed upon one by one."""
@@ -60,7 +60,7 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
             for kind in KINDS:
                 each, last = seconds / (series * len(sizes)), 0.0
                 for size in sizes:
-                    if 4 * last * LEAST_REPEATS > MOST_SHARE * each:
+                    if 4 * last * MIN_REPEATS > MAX_SHARE * each:
                         break
                     buffer = axis.buffer(kind, size, dtype)
                     working = axis.number < at_once
@@ -87,7 +87,7 @@ def _repeats(
     # rank 0 is always in the group that works
     expected = (trial[-1].delivered - trial[-1].arrived) / 1e9 if trial else 0.0
     expected = team.told([expected])[0]
-    repeats = round(min(MOST_REPEATS, max(LEAST_REPEATS, seconds / (expected + PAUSE_SECONDS))))
+    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (expected + PAUSE_SECONDS))))
     times = []
     for moment in _moments(team, repeats, expected):
         if working:

@@ -14,7 +14,7 @@ from twin.strategies.four_d.grid import Grid
 
 MODEL = {"layers": 2, "hidden": 16, "heads": 2, "sequence": 4, "vocabulary": 16}
 GRIDS = (Grid(), Grid(x=2, y=2), Grid(z=2), Grid(x=2, y=2, z=2))
-LEAST_STEPS = 5
+MIN_STEPS = 5
 
 
 def measure_host(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def _entry(team: Team, grid: Grid, seconds: float) -> dict[str, Any]:
     heard: list[float] = []
     inside: list[float] = []
     begin = time.perf_counter()
-    while len(plain) < LEAST_STEPS or time.perf_counter() - begin < seconds:
+    while len(plain) < MIN_STEPS or time.perf_counter() - begin < seconds:
         plain.append(_timed(team, rank))
         start = time.perf_counter()
         found = hear(team.device, rank.step)

@@ -23,7 +23,7 @@ SEQUENCE = 64
 GRIDS = (Grid(), Grid(z=2, y=2, x=2))
 """Uncut, with the device library's own layer norm; cut, with statistics and normalisation
 apart, and sums of scattered gradients."""
-LEAST_STEPS = 3
+MIN_STEPS = 3
 BETWEEN = Kind("between", "", 0.0, 0.0, (), 0)
 """What the host does from op to op: layers, autograd, memory."""
 PLUGS = 8
@@ -79,7 +79,7 @@ def _listen(team: Team, rank: QuietRank, seconds: float) -> dict[Kind, list[floa
     """Times of all ops, as often as there is time for."""
     times: dict[Kind, list[float]] = {}
     begin, steps = time.perf_counter(), 0
-    while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
+    while steps < MIN_STEPS or time.perf_counter() - begin < seconds:
         used = time.thread_time()
         heard = by_kind(hear(team.device, rank.step, PLUGS))
         used = time.thread_time() - used

@@ -14,7 +14,7 @@ from runtime.calibration.team import Team
 
 SIZES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes."""
-LEAST_REPEATS, MOST_REPEATS = 4, 50
+MIN_REPEATS, MAX_REPEATS = 4, 50
 
 
 def measure_messages(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _round_trips(team: Team, peer: int, size: int, seconds: float) -> list[float
     buffer = torch.zeros(size // 4, device=team.device)
     warm = _some(team, peer, buffer, 2)
     wanted = seconds / max(warm[-1], 1e-6) if warm else 0.0
-    repeats = round(team.told([min(MOST_REPEATS, max(LEAST_REPEATS, wanted))])[0])
+    repeats = round(team.told([min(MAX_REPEATS, max(MIN_REPEATS, wanted))])[0])
     return _some(team, peer, buffer, repeats)
 
 

@@ -25,10 +25,10 @@ PRODUCT = Signature("forward", 256, 256, 256)
 WIDE_PRODUCT = Signature("forward", 4096, 4096, 4096)
 SIZES = (256 << 10, 2 << 20)
 WIDE_SIZES = (8 << 20, 128 << 20)
-LEAST_REPEATS, MOST_REPEATS = 3, 10
+MIN_REPEATS, MAX_REPEATS = 3, 10
 PATIENCE_SECONDS = 60.0
 WORK = Op("calibration/product", "fwd", None, None)
-LEAST_SECONDS = 0.05
+MIN_SECONDS = 0.05
 """Of products alone: long enough for ranks that share cores to have had their turns."""
 
 
@@ -110,13 +110,13 @@ def _repeats(
     chunk = chunk_of(run, team.device)
     team.start_together()
     expected = team.told([_collective(team, axis, kind, buffer)])[0]
-    repeats = round(min(MOST_REPEATS, max(LEAST_REPEATS, seconds / (4 * expected + 0.1))))
+    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (4 * expected + 0.1))))
     found = []
     for _ in range(repeats):
         team.start_together()
         alone = _collective(team, axis, kind, buffer)
         team.start_together()
-        compute = repeat(run, chunk, max(alone, LEAST_SECONDS), team.device)
+        compute = repeat(run, chunk, max(alone, MIN_SECONDS), team.device)
         team.start_together()
         found.append(
             _both(

@@ -11,12 +11,12 @@ import torch
 
 CHUNK_SECONDS = {"cpu": 5e-4, "cuda": 1e-3}
 """Least time between two looks at the clock."""
-MOST_IN_CHUNK = {"cpu": 10_000, "cuda": 256}
+MAX_IN_CHUNK = {"cpu": 10_000, "cuda": 256}
 """On a GPU as many as the host issues while the plug runs."""
 PLUG_SIZE = 4096
 """Side of the square product that keeps a GPU busy while the host issues work."""
 CACHE_BYTES = 32 << 20
-MOST_COPIES = 32
+MAX_COPIES = 32
 
 
 Clock = Callable[[], float]
@@ -53,7 +53,7 @@ def synchronize(device: torch.device) -> None:
 
 def chunk_of(run: Callable[[], object], device: torch.device) -> int:
     """Warm up, and find how many repetitions fill a chunk."""
-    chunk, least, most = 1, CHUNK_SECONDS[device.type], MOST_IN_CHUNK[device.type]
+    chunk, least, most = 1, CHUNK_SECONDS[device.type], MAX_IN_CHUNK[device.type]
     for _ in range(2):
         run()
     while chunk < most:
@@ -111,7 +111,7 @@ def plug(device: torch.device, products: int = 1) -> None:
 
 def copies_beyond_cache(bytes_: float) -> int:
     """How many sets of operands to take turns with, so that none is in the cache when it comes."""
-    return int(min(MOST_COPIES, max(2, -(-CACHE_BYTES // max(1, int(bytes_))))))
+    return int(min(MAX_COPIES, max(2, -(-CACHE_BYTES // max(1, int(bytes_))))))
 
 
 def in_turn(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:

@@ -12,7 +12,7 @@ from runtime.checkpoint.tensor_file import DTYPE_NAMES
 from runtime.step.context import Context
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 
-MOST_SHOWN = 12
+MAX_SHOWN = 12
 SAME = ("heads", "activation", "positions")
 """Keys of a model that the shapes of its weights do not tell."""
 
@@ -67,7 +67,7 @@ def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]], dt
     missing = [name for name in expected if name not in found]
     for name in found:
         if name not in expected:
-            hint = f"; {did_you_mean(name, missing)}" if 0 < len(missing) <= MOST_SHOWN else ""
+            hint = f"; {did_you_mean(name, missing)}" if 0 < len(missing) <= MAX_SHOWN else ""
             problems.append(Problem(name, f"is not a parameter of the model{hint}"))
     return problems
 
@@ -75,7 +75,7 @@ def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]], dt
 def _refuse(problems: list[Problem], path: Path, remedy: str) -> None:
     if not problems:
         return
-    shown = problems[:MOST_SHOWN]
+    shown = problems[:MAX_SHOWN]
     if more := len(problems) - len(shown):
         shown.append(Problem("", f"and {more} more"))
     raise DescriptionError([*shown, Problem("", remedy)], str(path))

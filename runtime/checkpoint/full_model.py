@@ -21,13 +21,13 @@ import torch
 from runtime.checkpoint import directory
 from runtime.checkpoint.fit import check_full_model
 from runtime.checkpoint.manifest import MANIFEST, Manifest, SavedTensor, read_manifest
-from runtime.checkpoint.pieces import MOST_CHUNK, Range, rectangles
+from runtime.checkpoint.pieces import MAX_CHUNK, Range, rectangles
 from runtime.checkpoint.storage import check_chunk, read_chunk
 from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError, write_tensors
 from runtime.step.context import Context
 from twin.description.problems import fail
 
-MOST_OPEN_FILES = 256
+MAX_OPEN_FILES = 256
 """A checkpoint may have more files than a process may open."""
 
 
@@ -107,7 +107,7 @@ class _Files:
 
     def _file(self, name: str) -> TensorFile:
         if name not in self._open:
-            if len(self._open) >= MOST_OPEN_FILES:
+            if len(self._open) >= MAX_OPEN_FILES:
                 self._stack.close()
                 self._open.clear()
             self._open[name] = self._stack.enter_context(TensorFile(self._checkpoint / name))
@@ -156,7 +156,7 @@ def _shape(file: TensorFile) -> dict[str, Any]:
 
 def _values(file: TensorFile, held: Range) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield where values belong in a range, and the values, some rows at a time."""
-    spec, most = held.parameter.spec, MOST_CHUNK
+    spec, most = held.parameter.spec, MAX_CHUNK
     if len(spec.shape) == 2:
         # whole rows are read, so memory is bounded by their width and not by this rank's part of it
         most = max(1, most * held.parameter.shard.local_shape[1] // spec.shape[1])

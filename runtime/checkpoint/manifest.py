@@ -20,7 +20,7 @@ from twin.description.problems import from_pydantic
 
 SCHEMA_VERSION = 1
 MANIFEST = "checkpoint.json"
-MOST_MANIFEST_BYTES = 1 << 30
+MAX_MANIFEST_BYTES = 1 << 30
 SHOWN_PROBLEMS = 3
 CHECKSUM = b',"crc32":'
 """Comes before the last value of the file."""
@@ -116,10 +116,10 @@ def read_text(directory: Path) -> bytes:
     path = directory / MANIFEST
     with open_regular(path) as file:
         try:
-            text = file.read(MOST_MANIFEST_BYTES + 1)
+            text = file.read(MAX_MANIFEST_BYTES + 1)
         except OSError as error:
             raise UnusableFileError(path, f"cannot be read: {error.strerror}") from None
-    if len(text) > MOST_MANIFEST_BYTES:
+    if len(text) > MAX_MANIFEST_BYTES:
         raise UnusableFileError(path, "is too large for a manifest")
     return text
 

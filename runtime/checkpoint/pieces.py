@@ -18,9 +18,9 @@ from runtime.weights.store import Parameter, ParameterStore
 
 MODEL = "model"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-LEAST_SHARE = 1 << 16
+MIN_SHARE = 1 << 16
 """Elements below which replicas do not share: a file of crumbs is slower than a little waiting."""
-MOST_CHUNK = 1 << 24
+MAX_CHUNK = 1 << 24
 """Elements of a chunk (64 MiB in fp32), if a row is not longer: a chunk is read and verified as a whole,
 even by a rank that needs a corner of it."""
 
@@ -90,13 +90,13 @@ def share(shard: Shard, elements: int, *, over_data: bool) -> tuple[int, int]:
         if axis not in split and (axis != shard.replicas or over_data):
             size = shard.grid.size(axis)
             copies, mine = copies * size, mine * size + shard.coordinates[axis]
-    shares = min(copies, max(1, elements // LEAST_SHARE))
+    shares = min(copies, max(1, elements // MIN_SHARE))
     if mine >= shares:
         return 0, 0
     return elements * mine // shares, elements * (mine + 1) // shares
 
 
-def rectangles(held: Range, most_elements: int = MOST_CHUNK) -> Iterator[Rectangle]:
+def rectangles(held: Range, most_elements: int = MAX_CHUNK) -> Iterator[Rectangle]:
     """Rectangles of the full parameter in a range, none much larger than `most_elements`."""
     for whole in held.parameter.shard.rectangles(held.begin, held.end):
         rows, columns = whole.sizes[0], whole.count // whole.sizes[0]

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self
 
 import torch
 
-MOST_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 """As the format's own library allows."""
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
@@ -151,7 +151,7 @@ class TensorFile:
     def _header(self) -> tuple[dict[str, Entry], dict[str, str]]:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._bytes(0, LENGTH_BYTES, size), "little")
-        if length > MOST_HEADER_BYTES:
+        if length > MAX_HEADER_BYTES:
             raise self._refuse("is no safetensors file: its header is too long")
         text = self._bytes(LENGTH_BYTES, length, size)
         try:

@@ -14,15 +14,15 @@ from twin.description.spec import Spec
 SCHEMA_VERSION = 1
 MANIFEST = "dataset.json"
 TOKENIZER = "tokenizer.json"
-MOST_MANIFEST_BYTES = 1 << 20
-MOST_VOCABULARY = 1 << 32
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_VOCABULARY = 1 << 32
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 """Bytes of one token by dtype; both are little-endian on disk."""
 
 REBUILD = "build it again with `fourfold data {} --force`"
 
 Count = Annotated[int, Field(gt=0, le=1 << 48, strict=True)]
-Token = Annotated[int, Field(ge=0, lt=MOST_VOCABULARY, strict=True)]
+Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY, strict=True)]
 
 
 class Split(Spec):
@@ -43,7 +43,7 @@ class Manifest(Spec):
 
     schema_version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]
-    vocabulary: Annotated[int, Field(gt=0, le=MOST_VOCABULARY, strict=True)]
+    vocabulary: Annotated[int, Field(gt=0, le=MAX_VOCABULARY, strict=True)]
     """Of the tokenizer: its largest id, used or not, plus one."""
     tokenizer: Literal["bytes", "tokenizer.json"]
     """A byte is a token, or a file of the `tokenizers` library copied beside the data."""
@@ -72,7 +72,7 @@ def read_manifest(directory: Path) -> Manifest:
     if not path.is_file():
         raise fail(str(directory), f"is not a data set: {MANIFEST} is missing; {build}")
     try:
-        if path.stat().st_size > MOST_MANIFEST_BYTES:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise fail(str(path), f"too large for a manifest; {rebuild(directory)}")
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.data.manifest import MOST_VOCABULARY, TOKENIZER, read_manifest, rebuild
+from runtime.data.manifest import MAX_VOCABULARY, TOKENIZER, read_manifest, rebuild
 from twin.description.problems import fail
 
 END_OF_TEXT = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>")
 """What tokenizers call the token between documents."""
-MOST_TOKENIZER_BYTES = 256 << 20
+MAX_TOKENIZER_BYTES = 256 << 20
 
 TokenIds = Sequence[int] | NDArray[Any]
 
@@ -92,7 +92,7 @@ class JsonTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        if not 0 < self.vocabulary <= MOST_VOCABULARY:
+        if not 0 < self.vocabulary <= MAX_VOCABULARY:
             raise fail(str(path), f"has a vocabulary of {self.vocabulary}; use one that has tokens")
         ids = (self._tokenizer.token_to_id(name) for name in END_OF_TEXT)
         self.separator: int | None = next((i for i in ids if i is not None), None)
@@ -126,8 +126,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_TOKENIZER_BYTES:
-            raise fail(str(path), f"too large for a tokenizer; at most {MOST_TOKENIZER_BYTES >> 20} MiB are read")
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise fail(str(path), f"too large for a tokenizer; at most {MAX_TOKENIZER_BYTES >> 20} MiB are read")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise fail(str(path), f"cannot be read: {error.strerror}") from None

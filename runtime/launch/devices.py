@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
+from runtime.launch.board import Board
 from runtime.launch.host import host_name
 from runtime.launch.meeting import DisagreementError
-from runtime.survive.board import Board
 from twin.description.problems import fail
 
 MAX_NAMED = 8

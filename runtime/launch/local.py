@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runtime.launch.environment import ATTEMPT, STORE_SOCKET
-from runtime.survive.signals import HEARD, SAME_SECONDS
+from runtime.launch.signals import HEARD, SAME_SECONDS
 
 GRACE_SECONDS = 8.0
 """How long survivors may take to notice and tell."""

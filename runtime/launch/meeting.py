@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime.launch.environment import Process
+from runtime.launch.session import own_part
 from runtime.parallel.collectives import CollectiveError
-from runtime.survive.session import own_part
 from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")

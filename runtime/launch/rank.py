@@ -31,8 +31,7 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     from runtime.launch.local import GIVE_UP, end_with_parent
     from runtime.launch.meeting import DisagreementError
     from runtime.parallel.collectives import CollectiveError
-    from runtime.records.ownership import TakenOverError
-    from runtime.train.diagnosis import NonFiniteError
+    from runtime.parallel.failures import NonFiniteError, TakenOverError
 
     code, text, shared = 0, "", False
     over = 1

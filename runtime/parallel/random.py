@@ -15,7 +15,7 @@ import torch
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _FIRST = 0xBF58476D1CE4E5B9 - 2**64
 _SECOND = 0x94D049BB133111EB - 2**64
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 """Elements drawn at once, to bound the memory of int64 intermediates."""
 
 

@@ -40,7 +40,7 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
         """Run the real training step of one rank of any world here, without devices, and record it."""
-        from runtime.commands import need_torch
+        from runtime.launch.need import need_torch
         from twin.strategies import load_job
 
         need_torch("record")

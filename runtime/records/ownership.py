@@ -26,16 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from runtime.launch.host import BOOT_ID, HOST, host_name
+from runtime.parallel.failures import TakenOverError
 from twin.description.problems import fail
 
 OWNER = "owner"
 """Holds the name of the start that uses the directory now."""
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 """How a file system says that another process has the lock; all else means that it knows no locks."""
-
-
-class TakenOverError(RuntimeError):
-    """Another start of the run uses its directory now."""
 
 
 @dataclass

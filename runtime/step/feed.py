@@ -9,6 +9,7 @@ from runtime.data.goldfish import Goldfish
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
 from runtime.step.trainee import MicroBatch
+from twin.description.train import Train
 
 KEPT = Place("")
 
@@ -49,6 +50,11 @@ class Feed:
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
         return kept.to(self.context.master_type) / total
+
+
+def goldfish_of(train: Train) -> Goldfish | None:
+    """Make the Goldfish loss that a job asks for, if it does."""
+    return None if train.goldfish is None else Goldfish(train.goldfish.k, train.goldfish.h)
 
 
 def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:

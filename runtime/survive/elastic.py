@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from runtime.launch.board import Board
 from runtime.launch.meeting import DisagreementError
 from runtime.plan.plan import Plan
-from runtime.survive.board import Board
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.strategies import strategy_of

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.checkpoint.checkpoints import Checkpoints
+from runtime.launch.board import Board
 from runtime.records.run_directory import add_to_run
 from runtime.step.context import Context
 from runtime.step.optimizer import Optimizer
-from runtime.survive.board import Board
 from runtime.survive.history import KEY, History, WentBack
 from runtime.survive.spikes import Spikes
 

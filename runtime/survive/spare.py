@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
-from runtime.survive.board import Board
+from runtime.launch.board import Board
 from runtime.survive.stop import WANTED, Stop
 
 END = "end"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.survive.board import Board
-from runtime.survive.signals import Notice
+from runtime.launch.board import Board
+from runtime.launch.signals import Notice
 
 WANTED, AT = "stop/wanted", "stop/at"
 

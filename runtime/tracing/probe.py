@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 TRIES = 8
-FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 26
-LEAST_SECONDS = 0.04
+FIRST_BYTES, MAX_BYTES = 1 << 18, 1 << 26
+MIN_SECONDS = 0.04
 """Most messages take at least as long, so that it is bandwidth that is seen."""
 
 
@@ -40,7 +40,7 @@ def probe_links(
         return [max(everyone[at : at + per_host]) for at in range(0, len(hosts), per_host)]
 
     size = FIRST_BYTES
-    while size < MOST_BYTES and sorted(tried(1, size))[count // 4] < LEAST_SECONDS:
+    while size < MAX_BYTES and sorted(tried(1, size))[count // 4] < MIN_SECONDS:
         size *= 2  # a host that was held up does not count
     rounds = []
     for hops in sorted({1, 2, count // 2, count - 1} & set(range(1, count))):

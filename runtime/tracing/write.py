@@ -25,7 +25,7 @@ from twin.trace.names import group_number, short_name
 from twin.trace.store import write_trace
 from twin.trace.table import SCHEMA
 
-MOST_DRAWN = 8
+MAX_DRAWN = 8
 """Ranks drawn in the timeline page."""
 
 
@@ -146,7 +146,7 @@ def write_run_trace(
     grid = job.concrete_grid
     names = {
         rank: f"rank {rank} ({', '.join(f'{a} {place}' for a, place in grid.coordinates(rank).items())})"
-        for rank in range(min(len(tables), MOST_DRAWN))
+        for rank in range(min(len(tables), MAX_DRAWN))
     }
     drawn = events.filter(pa.array(np.isin(events.column("rank").to_numpy(), list(names))))
     title = f"{job.name} on {job.ranks:,} ranks, measured"

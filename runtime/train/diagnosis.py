@@ -9,19 +9,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.ops import Op
 from runtime.step.context import Context
 from runtime.step.trainee import MicroBatch, Trainee
 
 T = TypeVar("T")
-
-
-class NonFiniteError(RuntimeError):
-    """The loss or the gradient is not a number any more."""
-
-
-class DivergedError(NonFiniteError):
-    """The loss leaps again and again, however often the run goes back."""
 
 
 @dataclass

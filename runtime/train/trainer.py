@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from runtime.data.tokens import DataSet
+from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type
 from runtime.launch.environment import Process
 from runtime.launch.meeting import (
@@ -22,19 +23,18 @@ from runtime.launch.meeting import (
     set_threads,
     told_by_another,
 )
+from runtime.launch.signals import Notice
+from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import RUN, prepare_directory, read_run
 from runtime.survive import elastic
-from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import MemoryCopies
 from runtime.survive.memory.recovery import recover
-from runtime.survive.signals import Notice
 from runtime.survive.spare import dismiss, stand_by
 from runtime.survive.stop import Stop
-from runtime.train.diagnosis import NonFiniteError
 from runtime.train.run import Run
 from twin.description.problems import DescriptionError
 
@@ -81,7 +81,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         run.resume(why, found)
         if memory is not None:
             memory.loaded()
-        run.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
+        run.saving.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
         all_agree = partial(agree, store, process)
         all_agree("files", run.open_files)
         run.loop()
@@ -89,7 +89,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         all_agree("trace", run.write_trace)
         dismiss(board, process.ranks, spares)
     except NonFiniteError:
-        run.checkpoints.close()  # every rank is here: what is being written was whole and good
+        run.saving.checkpoints.close()  # every rank is here: what is being written was whole and good
         raise
     except DescriptionError as error:
         if store is not None and told_by_another(store, process, str(error)):

@@ -154,7 +154,7 @@ class ParameterStore:
                 continue
             full_columns = spec.shape[1] if len(spec.shape) == 2 else 1
             column = rectangle.offsets[1] if len(rectangle.offsets) == 2 else 0
-            at_once = max(1, random.MOST_ELEMENTS // columns)
+            at_once = max(1, random.MAX_ELEMENTS // columns)
             across = torch.arange(column, column + columns, device=self.device)
             for begin in range(0, rows, at_once):
                 end = min(rows, begin + at_once)

@@ -39,7 +39,7 @@ ORDERS = (
     ("torch", "none", "fourfold"),
 )
 """So that no one always comes after the same other."""
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 
 
 class Trained:
@@ -224,7 +224,7 @@ def recovery(folder: Path) -> dict[str, float]:
     def until(fine: Callable[[], bool]) -> float:
         begin = time.perf_counter()
         while not fine():
-            if time.perf_counter() - begin > MOST_SECONDS:
+            if time.perf_counter() - begin > MAX_SECONDS:
                 raise TimeoutError("the run does not go on")
             time.sleep(0.02)
         return time.perf_counter() - begin

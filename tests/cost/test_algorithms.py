@@ -106,7 +106,15 @@ def test_a_name_is_taken_once():
 
 
 def test_every_module_of_the_package_is_found():
-    assert [a.name for a in algorithms.registered()] == ["direct", "in-switch", "ring", "tree", "two-level"]
+    assert [a.name for a in algorithms.registered()] == [
+        "direct",
+        "in-switch",
+        "pairwise",
+        "point-to-point",
+        "ring",
+        "tree",
+        "two-level",
+    ]
     assert [a.name for a in algorithms.registered() if a.alone] == ["direct"]
 
 

@@ -78,6 +78,7 @@ def browser() -> Iterator[Any]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    api.expect.set_options(timeout=30_000)  # the default of 5 s measures how busy the machine is
     with api.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield running

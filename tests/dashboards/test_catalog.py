@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dashboards import catalog as module
-from dashboards.catalog import MOST_CACHED, MOST_DEPTH, Catalog, read_json
+from dashboards.catalog import MAX_CACHED, MAX_DEPTH, Catalog, read_json
 from dashboards.events import events_of, step_seconds
 from dashboards.rank_table import rank_table_of
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
@@ -150,16 +150,16 @@ def test_a_file_of_an_entry_stays_in_the_root(root: Path, elsewhere: Path, name:
 
 
 def test_it_looks_so_deep_and_no_deeper(root: Path):
-    for depth in (MOST_DEPTH, MOST_DEPTH + 1):
+    for depth in (MAX_DEPTH, MAX_DEPTH + 1):
         folder = root.joinpath(*"x" * depth)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "study.json").write_text("{}")
-    assert "/".join("x" * MOST_DEPTH) in labels(root)
-    assert "/".join("x" * (MOST_DEPTH + 1)) not in labels(root)
+    assert "/".join("x" * MAX_DEPTH) in labels(root)
+    assert "/".join("x" * (MAX_DEPTH + 1)) not in labels(root)
 
 
 def test_it_does_not_walk_without_end(root: Path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_DIRECTORIES", 3)
+    monkeypatch.setattr(module, "MAX_DIRECTORIES", 3)
     for number in range(20):
         (root / f"z{number:02}").mkdir()
         (root / f"z{number:02}" / "study.json").write_text("{}")
@@ -235,7 +235,7 @@ def test_a_changed_run_is_read_anew(root: Path):
 
 def test_it_keeps_a_few_opened_ones(root: Path):
     catalog, entry = Catalog(root), only(root, "a")
-    for number in range(MOST_CACHED + 1):
+    for number in range(MAX_CACHED + 1):
         catalog.kept(entry, str(number), lambda: "old")
     assert catalog.kept(entry, "0", lambda: "new") == "new"
-    assert catalog.kept(entry, str(MOST_CACHED), lambda: "new") == "old"
+    assert catalog.kept(entry, str(MAX_CACHED), lambda: "new") == "old"

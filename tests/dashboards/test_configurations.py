@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.candidate_rows import MOST_ROWS, able, facts, unable
+from dashboards.candidate_rows import MAX_ROWS, able, facts, unable
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
-from dashboards.figures.pareto import COORDINATES, MOST_POINTS, TOP, orders, parallel, pareto
+from dashboards.figures.pareto import MAX_POINTS, TOP, coordinates, orders, parallel, pareto
 from dashboards.page import Context
 from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of
 from dashboards.settings import Settings
@@ -133,19 +133,19 @@ def test_the_front_is_that_of_brute_force(places):
 
 
 def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
-    many = [candidate((8, 1, 1, 1), step=1.0 + n, memory=5e9, rank=n + 1) for n in range(MOST_POINTS + 50)]
-    least = candidate((1, 8, 1, 1), step=1e6, memory=1e9, rank=MOST_POINTS + 51)
+    many = [candidate((8, 1, 1, 1), step=1.0 + n, memory=5e9, rank=n + 1) for n in range(MAX_POINTS + 50)]
+    least = candidate((1, 8, 1, 1), step=1e6, memory=1e9, rank=MAX_POINTS + 51)
     known = read(written(tmp_path, [*many, least]))
     points, line = pareto(known).data[:2]
-    assert len(points.x) == MOST_POINTS + 1
+    assert len(points.x) == MAX_POINTS + 1
     assert list(zip(line.x, line.y, strict=True)) == [(1.0, 5.0), (1e6, 1.0)]
-    assert len(able(known)) <= MOST_ROWS
+    assert len(able(known)) <= MAX_ROWS
 
 
 def test_parallel_coordinates_pass_through_every_axis_once(search):
     known = read(search)
     lines = parallel(known).data
-    axes = list(range(len(COORDINATES)))
+    axes = list(range(len(coordinates(known))))
     passed = [t.x[n : n + len(axes)] for t in lines for n in range(0, len(t.x), len(axes) + 1)]
     assert [list(one) for one in passed] == [axes] * 4
     assert all(y is None or 0.0 <= y <= 1.0 for t in lines for y in t.y)

@@ -10,7 +10,7 @@ import pytest
 
 from dashboards.app import create_app
 from dashboards.parts import GRAPH_CONFIG
-from dashboards.security import MOST_REQUEST_BYTES
+from dashboards.security import MAX_REQUEST_BYTES
 from dashboards.settings import Settings
 from tests.dashboards.serving import Server, served
 from twin.description.problems import DescriptionError
@@ -163,7 +163,7 @@ def test_figures_have_no_button_that_sends_them_away():
 
 
 def test_large_requests_are_refused(server: Server, cookie: str):
-    answer = server.call(cookie, b'{"a": "' + b"x" * (MOST_REQUEST_BYTES + 1) + b'"}')
+    answer = server.call(cookie, b'{"a": "' + b"x" * (MAX_REQUEST_BYTES + 1) + b'"}')
     assert answer.status == 413
     assert server.ask("/", cookie=cookie).status == 200
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.events import CATEGORIES, columns
-from dashboards.figures.timeline import MOST_BARS, describe, timeline
+from dashboards.figures.timeline import MAX_BARS, describe, timeline
 from dashboards.timeline import raster
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.step import partners, step_of
-from dashboards.timeline.view import MOST_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
+from dashboards.timeline.view import MAX_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
 from tests.profiles import examples
 from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from twin.description.problems import DescriptionError
@@ -137,7 +137,7 @@ def test_many_ranks_are_thinned_evenly():
     step = step_of(columns(table(run)), None)
     pair = paired(("predicted",), (step,))
     shown = lanes(pair, View())
-    assert len(shown.names) <= MOST_LANES
+    assert len(shown.names) <= MAX_LANES
     assert shown.left_out == 1000 - len(shown.names)
     assert {"rank 0", "rank 999"} <= {n.split(" ·")[0].removesuffix(" compute") for n in shown.names}
     assert all_ranks(pair) == list(range(1000))
@@ -170,7 +170,7 @@ def test_never_more_bars_than_a_browser_draws():
     assert {t.type for t in whole.data if t.type != "bar" or t.x[0] is not None} == {"heatmap"}
     part, words = timeline(pair, (events,), shown, View(), (0.0, 1e-6))
     assert "1,000 ops, one bar each" in words
-    assert sum(len(t.x) for t in part.data) == 1000 <= MOST_BARS
+    assert sum(len(t.x) for t in part.data) == 1000 <= MAX_BARS
 
 
 Event = st.tuples(st.integers(0, 2), st.integers(0, 2), st.floats(-2, 12), st.floats(0, 6), st.floats(0, 3))

@@ -84,6 +84,7 @@ def test_a_job_that_does_not_fit_says_so(found):
     assert "use more ranks" in words
 
 
+@pytest.mark.process
 def test_a_superseded_request_says_so_and_the_newest_answer_is_shown():
     pool = Pool(1)
     older = pool.ask("a", JOB, JOB, asked_at=1.0)
@@ -99,6 +100,7 @@ def test_a_superseded_request_says_so_and_the_newest_answer_is_shown():
     pool.close()
 
 
+@pytest.mark.process
 def test_a_request_that_nothing_took_the_place_of_says_why_it_has_no_answer():
     pool = Pool(1, NEVER)
     ticket = pool.ask("a", JOB, JOB)

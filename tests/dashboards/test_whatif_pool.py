@@ -16,7 +16,7 @@ import pytest
 from dashboards.events import columns
 from dashboards.figures.change import change, terms
 from dashboards.whatif.answer import Memory, answer, shown_ranks
-from dashboards.whatif.pool import MOST_WAITING, Answer, Pool
+from dashboards.whatif.pool import MAX_WAITING, Answer, Pool
 from dashboards.whatif.worker import serve
 from tests.dashboards.serving import EVIL
 from twin.description.problems import DescriptionError
@@ -190,7 +190,7 @@ def test_visitors_that_wait_are_bounded():
     pool = Pool(1, NEVER, seconds=600)
     pool.ask("first", JOB, JOB)
     running(pool, "first")
-    for number in range(MOST_WAITING):
+    for number in range(MAX_WAITING):
         pool.ask(f"v{number}", JOB, JOB)
     pool.ask("v0", JOB, SLOWER)  # in place of the one that waits
     with pytest.raises(DescriptionError, match="too many"):

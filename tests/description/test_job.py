@@ -16,6 +16,7 @@ from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 from twin.strategies import check, check_grid, load_job
 from twin.strategies.four_d.grid import Grid
+from twin.strategies.four_d.job import FourDJob
 
 moderate = examples(1.2, derandomize=True)
 MACHINE = load_machine("frontier")
@@ -23,7 +24,7 @@ MACHINE = load_machine("frontier")
 
 def job_of(grid: Grid, *, hidden: int = 64, heads: int = 8, sequences: int = 64, micro: int = 1) -> Job:
     model = Model(layers=2, hidden=hidden, heads=heads, sequence=16, vocabulary=64)
-    return Job(
+    return FourDJob(
         model=model,
         machine=MACHINE,
         ranks=grid.ranks,
@@ -50,7 +51,7 @@ def no_closer(chosen: int, wrong: int, valid: list[int]) -> bool:
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 8))
 def test_nearest_x_divides_hidden_and_none_is_closer(x, unit, heads):
     hidden = unit * heads
-    problems = check_grid(job := job_of(Grid(x=x), hidden=hidden, heads=heads), job.concrete_grid)
+    problems = check_grid(job_of(Grid(x=x), hidden=hidden, heads=heads))
     offered = suggestion(problems, "grid.x")
     valid = [d for d in range(1, hidden + 1) if hidden % d == 0]
     if x in valid:
@@ -65,7 +66,7 @@ def test_nearest_x_divides_hidden_and_none_is_closer(x, unit, heads):
 def test_nearest_y_satisfies_both_its_rules_and_none_is_closer(y, unit, heads):
     """y must divide hidden and heads; doing what the message says must end the refusals."""
     hidden = unit * heads
-    problems = check_grid(job := job_of(Grid(y=y), hidden=hidden, heads=heads), job.concrete_grid)
+    problems = check_grid(job_of(Grid(y=y), hidden=hidden, heads=heads))
     valid = [d for d in range(1, heads + 1) if heads % d == 0 and hidden % d == 0]
     about_y = [p for p in problems if p.path == "grid.y"]
     assert bool(about_y) == (y not in valid)

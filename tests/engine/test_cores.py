@@ -23,7 +23,7 @@ def on_cores(
     made = program(steps)
     usual = setting(made, transfers, slowness, capacity=[cores], **changes)
     use = [((CORES, 1.0),) for _ in slowness]
-    return run(made, replace(usual, core_use=use, cores=frozenset({CORES})))
+    return run([made], replace(usual, core_use=use, cores=frozenset({CORES})))[0]
 
 
 def test_eight_ranks_on_two_cores_take_four_times_as_long():

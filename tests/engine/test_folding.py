@@ -16,8 +16,8 @@ from twin.engine.simulate import Simulation, simulate
 from twin.schedule.ops import axis_of
 
 RELATIVE = 1e-9
-MOST_RANKS = 64
-MOST_ON_CORES = 12
+MAX_RANKS = 64
+MAX_ON_CORES = 12
 
 
 def assumed(value: float | str) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def assumed(value: float | str) -> dict[str, Any]:
 @st.composite
 def grids(draw: st.DrawFn) -> dict[str, int]:
     """Grids of up to 64 ranks, axes in random order of choice so that none is always large."""
-    left, grid = MOST_RANKS, {}
+    left, grid = MAX_RANKS, {}
     for axis in draw(st.permutations(["data", "z", "y", "x"])):
         grid[axis] = draw(st.integers(1, min(left, 8)))
         left //= grid[axis]
@@ -84,7 +84,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     grid = draw(grids())
     ranks = grid["data"] * grid["z"] * grid["y"] * grid["x"]
     machine = draw(machines())
-    if ranks > MOST_ON_CORES and isinstance(machine, dict):
+    if ranks > MAX_ON_CORES and isinstance(machine, dict):
         machine.pop("cores", None)  # every rank's compute is a flow then: slow to unfold
     base = machine if isinstance(machine, str) else machine["extends"]
     libraries = [None, "pccl"] if base in {"frontier", "perlmutter"} else [None]

@@ -26,13 +26,13 @@ from hypothesis.strategies import SearchStrategy
 from tests.profiles import share
 from twin.description.problems import DescriptionError
 
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 """Of processor time: how long that takes depends on what else the machine does."""
-MOST_WAITING = 60.0
+MAX_WAITING = 60.0
 """Seconds by the clock: for what waits and does nothing."""
-MOST_MEMORY = 2 << 30
+MAX_MEMORY = 2 << 30
 """That one case may add to the address space of this process."""
-MOST_MESSAGE = 50_000
+MAX_MESSAGE = 50_000
 """Characters of a refusal: nobody reads a file back on a terminal."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {
@@ -106,7 +106,7 @@ def _hook() -> None:
 
 
 def _too_long(_signal: int, _frame: FrameType | None) -> None:
-    raise HangError(f"more than {MOST_SECONDS:g} s of work or {MOST_WAITING:g} s of waiting")
+    raise HangError(f"more than {MAX_SECONDS:g} s of work or {MAX_WAITING:g} s of waiting")
 
 
 @contextmanager
@@ -118,11 +118,11 @@ def guarded(*writable: Path, readable: tuple[Path, ...] = ()) -> Iterator[None]:
     GUARD.wrong.clear()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * resource.getpagesize() + MOST_MEMORY
+    most = pages * resource.getpagesize() + MAX_MEMORY
     handlers = {number: signal.signal(number, _too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
     resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-    signal.setitimer(signal.ITIMER_REAL, MOST_WAITING)
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, MAX_WAITING)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     GUARD.active = True
     try:
         yield
@@ -149,7 +149,7 @@ def survives(
         except refusals as error:
             said = str(error)
     assert said.strip()
-    assert len(said) < MOST_MESSAGE, f"a message of {len(said)} characters: {said[:200]}"
+    assert len(said) < MAX_MESSAGE, f"a message of {len(said)} characters: {said[:200]}"
     said.encode(errors="backslashreplace")  # as standard error writes it
     return None
 

@@ -63,16 +63,16 @@ JOB = {
     "seed": 1,
     "train": {"steps": 5},
 }
-MOST_OPS = 400
+MAX_OPS = 400
 """Micro-steps × layers that a case simulates; larger steps are no other code."""
-MOST_RANKS = 4096
+MAX_RANKS = 4096
 
 
 def small(job: Job) -> bool:
     """Whether its step is simulated in a moment."""
-    if job.grid == "auto" or job.batch.micro_sequences == "auto" or job.ranks > MOST_RANKS:
+    if job.grid == "auto" or job.batch.micro_sequences == "auto" or job.ranks > MAX_RANKS:
         return False
-    return job.micro_steps * job.model.layers <= MOST_OPS
+    return job.micro_steps * job.model.layers <= MAX_OPS
 
 
 def use(job: Job) -> Any:

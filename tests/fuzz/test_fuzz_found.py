@@ -82,7 +82,7 @@ def test_attention_of_nothing_is_refused(tmp_path: Path, size: str) -> None:
     op = {"op": "compute", "name": "a", "phase": "fwd", "kernel": {**kernel, size: 0}}
     recording = {
         "format": "fourfold-schedule",
-        "schema_version": 1,
+        "schema_version": 2,
         "rank": 0,
         "grid": {"data": 1, "z": 1, "y": 1, "x": 1},
         "job": None,

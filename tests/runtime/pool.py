@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 8
-MOST_MESHES = 6
+MAX_MESHES = 6
 """Made by the processes before they are replaced."""
 
 
@@ -105,7 +105,7 @@ class Pool:
         """
         if "grid" in arguments:
             grid = str(sorted(arguments["grid"].items()))
-            if grid not in self._meshes and len(self._meshes) == MOST_MESHES:
+            if grid not in self._meshes and len(self._meshes) == MAX_MESHES:
                 self.close()
                 self._start()
             self._meshes.add(grid)

@@ -119,6 +119,7 @@ def test_clipping_that_is_off_has_no_norm(tmp_path):
     assert check(options(tmp_path, off), options(tmp_path, off, "train.optimizer.clip_norm=2")) == []
 
 
+@pytest.mark.process
 def test_a_run_is_refused_accepted_and_then_goes_on_as_it_is(tmp_path):
     """From the command line, on two ranks."""
     job, out = runs.write_job(tmp_path, train={"steps": 4, "evaluation": {"sequences": 0}}), tmp_path / "run"

@@ -9,10 +9,10 @@ import torch
 from torch.distributed import HashStore
 
 from runtime.launch import devices
+from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type, mixture, place_name
 from runtime.launch.environment import Process
 from runtime.launch.meeting import DisagreementError, choose_device
-from runtime.survive.board import Board
 from twin.description.problems import DescriptionError
 
 CPU = torch.device("cpu")

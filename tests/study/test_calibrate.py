@@ -84,6 +84,7 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         {
             "name": name,
             "phase": phase,
+            "work": name.removeprefix("optimizer/"),
             "bytes": float(size),
             "flops": 0.0,
             "shape": [],

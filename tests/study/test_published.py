@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import twin.study
 
+import twin.validate
 from twin.cost.memory import memory_use
 from twin.description.load import load_machine
 from twin.description.model import presets
@@ -18,7 +18,7 @@ from twin.validate import published
 from twin.validate.measurements import validate_file
 from twin.validate.published import Comparison
 
-DATA = Path(twin.study.__file__).parent / "data"
+DATA = Path(twin.validate.__file__).parent / "data"
 RUNS = published.runs()
 SEQUENCES, SEQUENCE, VOCABULARY = 8192, 2048, 50304
 

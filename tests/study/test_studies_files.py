@@ -16,7 +16,7 @@ from tests.study.studies_files import TINY, write_study
 from twin.description.load import with_value
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
-from twin.studies.description import MOST_POINTS, load_study
+from twin.studies.description import MAX_POINTS, load_study
 from twin.studies.points import points_of
 
 BANDWIDTHS = {"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]}
@@ -126,7 +126,7 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         (
             {"vary": {"seed": list(range(200)), "model.layers": list(range(1, 60))}},
             "vary",
-            f"more than the {MOST_POINTS:,}",
+            f"more than the {MAX_POINTS:,}",
         ),
         ({"vary": {"seed": [1]}, "x": "ranks"}, "x", "does not vary"),
         ({"vary": {"seed": [1]}, "set": {"modl": 1}}, "modl", "did you mean 'model'"),

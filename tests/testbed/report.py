@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from tests.testbed.scenarios import Scenario
 from twin.compare.compare import compare
 
-LEAST_MS, MOST_MS = 0.8, 1.25
+MIN_MS, MAX_MS = 0.8, 1.25
 """Margins of the picture around the measured times."""
 TICKS = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 
@@ -111,7 +111,7 @@ def _shown(found: dict[str, Any]) -> str:
 def _picture(found: list[dict[str, Any]]) -> go.Figure:
     """Predicted against measured, a point for each grid."""
     times = [row["measured_seconds"] * 1e3 for each in found for row in each["rows"]]
-    ends = [LEAST_MS * min(times), MOST_MS * max(times)]
+    ends = [MIN_MS * min(times), MAX_MS * max(times)]
     figure = go.Figure()
     for width, name in ((0.1, "±10 %"), (0.0, "equal")):
         for sign in (1, -1) if width else (1,):

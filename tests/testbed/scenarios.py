@@ -17,7 +17,7 @@ BASE: dict[str, Any] = {
     "precision": "fp32",
     "recompute": False,
 }
-MOST_SEQUENCES = 8
+MAX_SEQUENCES = 8
 """Of one micro-step."""
 
 
@@ -41,7 +41,7 @@ class Scenario:
             "machine": machine,
             "ranks": grid.ranks,
             "grid": sizes,
-            "batch": {**raw["batch"], "micro_sequences": min(local, MOST_SEQUENCES)},
+            "batch": {**raw["batch"], "micro_sequences": min(local, MAX_SEQUENCES)},
         }
 
 

@@ -231,7 +231,7 @@ def test_a_simulated_run_is_complete(tmp_path, simulation) -> None:
 
 TWICE = """
 import hashlib, io, pyarrow.parquet as pq
-from twin.description.load import load_job
+from twin.strategies import load_job
 from twin.engine.events import event_table
 from twin.engine.simulate import simulate
 job = load_job({

@@ -139,13 +139,13 @@ def test_tables_that_make_no_sense_are_refused(run, table, words):
 def test_small_files_of_many_rows_are_not_unpacked(run, monkeypatch):
     """The limit is read off the file's own summary, and off what comes out where that lies."""
     many = pa.concat_tables([events()] * 1000).set_column(2, "op", pa.array([f"step0/{i}" for i in range(1000)]))
-    monkeypatch.setattr(store, "MOST_EVENTS", 999)
+    monkeypatch.setattr(store, "MAX_EVENTS", 999)
     foreign(run, many)
     assert "has 1,000 rows" in refused(run)
-    monkeypatch.setattr(store, "MOST_EVENTS", 1000)
-    monkeypatch.setattr(store, "MOST_TABLE_BYTES", 20_000)
+    monkeypatch.setattr(store, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(store, "MAX_TABLE_BYTES", 20_000)
     assert "unpacks to more than 20,000 bytes" in refused(run)
-    monkeypatch.setattr(store, "MOST_TABLE_BYTES", 1000)
+    monkeypatch.setattr(store, "MAX_TABLE_BYTES", 1000)
     assert "bytes; a run has at most" in refused(run)
 
 

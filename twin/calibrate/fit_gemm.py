@@ -42,9 +42,9 @@ START = {
 }
 """The constants fitted and where every fit starts, whatever the YAML says; also
 `sustained_flops_per_second`, from 0.8 of the peak, where it binds."""
-FEW_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
-"""What a table of fewer than `FEW_ROWS` rows can tell; the others stay as in the YAML."""
-FEW_ROWS = 100
+MIN_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
+"""What a table of fewer than `MIN_ROWS` rows can tell; the others stay as in the YAML."""
+MIN_ROWS = 100
 REACH, SHARE_REACH = 3.0, 5.0
 """How far a constant may move from its start: e-folds, and log-odds for shares."""
 LARGE_FLOPS = 1e10
@@ -114,7 +114,7 @@ def fit(device: Device, rows: Rows) -> tuple[Device, dict[str, tuple[float, floa
 
     peak = float(device.peak_flops_per_second)
     starts = {**START, "sustained_flops_per_second": 0.8 * peak}
-    constants = tuple(starts) if len(rows.m) >= FEW_ROWS else FEW_CONSTANTS
+    constants = tuple(starts) if len(rows.m) >= MIN_ROWS else MIN_CONSTANTS
     start = np.array([np.log(starts[c] / (1 - starts[c])) if c in SHARES else np.log(starts[c]) for c in constants])
     reach = np.array([SHARE_REACH if c in SHARES else REACH for c in constants])
     upper = np.array(
@@ -162,7 +162,7 @@ def report(device: Device, rows: Rows) -> list[str]:
         f"  fitted           {summary(errors(fitted, rows), rows)}",
         f"  third left out   {summary(*left_out(device, rows, [third]))}",
     ]
-    if len(rows.m) >= FEW_ROWS:
+    if len(rows.m) >= MIN_ROWS:
         values = np.unique(rows.m)
         folds = [np.isin(rows.m, values[i::4]) for i in range(4)]
         lines += [f"  m left out       {summary(*left_out(device, rows, folds))}"]

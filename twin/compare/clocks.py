@@ -16,9 +16,9 @@ import numpy as np
 from twin.compare.steps import Nanoseconds, Steps, Times
 from twin.description.grid import Axes
 from twin.description.problems import fail
-from twin.trace.table import MOST_NANOSECONDS
+from twin.trace.table import MAX_NANOSECONDS
 
-MOST_DISAGREEMENT = 0.1
+MAX_DISAGREEMENT = 0.1
 """Of a step: where clocks are further apart than this, nothing between ranks means anything."""
 
 
@@ -39,7 +39,7 @@ def said_clock(manifest: Mapping[str, Any], origin: str) -> Clock:
     if not isinstance(clock, dict):
         raise fail(origin, "its manifest does not say how clocks were aligned (clock: is missing)")
     said = clock.get("uncertainty_ns")
-    if not isinstance(said, int) or isinstance(said, bool) or not 0 <= said <= MOST_NANOSECONDS:
+    if not isinstance(said, int) or isinstance(said, bool) or not 0 <= said <= MAX_NANOSECONDS:
         raise fail(origin, "clock.uncertainty_ns is no whole number of nanoseconds", said)
     return Clock(str(clock.get("method")), said, said)
 

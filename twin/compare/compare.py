@@ -18,7 +18,7 @@ from twin.compare.side import Side, read_side
 from twin.compare.steps import OpFacts, Steps
 from twin.description.problems import DescriptionError, fail
 
-FEWEST_PAIRED = 0.5
+MIN_PAIRED = 0.5
 """Of the ops of either trace; below that they are of different programs."""
 EXAMPLES = 5
 PHASES = {name: OTHER_TERMS[name] for name in (BEFORE, AFTER)}
@@ -170,7 +170,7 @@ def _pair(first: Side, second: Side) -> tuple[dict[str, None], Unpaired, list[st
     ours, theirs = ({op.op: op for op in side.steps.ops} for side in (first, second))
     paired = {name: None for name in ours if name in theirs}
     unpaired = Unpaired(tuple(n for n in ours if n not in theirs), tuple(n for n in theirs if n not in ours))
-    if len(paired) < FEWEST_PAIRED * max(len(ours), len(theirs)):
+    if len(paired) < MIN_PAIRED * max(len(ours), len(theirs)):
         raise fail(
             "ops",
             f"only {len(paired)} of {len(ours)} and {len(theirs)} ops have the same names; the traces "

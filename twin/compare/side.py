@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin import __version__
-from twin.compare.clocks import MOST_DISAGREEMENT, Clock, disagreement_ns, said_clock, too_early_ns
+from twin.compare.clocks import MAX_DISAGREEMENT, Clock, disagreement_ns, said_clock, too_early_ns
 from twin.compare.jobs import Work, work_of
 from twin.compare.steps import Steps, read_steps
 from twin.description.problems import fail, shorten
@@ -68,7 +68,7 @@ def _with_sound_clocks(steps: Steps, clock: Clock, work: Work, origin: str) -> t
     warnings, sound = list(steps.warnings), {}
     for number, times in steps.times.items():
         off = max(disagreement_ns(steps, times), too_early_ns(steps, times, work.grid))
-        if off > max(MOST_DISAGREEMENT * times.length_ns, clock.said_ns):
+        if off > max(MAX_DISAGREEMENT * times.length_ns, clock.said_ns):
             warnings.append(
                 f"step {number} of {origin} is dropped: clocks of its ranks disagree by "
                 f"{off / 1e9:.3g} s in a step of {times.length_ns / 1e9:.3g} s"

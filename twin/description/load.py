@@ -24,7 +24,7 @@ from twin.description.model import presets
 from twin.description.parameter import USER
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
-from twin.description.strict_yaml import MOST_DEPTH, parse_value, read_yaml
+from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_yaml
 
 ROOT = Path(topologies.__file__).parent
 
@@ -182,7 +182,7 @@ def apply_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     """
     path, equals, text = override.partition("=")
     keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys) or len(keys) > MOST_DEPTH:
+    if not equals or not all(keys) or len(keys) > MAX_DEPTH:
         raise fail("--set", "expected KEY.KEY=VALUE", override)
     value = parse_value(text, override)
     return _set(raw, keys, value)
@@ -195,7 +195,7 @@ def with_value(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     {'stragglers': [{'rank': 3, 'slowdown': 1.2}]}
     """
     keys = path.split(".")
-    if not all(keys) or len(keys) > MOST_DEPTH:
+    if not all(keys) or len(keys) > MAX_DEPTH:
         raise fail(path, "expected KEY or KEY.KEY")
     return _set(raw, keys, value)
 

@@ -85,7 +85,7 @@ class Network(Spec):
     """Added for a hop that leaves the group."""
 
 
-MOST_DEVIATION = 2.0
+MAX_DEVIATION = 2.0
 """Of the logarithm of a time; beyond it the mean is made by a few draws."""
 
 
@@ -109,8 +109,8 @@ class Variation(Spec):
     def _is_small(self) -> Self:
         for name in ("compute_jitter", "network_noise"):
             value = getattr(self, name)
-            if value is not None and value > MOST_DEVIATION:
-                raise ValueError(f"{name}: {value:g} is a deviation of a logarithm; at most {MOST_DEVIATION:g}")
+            if value is not None and value > MAX_DEVIATION:
+                raise ValueError(f"{name}: {value:g} is a deviation of a logarithm; at most {MAX_DEVIATION:g}")
         return self
 
 
@@ -143,7 +143,7 @@ class Ranking(Spec):
     """All groups that cross a node's border together."""
 
 
-MOST_LINKED = 8
+MAX_LINKED = 8
 
 
 class Machine(Spec):
@@ -194,9 +194,9 @@ class Machine(Spec):
         switched = self.fabric.port_bandwidth_bytes_per_second is not None
         if bool(self.fabric.links) == switched and self.devices_per_node > 1:
             problems.append("fabric: give either links (a graph) or port_bandwidth (a switch)")
-        if self.fabric.links and self.devices_per_node > MOST_LINKED:
+        if self.fabric.links and self.devices_per_node > MAX_LINKED:
             problems.append(
-                f"fabric.links: paths through more than {MOST_LINKED} linked devices are not searched; "
+                f"fabric.links: paths through more than {MAX_LINKED} linked devices are not searched; "
                 "describe the node by port_bandwidth"
             )
         elif self.fabric.links and not self._connected():

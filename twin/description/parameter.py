@@ -18,7 +18,7 @@ from twin.description.units import parse_quantity, split_name
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 USER = "set by the user"
-MOST_COUNTED = 10_000_000
+MAX_COUNTED = 10_000_000
 
 
 class _Sourced:
@@ -114,8 +114,8 @@ class Counted(_Sourced, int):
             raise ValueError(  # noqa: TRY004 - pydantic reports ValueErrors
                 "Input should be a valid integer"
             )
-        if not 0 < value <= MOST_COUNTED:
-            limit = "greater than 0" if value <= 0 else f"at most {MOST_COUNTED}"
+        if not 0 < value <= MAX_COUNTED:
+            limit = "greater than 0" if value <= 0 else f"at most {MAX_COUNTED}"
             raise ValueError(f"Input should be {limit}")
         return cls(value, kind, source)
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 SHOWN_LENGTH = 60
-MOST_LETTERS, MOST_SHOWN = 2000, 200
+MAX_LETTERS, MAX_SHOWN = 2000, 200
 """Letters of one problem, and problems, that are printed: a hostile file can have any number of both."""
 
 
@@ -29,7 +29,7 @@ class Problem:
 
     def __str__(self) -> str:
         shown = "" if self.value is None else f" = {shorten(self.value)}"
-        path, message = _cut(self.path, MOST_LETTERS // 10), _cut(self.message, MOST_LETTERS)
+        path, message = _cut(self.path, MAX_LETTERS // 10), _cut(self.message, MAX_LETTERS)
         return f"{path}{shown}: {message}" if path else message
 
 
@@ -41,7 +41,7 @@ class DescriptionError(ValueError):
         self.origin = origin
         head = f"{origin}: " if origin else ""
         many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
-        shown = [str(problem) for problem in self.problems[:MOST_SHOWN]]
+        shown = [str(problem) for problem in self.problems[:MAX_SHOWN]]
         if (more := len(self.problems) - len(shown)) > 0:
             shown.append(f"and {more:,} more")
         super().__init__(head + many + "".join(f"\n  {line}" for line in shown))

@@ -25,8 +25,8 @@ class Failures(Spec):
         return self
 
 
-MOST_SLOWDOWN = 1000.0
-LEAST_RATE = 1e-3
+MAX_SLOWDOWN = 1000.0
+MIN_RATE = 1e-3
 
 
 class SlowDevices(Spec):
@@ -42,8 +42,8 @@ class SlowDevices(Spec):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         _happens_at_times(self.between_seconds, "slow_device")
-        if not 1.0 <= self.slowdown <= MOST_SLOWDOWN:
-            raise ValueError(f"slowdown: must be from 1 to {MOST_SLOWDOWN:g}")
+        if not 1.0 <= self.slowdown <= MAX_SLOWDOWN:
+            raise ValueError(f"slowdown: must be from 1 to {MAX_SLOWDOWN:g}")
         return self
 
 
@@ -60,8 +60,8 @@ class SlowLinks(Spec):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         _happens_at_times(self.between_seconds, "slow_link")
-        if not LEAST_RATE <= self.rate <= 1.0:
-            raise ValueError(f"rate: must be from {LEAST_RATE:g} to 1")
+        if not MIN_RATE <= self.rate <= 1.0:
+            raise ValueError(f"rate: must be from {MIN_RATE:g} to 1")
         return self
 
 

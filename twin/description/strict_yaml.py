@@ -14,8 +14,8 @@ import yaml
 
 from twin.description.problems import DescriptionError, Problem, fail, shorten
 
-MOST_BYTES = 1 << 20
-MOST_DEPTH = 40
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 40
 HALF = re.compile("[\ud800-\udfff]")
 """Escapes can make what no file can hold."""
 
@@ -88,7 +88,7 @@ def parse_yaml(text: str, origin: str) -> dict[str, Any]:
         raise DescriptionError([Problem("", "the file is empty")], origin)
     if not isinstance(data, dict):
         raise DescriptionError([Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin)
-    if _depth(data) > MOST_DEPTH:
+    if _depth(data) > MAX_DEPTH:
         raise DescriptionError([Problem("", "nested too deeply")], origin)
     if odd := [k for k in data if not isinstance(k, str)]:
         raise DescriptionError([Problem(str(k), "keys must be text") for k in odd], origin)
@@ -108,8 +108,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise fail(str(path), "no such file" if not path.exists() else "not a file")
-        if path.stat().st_size > MOST_BYTES:
-            raise fail(str(path), f"larger than {MOST_BYTES >> 20} MiB; not a description file")
+        if path.stat().st_size > MAX_BYTES:
+            raise fail(str(path), f"larger than {MAX_BYTES >> 20} MiB; not a description file")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise fail(str(path), "not text in UTF-8") from None

@@ -25,7 +25,7 @@ CHANGE = 1.5
 """By less than this factor an axis may differ from one time to another, for the same reason."""
 FASTEST = 0.1
 """Slower everywhere is what even the fastest tenth of the ranks is."""
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of a step."""
 
 
@@ -47,7 +47,7 @@ def slow_axes(
         of_step = np.quantile(took[:, healthy] / usual[healthy], FASTEST, axis=1)
         factor = float(np.median(of_step))
         seconds = (factor - 1) * float(np.median(usual[healthy]))
-        if factor < least or seconds < LEAST_SHARE * float(np.median(observed.step_seconds)):
+        if factor < least or seconds < MIN_SHARE * float(np.median(observed.step_seconds)):
             continue
         error = max(median_error(of_step[:, None]), 0.02)
         score = (factor - least**0.5) / error

@@ -21,10 +21,10 @@ from twin.diagnose.finding import CERTAIN, Finding
 from twin.diagnose.observed import Floats, Observed
 from twin.diagnose.robust import median_error, scale
 
-LEAST_RANKS = 4
+MIN_RANKS = 4
 """Among fewer it cannot be told who is slow and who is fast."""
-LEAST_SLOWDOWN = 1.05
-LEAST_DEVIATION = 0.002
+MIN_SLOWDOWN = 1.05
+MIN_DEVIATION = 0.002
 SUSPECT = 0.95
 """How sure it must be of the least slow rank of a host that is slow as a whole."""
 APART = 1.25
@@ -36,7 +36,7 @@ FEW = 8
 
 def slow_devices(observed: Observed, reference: Observed | None = None) -> list[Finding]:
     """Find slow ranks; where all ranks of a host are slow it is the host."""
-    if observed.grid.ranks < LEAST_RANKS or not (observed.compute > 0).all():
+    if observed.grid.ranks < MIN_RANKS or not (observed.compute > 0).all():
         return []
     logs = np.log(observed.compute)
     if reference is not None:
@@ -92,7 +92,7 @@ class _Peers:
         of_step = of_step - np.median(of_step, axis=1, keepdims=True)
         logs, noise = np.median(of_step, axis=0), median_error(of_step)
         healthy = _faster(logs, noise)
-        spread = max(float(scale(logs[healthy])), noise, LEAST_DEVIATION)
+        spread = max(float(scale(logs[healthy])), noise, MIN_DEVIATION)
         return cls(logs - np.median(logs[healthy]), spread, healthy)
 
     def guilty(self, here: tuple[int, ...], hosts: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
@@ -104,9 +104,9 @@ class _Peers:
 
     def slow(self, rank: int, among: int = 0) -> float:
         """How sure it is that a rank is slow, of so many that might be (all, unless told)."""
-        if np.exp(self.logs[rank]) < LEAST_SLOWDOWN:
+        if np.exp(self.logs[rank]) < MIN_SLOWDOWN:
             return 0.0
-        parts = max(int(self.healthy.sum()), LEAST_RANKS)
+        parts = max(int(self.healthy.sum()), MIN_RANKS)
         chance = of_peer(float(self.logs[rank]) / self.spread, parts)
         return sure(chance * (among or parts) / parts)
 
@@ -132,7 +132,7 @@ def _faster(logs: Floats, noise: float) -> NDArray[np.bool_]:
     few = len(logs) < FEW and not noise  # of few ranks in one step, two may be alike by chance
     if few or len(slow) < 2 or not len(logs) <= 3 * len(slow) <= 1.5 * len(logs):
         return everybody  # few slow ones do not move a median, and most ranks are not slow
-    within = max(float(fast.std()), float(slow.std()), noise, LEAST_DEVIATION)
+    within = max(float(fast.std()), float(slow.std()), noise, MIN_DEVIATION)
     if gaps[at - 1] < np.log(APART) or gaps[at - 1] < CLEAR * within:
         return everybody
     return np.isin(np.arange(len(logs)), order[:at])

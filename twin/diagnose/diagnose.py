@@ -13,7 +13,7 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
 from twin.diagnose.axes import is_calibrated, slow_axes
-from twin.diagnose.devices import LEAST_RANKS, slow_devices
+from twin.diagnose.devices import MIN_RANKS, slow_devices
 from twin.diagnose.expected import Expected, expected, from_reference
 from twin.diagnose.finding import CERTAIN, Diagnosis
 from twin.diagnose.links import slow_links
@@ -24,8 +24,8 @@ from twin.diagnose.worth import worth
 from twin.engine.simulate import MANY_CLASSES, simulate
 from twin.strategies import load_job
 
-FEW_HOSTS = 8
-FEW_STEPS = 3
+MIN_HOSTS = 8
+MIN_STEPS = 3
 
 
 def diagnose(
@@ -156,7 +156,7 @@ def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
 def _notes(observed: Observed, job: Job, probe: Probe | None, reference: Observed | None) -> list[str]:
     """What could not be looked at, or only badly."""
     notes, hosts = [], len(np.unique(observed.host_of_rank))
-    if (ranks := observed.grid.ranks) < LEAST_RANKS:
+    if (ranks := observed.grid.ranks) < MIN_RANKS:
         notes.append(f"{ranks} rank{'s are' if ranks > 1 else ' is'} too few to tell which is slow")
     if reference is None and not is_calibrated(job.machine):
         notes.append(
@@ -165,9 +165,9 @@ def _notes(observed: Observed, job: Job, probe: Probe | None, reference: Observe
         )
     if observed.loading is None:
         notes.append("the trace does not say how long data took to load")
-    if 1 < hosts <= FEW_HOSTS and (probe is None or probe.pairs(()) is None):
+    if 1 < hosts <= MIN_HOSTS and (probe is None or probe.pairs(()) is None):
         why = "did not probe their links" if probe is None else "are too few for a probe of their links"
         notes.append(f"{hosts} hosts {why}: collectives alone may not tell whose is slow")
-    if (steps := len(observed.step_seconds)) < FEW_STEPS:
+    if (steps := len(observed.step_seconds)) < MIN_STEPS:
         notes.append(f"only {steps} step{'s' if steps > 1 else ''}; with more, chance is told better from cause")
     return notes

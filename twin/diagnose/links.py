@@ -22,14 +22,14 @@ from twin.diagnose.observed import Floats, Ints, Observed, groups_of_ranks
 from twin.diagnose.probe import Probe
 from twin.diagnose.robust import OF_MEDIAN, confidence, scale
 
-LEAST_SLOWDOWN = 1.1
+MIN_SLOWDOWN = 1.1
 PROBE_SLOWDOWN = 1.25
 """Single messages vary more than the sum of a step's collectives."""
-LEAST_DEVIATION = 0.01
+MIN_DEVIATION = 0.01
 LOOKED_AT = 64
 """Units with the slowest groups; the culprit is among them."""
 AS_GOOD = 0.98
-MOST_SUSPECTS = 4
+MAX_SUSPECTS = 4
 
 Flags = NDArray[np.bool_]
 
@@ -111,13 +111,13 @@ def _by_groups(observed: Observed, expected: Expected, units: list[Unit], withou
         return []
     suspects = [units[i] for i in sorted(gains) if gains[i] >= AS_GOOD * gains[best]]
     hosts = tuple(sorted({unit.host for unit in suspects}))
-    if len(hosts) > MOST_SUSPECTS:
+    if len(hosts) > MAX_SUSPECTS:
         return []
     told = [found for each in known if (found := _told(each, units[best], len(units) * len(known)))]
     if not told:
         return []
     factor, certain, seconds = max(told, key=lambda one: (one[1], one[0]))
-    if certain < CERTAIN or factor < LEAST_SLOWDOWN:
+    if certain < CERTAIN or factor < MIN_SLOWDOWN:
         return []
     narrow = len(hosts) == 1 and not units[best].whole_host
     return [
@@ -164,7 +164,7 @@ def _gain(each: _Axis, unit: Unit) -> float:
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2 or np.median(inside) <= np.median(outside):
         return 0.0
-    spread = max(float(scale(outside)), LEAST_DEVIATION)
+    spread = max(float(scale(outside)), MIN_DEVIATION)
     everything = each.values[each.usable]
     return (_absolute(everything) - _absolute(inside) - _absolute(outside)) / spread
 
@@ -174,7 +174,7 @@ def _told(each: _Axis, unit: Unit, hypotheses: int) -> tuple[float, float, float
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2:
         return None
-    spread = max(float(scale(outside)), LEAST_DEVIATION)
+    spread = max(float(scale(outside)), MIN_DEVIATION)
     more = float(np.median(inside) - np.median(outside))
     chance = hypotheses * of_split(more / spread, len(outside))
     return float(np.exp(more)), sure(chance), float(np.expm1(more)) * each.seconds
@@ -204,7 +204,7 @@ def _by_probe(observed: Observed, probe: Probe, without: Collection[int]) -> lis
         return []
     _, host, mine, others = found
     more = float(np.median(mine) - np.median(others))
-    deviation = max(float(np.median([scale(mine), scale(others)])), 2 * LEAST_DEVIATION)
+    deviation = max(float(np.median([scale(mine), scale(others)])), 2 * MIN_DEVIATION)
     error = deviation * OF_MEDIAN * float(np.sqrt(1 / len(mine) + 1 / len(others)))
     certain = confidence(more / error, len(log) - 2, len(hosts))
     factor = float(np.exp(more))

@@ -9,9 +9,9 @@ from twin.diagnose.finding import Finding
 from twin.diagnose.observed import Observed
 from twin.diagnose.robust import scale
 
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 """Of a step: shorter waits are not worth a word."""
-LEAST_SECONDS = 2e-3
+MIN_SECONDS = 2e-3
 """Schedulers of operating systems take that long now and then."""
 UNUSUAL = 6.0
 """Deviations from the middle of all ranks and steps that make one wait a stall."""
@@ -25,8 +25,8 @@ def slow_loading(observed: Observed) -> list[Finding]:
         return []
     step = float(np.median(observed.step_seconds))
     middle = float(np.median(loading))
-    spread = max(float(scale(loading.reshape(-1))), 0.1 * middle, LEAST_SECONDS / UNUSUAL)
-    least = max(LEAST_SHARE * step, LEAST_SECONDS)
+    spread = max(float(scale(loading.reshape(-1))), 0.1 * middle, MIN_SECONDS / UNUSUAL)
+    least = max(MIN_SHARE * step, MIN_SECONDS)
     found = []
     if middle > EVERYWHERE_SHARE * step:
         found.append(
@@ -40,7 +40,7 @@ def slow_loading(observed: Observed) -> list[Finding]:
         )
     steps, ranks = loading.shape
     over = loading - middle
-    stalled = over > max(UNUSUAL * spread, LEAST_SECONDS)
+    stalled = over > max(UNUSUAL * spread, MIN_SECONDS)
     for rank in range(ranks):
         mine = stalled[:, rank]
         mean = float(over[mine, rank].sum()) / steps

@@ -11,8 +11,8 @@ import numpy as np
 from twin.description.problems import fail
 from twin.diagnose.observed import Floats, Ints
 
-MOST_BYTES = 1 << 40
-LEAST_PAIRS = 4
+MAX_BYTES = 1 << 40
+MIN_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Probe:
         sent_by = np.concatenate([(np.arange(hosts) - hops) % hosts for hops in self.hops])
         slow = np.array(list(without), dtype=np.int64)
         kept = ~(np.isin(to, slow) | np.isin(sent_by, slow))
-        if kept.sum() < LEAST_PAIRS:
+        if kept.sum() < MIN_PAIRS:
             return None
         return sent_by[kept], to[kept], self.seconds.reshape(-1)[kept]
 
@@ -48,7 +48,7 @@ def read_probe(manifest: Mapping[str, Any], hosts: int, origin: str) -> Probe | 
         return None
     problem = fail(f"{origin}: probe", f"expected bytes, and rounds with hops and the seconds of {hosts} hosts")
     size, rounds = (said.get(k) for k in ("bytes", "rounds")) if isinstance(said, dict) else (None, None)
-    if type(size) is not int or not 0 < size <= MOST_BYTES or not isinstance(rounds, list) or not rounds:
+    if type(size) is not int or not 0 < size <= MAX_BYTES or not isinstance(rounds, list) or not rounds:
         raise problem
     if not all(_is_round(each, hosts) for each in rounds):
         raise problem

@@ -16,7 +16,7 @@ from twin.engine.cube import Cube, Floats
 from twin.engine.layout import Ints
 from twin.engine.symmetry import Edges
 
-MOST_TOGETHER = 8
+MAX_TOGETHER = 8
 """Larger bundles are taken to run in step."""
 ROUNDING = 1e-12
 
@@ -47,7 +47,7 @@ class Bundles:
                 break
             label = after
         _, size = np.unique(label, return_counts=True)
-        if not 1 < size[0] <= MOST_TOGETHER or (size != size[0]).any():
+        if not 1 < size[0] <= MAX_TOGETHER or (size != size[0]).any():
             return None
         in_bundles = np.argsort(label, kind="stable").reshape(-1, size[0])
         return cls(axis, np.ascontiguousarray(in_bundles.T))

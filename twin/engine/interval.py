@@ -18,11 +18,11 @@ COMPUTE_ERROR = 0.15
 """90 % of large GEMMs are predicted within this (docs/explanation/validation.md); other kernels are worse."""
 COLLECTIVE_ERROR = 0.25
 """90 % of most groups of measured collectives are predicted within this (docs/explanation/validation.md)."""
-MOST_COMPUTE_SLOWDOWN = 0.40
+MAX_COMPUTE_SLOWDOWN = 0.40
 """Largest slowdown under overlap in arXiv 2507.03114."""
 COLLECTIVE_SLOWDOWN_FACTOR = 2.0
-"""Assumed factor on the slowdown of collectives beside compute; at least `LEAST_PESSIMISTIC`."""
-LEAST_PESSIMISTIC = 0.5
+"""Assumed factor on the slowdown of collectives beside compute; at least `MIN_PESSIMISTIC`."""
+MIN_PESSIMISTIC = 0.5
 SPREAD_FACTOR = 2.0
 """Outliers double the measured spread of device speeds (12 and 28 % on Perlmutter)."""
 
@@ -45,8 +45,8 @@ def interval(job: Job) -> Interval:
     high = simulate(
         _varied(
             job,
-            compute_slowdown=MOST_COMPUTE_SLOWDOWN,
-            collective_slowdown=max(LEAST_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown),
+            compute_slowdown=MAX_COMPUTE_SLOWDOWN,
+            collective_slowdown=max(MIN_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown),
             device_speed_spread=min(0.5, SPREAD_FACTOR * variation.device_speed_spread),
         ),
         scales=Scales(1 + COMPUTE_ERROR, 1 + COLLECTIVE_ERROR),

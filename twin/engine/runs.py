@@ -20,7 +20,7 @@ from twin.trace.chrome import is_chrome_trace, write_chrome
 from twin.trace.html import timeline_html
 from twin.trace.store import write_trace
 
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 """Ranks drawn in the timeline page."""
 
 
@@ -70,7 +70,7 @@ def write_run(
         rank_class = pa.table({name: of.astype(np.int32) for name, of in columns.items()})
     extra = {
         "job.yaml": yaml.safe_dump(job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True),
-        "timeline.html": timeline_page(simulation, figures, chosen[:MOST_SHOWN], len(chosen)),
+        "timeline.html": timeline_page(simulation, figures, chosen[:MAX_SHOWN], len(chosen)),
     }
     write_trace(directory, manifest, events, rank_class, extra, tables, overwrite=overwrite)
 

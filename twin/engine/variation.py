@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from twin.description.machine import Machine
 
 Floats = NDArray[np.float64]
-LEAST_POOL = 1 << 20
+MIN_POOL = 1 << 20
 SLOWEST_SPEED = 0.05
 """No device is drawn slower than this share of the mean, however wide the spread."""
 
@@ -78,7 +78,7 @@ class Factors:
         """
         if deviation == 0.0:
             return None
-        normal = np.random.default_rng([seed, salt]).standard_normal(max(LEAST_POOL, 4 * most))
+        normal = np.random.default_rng([seed, salt]).standard_normal(max(MIN_POOL, 4 * most))
         return cls(np.exp(deviation * normal - 0.5 * deviation**2), seed * 4 + salt)
 
     def of(self, op: int, count: int) -> Floats:

@@ -18,7 +18,7 @@ SCAN = 25
 """Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
 SCAN_SEEDS = 24
 PERCENTILES = (10, 50, 90)
-MOST_STOPS = 20_000_000
+MAX_STOPS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
             "nothing would ever be trained; use fewer ranks, or another machine",
         )
     rate = 1.0 / plan.between_seconds + sum(s.per_second for s in plan.slowdowns)
-    if seconds * rate * max(seeds, SCAN * SCAN_SEEDS) > MOST_STOPS:
+    if seconds * rate * max(seeds, SCAN * SCAN_SEEDS) > MAX_STOPS:
         raise fail(
             "--days",
-            f"all runs together have more than {MOST_STOPS:,} stops and slowdowns; use fewer days or --seeds",
+            f"all runs together have more than {MAX_STOPS:,} stops and slowdowns; use fewer days or --seeds",
             seconds / 86400.0,
         )
 

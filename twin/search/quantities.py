@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from twin.description.problems import did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
 
-MOST_COUNTS = 64
+MAX_COUNTS = 64
 """Numbers of ranks that one search may ask for."""
-MOST_TOKENS = 1e18
+MAX_TOKENS = 1e18
 _NUMBER = re.compile(r"\d{1,12}")  # Python refuses to read thousands of digits
 _RANGE = re.compile(r"(\d{1,12})-(\d{1,12})(?::(\d{1,12}))?")
 _COUNT = re.compile(r"([\d_.]+(?:[eE]\d+)?)\s*([kMGBT]?)\s*(?:tokens?)?")
@@ -42,8 +42,8 @@ def parse_ranks(text: str) -> list[int]:
                 "512-2048:512 (in steps), separated by commas, of at most 12 digits",
                 text,
             )
-    if len(found) > MOST_COUNTS:
-        raise fail("--ranks", f"asks for {len(found)} numbers of ranks; use at most {MOST_COUNTS}", text)
+    if len(found) > MAX_COUNTS:
+        raise fail("--ranks", f"asks for {len(found)} numbers of ranks; use at most {MAX_COUNTS}", text)
     return sorted(found)
 
 
@@ -51,7 +51,7 @@ def _range(text: str, low: int, high: int, step: int) -> list[int]:
     if not 0 < low <= high:
         raise fail("--ranks", "a range goes from a smaller to a larger number, such as 1024-8192", text)
     if step:
-        return list(range(low, high + 1, step)[: MOST_COUNTS + 1])
+        return list(range(low, high + 1, step)[: MAX_COUNTS + 1])
     return [low * 2**i for i in range((high // low).bit_length())]
 
 
@@ -68,7 +68,7 @@ def parse_tokens(text: str) -> float:
         number = float(match[1]) * _POWERS[match[2]] if match else math.nan
     except ValueError:
         number = math.nan
-    if not 1 <= number <= MOST_TOKENS:  # neither is a number that is none
+    if not 1 <= number <= MAX_TOKENS:  # neither is a number that is none
         raise fail("--tokens", "expected a number of tokens such as 2T, 300B or 1e12, at most 1e18", text)
     return number
 

@@ -10,6 +10,7 @@ from twin.search.candidates import Candidate, Hindrance
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import TOP, Search
 from twin.search.tables import model_top
+from twin.strategies import strategy_of
 
 HINDRANCES: dict[Hindrance, str] = {
     "divisibility": "a rule of divisibility",
@@ -62,12 +63,13 @@ def hindered(found: Search) -> list[str]:
 def model_words(found: Search) -> str:
     """Where the published communication model's best lie in the simulated order."""
     top = model_top(found)
-    if found.by != "simulation" or not top["simulated_ranks"]:
+    model = strategy_of(found.job).ordered_by
+    if found.by != "simulation" or not top["simulated_ranks"] or not model:
         return ""
     places = ", ".join("–" if rank is None else f"{rank:,}" for rank in top["simulated_ranks"])
     best, slower = len(top["simulated_ranks"]), top["best_slower_than_fastest"]
     said = (
-        f"The published communication model's {best} best lie at places {places} of {found.simulated:,}; "
+        f"The {model}'s {best} best lie at places {places} of {found.simulated:,}; "
         f"{top['among_fastest']} of them are among the {TOP} fastest"
     )
     if not slower:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 BAR_WIDTH = 30
-LEAST_SHOWN = 1e-6
+MIN_SHOWN = 1e-6
 """Shorter waits for peers, as a share of the step, are rounding."""
 
 
@@ -134,7 +134,7 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
     for name, seconds, colour in rows:
         table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
     console.print(table)
-    waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > LEAST_SHOWN * total}
+    waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > MIN_SHOWN * total}
     if waiting:
         by_axis = ", ".join(f"{axis} {seconds:.3f} s" for axis, seconds in waiting.items())
         console.print(f"  of it waiting for a group's last member to come: {by_axis}")

@@ -12,7 +12,7 @@ from twin.show.console import make_console
 if TYPE_CHECKING:
     from twin.studies.results import Results
 
-MOST_ROWS, MOST_EFFECTS, REASON_LENGTH = 60, 25, 110
+MAX_ROWS, MAX_EFFECTS, REASON_LENGTH = 60, 25, 110
 
 
 def study(results: Results, wall_seconds: float) -> None:
@@ -27,7 +27,7 @@ def study(results: Results, wall_seconds: float) -> None:
     else:
         _points(results)
     refused = [row for row in results.rows if row["status"] != "done"]
-    for row in refused[:MOST_ROWS]:
+    for row in refused[:MAX_ROWS]:
         reason = row["reason"]
         shown = reason if len(reason) <= 2 * REASON_LENGTH else reason[: 2 * REASON_LENGTH] + "…"
         console.print(f"[yellow]point {row['point']} {row['status']}:[/] {escape(shown)}")
@@ -55,12 +55,12 @@ def _points(results: Results) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
         for column in columns:
             table.add_column(escape(column.title), justify="right", overflow="fold")
-        for row in results.rows[:MOST_ROWS]:
+        for row in results.rows[:MAX_ROWS]:
             style = "" if row["status"] == "done" and row.get("memory_fits", True) else "dim"
             table.add_row(*(escape(cell(column, row)) for column in columns), style=style)
         console.print(table)
-    if len(results.rows) > MOST_ROWS:
-        console.print(f"The first {MOST_ROWS} of {len(results.rows):,} points; all are in table.csv.")
+    if len(results.rows) > MAX_ROWS:
+        console.print(f"The first {MAX_ROWS} of {len(results.rows):,} points; all are in table.csv.")
 
 
 def _effects(results: Results) -> None:
@@ -72,7 +72,7 @@ def _effects(results: Results) -> None:
     for number, title in enumerate(EFFECT_TITLES):
         table.add_column(title, justify="left" if number == 0 else "right", overflow="fold")
     moving = [effect for effect in results.effects if effect.swing_seconds > 0]
-    for effect in moving[:MOST_EFFECTS]:
+    for effect in moving[:MAX_EFFECTS]:
         table.add_row(*(escape(value) for value in effect_cells(effect)))
     console.print(table)
     still = len(results.effects) - len(moving)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from twin.description import job as common
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.load import apply_override, resolve_names, validate
-from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic
+from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
 from twin.description.strict_yaml import read_yaml
 from twin.schedule.ops import Schedule
 from twin.strategies.registry import named, names, strategy_of
@@ -70,12 +70,6 @@ def check_grid(job: Job) -> list[Problem]:
     """Return the rules that the grid of a job, which is given, breaks: ranks, strategy, batch."""
     grid = job.concrete_grid
     return [*common.check_ranks(job, grid), *strategy_of(job).check(job), *common.check_batch(job, grid)]
-
-
-def need(job: Job, name: str, command: str) -> None:
-    """Refuse a job of another strategy; raises DescriptionError."""
-    if job.strategy != name:
-        raise fail("strategy", f"{command} knows {name} only", job.strategy)
 
 
 def generated(job: Job, rank: int = 0) -> Schedule:

@@ -52,6 +52,8 @@ class Strategy(ABC, Generic[J]):
     """The job with the strategy's own keys: what a job file of it is checked against."""
     grid: type[GridSpec]
     """The `grid:` of its jobs."""
+    ordered_by: str = ""
+    """What `rank_key_seconds` is, such as the published communication model; empty: it says nothing."""
     varied: tuple[str, ...] = ()
     """Options that a search may vary, besides the grid and the micro-batch."""
 

@@ -29,8 +29,8 @@ from twin.description.units import SUFFIXES, parse_quantity
 StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "target"]
 CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
 """Kinds whose points choose their own grid unless the file says otherwise."""
-MOST_POINTS = 10_000
-MOST_TOKENS = 1e18
+MAX_POINTS = 10_000
+MAX_TOKENS = 1e18
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -38,7 +38,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Target(Spec):
     """A training run to price: how many tokens, and what an hour of a GPU costs."""
 
-    tokens: Annotated[float, Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)]
+    tokens: Annotated[float, Field(gt=0, le=MAX_TOKENS, allow_inf_nan=False)]
     """Tokens to train on."""
     price_per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Price of one device for an hour; a GCD counts as one device."""

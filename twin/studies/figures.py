@@ -36,7 +36,7 @@ PARTS = {
     "idle_seconds": ("idle, peers waited for", IDLE),
 }
 """What a step is made of, in the colours that axes have everywhere."""
-MOST_BARS, MOST_LINES, MOST_EFFECTS, MOST_NUMBERED_CELLS = 60, 24, 25, 200
+MAX_BARS, MAX_LINES, MAX_EFFECTS, MAX_NUMBERED_CELLS = 60, 24, 25, 200
 WIDE = 4.0
 """Numbers whose largest is so many times the smallest are drawn on a logarithmic axis."""
 DAY = 86400.0
@@ -80,7 +80,7 @@ def _lines(
     series = by_series(study, rows)
     data: list[dict[str, Any]] = []
     beside = False
-    for number, (name, members) in enumerate(list(series.items())[:MOST_LINES]):
+    for number, (name, members) in enumerate(list(series.items())[:MAX_LINES]):
         colour, symbol = (SERIES[number % len(SERIES)], SYMBOLS[number // len(SERIES) % len(SYMBOLS)])
         x = [_across(row, study.horizontal) for row in members]
         shown = name or "predicted"
@@ -108,8 +108,8 @@ def _lines(
     note = "Filled: predicted. Hollow: measured, beside and never fitted." if beside else ""
     if any("step_seconds_p50" in row for row in rows):
         note = f"{note} Median over seeds; bars from p10 to p90.".strip()
-    if len(series) > MOST_LINES:
-        note = f"{note} The first {MOST_LINES} of {len(series)} lines.".strip()
+    if len(series) > MAX_LINES:
+        note = f"{note} The first {MAX_LINES} of {len(series)} lines.".strip()
     if ideal:
         note = f"{note} Dotted: ideal.".strip()
     layout = {
@@ -190,7 +190,7 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
     for row in rows:
         at = columns.index(_place(label_of(row, across)))
         cells[lines.index(_place(label_of(row, down)))][at] = row["step_seconds"]
-    few = len(columns) * len(lines) <= MOST_NUMBERED_CELLS
+    few = len(columns) * len(lines) <= MAX_NUMBERED_CELLS
     numbers = {"texttemplate": "%{z:.4g}"} if few else {}
     return Picture(
         "Seconds per step over both",
@@ -217,7 +217,7 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
 
 def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
     """Draw what each step is made of."""
-    shown = rows[:MOST_BARS]
+    shown = rows[:MAX_BARS]
     names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal))) for row in shown]
     # points of weak scaling that differ in nothing else still differ in their model
     names = [
@@ -235,7 +235,7 @@ def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
         for column, (part, colour) in PARTS.items()
         if any(row.get(column, 0.0) > 0 for row in shown)
     ]
-    more = f" The first {MOST_BARS} of {len(rows)} points." if len(rows) > MOST_BARS else ""
+    more = f" The first {MAX_BARS} of {len(rows)} points." if len(rows) > MAX_BARS else ""
     shares = study.study == "strong_scaling"  # the smallest jobs would dwarf all others
     return Picture(
         "Where the step goes",
@@ -253,7 +253,7 @@ def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
 
 def tornado(found: Sequence[Effect]) -> Picture:
     """Draw the change of the step for each parameter, the largest on top."""
-    shown = [effect for effect in found if effect.swing_seconds > 0][:MOST_EFFECTS][::-1]
+    shown = [effect for effect in found if effect.swing_seconds > 0][:MAX_EFFECTS][::-1]
     base = found[0].base_seconds
     data = []
     for name, colour in (("low", BLUE), ("high", ORANGE)):

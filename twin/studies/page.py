@@ -15,7 +15,7 @@ from twin.studies.derived import Row
 from twin.studies.figures import Picture
 from twin.studies.table import Column, cell
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 
 
 def page(
@@ -31,13 +31,13 @@ def page(
     template = resources.files("twin.studies").joinpath("page.html").read_text(encoding="utf-8")
     plots = [f'<h2>{_text(p.title)}</h2><p>{_text(p.note)}</p><div id="plot{i}"></div>' for i, p in enumerate(drawn)]
     data = json.dumps([{"data": p.data, "layout": p.layout} for p in drawn], separators=(",", ":"))
-    note = f"<p>The first {MOST_ROWS:,} of {len(rows):,}; all are in table.csv.</p>" if len(rows) > MOST_ROWS else ""
+    note = f"<p>The first {MAX_ROWS:,} of {len(rows):,}; all are in table.csv.</p>" if len(rows) > MAX_ROWS else ""
     parts = {
         "TITLE": _text(title),
         "FACTS": "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts),
         "PLOTS": "\n".join(plots),
         "TABLES": "\n".join(
-            f'<h2>{_text(name)}</h2>{note}<div class="scroll">{_table(columns, rows[:MOST_ROWS])}</div>'
+            f'<h2>{_text(name)}</h2>{note}<div class="scroll">{_table(columns, rows[:MAX_ROWS])}</div>'
             for name, columns in tables
         ),
         "PLOTLY": get_plotlyjs(),

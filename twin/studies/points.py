@@ -15,7 +15,7 @@ from twin.description.problems import DescriptionError, Problem, fail
 from twin.search.choose import choose, is_concrete
 from twin.strategies import load_job
 from twin.studies.compute import settled
-from twin.studies.description import MOST_POINTS, LoadedStudy, anchored, apply
+from twin.studies.description import MAX_POINTS, LoadedStudy, anchored, apply
 from twin.studies.sensitivity import levers
 
 Label = str | int | float | bool
@@ -48,11 +48,11 @@ def points_of(loaded: LoadedStudy, folder: Path) -> list[Point]:
     ] or [{}]
     choices = [[(key, shown, value) for shown, value in _choices(values)] for key, values in study.vary.items()]
     lengths = [len(rows), *map(len, choices)]
-    if (count := math.prod(lengths)) > MOST_POINTS:
+    if (count := math.prod(lengths)) > MAX_POINTS:
         sizes = " × ".join(str(length) for length in lengths if length > 1)
         raise fail(
             "vary",
-            f"makes {count:,} points ({sizes}), more than the {MOST_POINTS:,} of one study; vary fewer keys or values",
+            f"makes {count:,} points ({sizes}), more than the {MAX_POINTS:,} of one study; vary fewer keys or values",
         )
     points: list[Point] = []
     for row in rows:

@@ -17,10 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twin.trace.names import in_order
 from twin.trace.palette import EVENTS, axis_colour
-
-STREAM_ORDER = ("compute", "x", "y", "z_gather", "z_scatter", "data")
-"""Streams that come first, in this order; others follow as they appear."""
 
 
 def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -32,8 +30,7 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
     }
     start, end, arrival = (table[c].to_numpy() / 1e6 for c in ("start_ns", "end_ns", "arrival_ns"))
     size = table["bytes"].to_numpy()
-    present = dict.fromkeys(columns["stream"].tolist())
-    order = [*(s for s in STREAM_ORDER if s in present), *(s for s in present if s not in STREAM_ORDER)]
+    order = in_order(columns["stream"].tolist())
     packed = []
     for number in dict.fromkeys(rank.tolist()):
         for stream in order:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twin.description.grid import Axes, Axis
+from twin.trace.palette import AXES
 
 
 def short_name(full: str) -> str:
@@ -34,3 +37,20 @@ def group_number(grid: Axes, rank: int, axis: Axis) -> int:
     """
     inner = grid.inner(axis)
     return rank // (inner * grid.size(axis)) * inner + rank % inner
+
+
+def in_order(streams: Iterable[str]) -> list[str]:
+    """Put streams in the order in which they are drawn: compute, axes that have a colour, all others.
+
+    >>> in_order(["data", "pipe_up", "z_scatter", "x", "z_gather", "compute"])
+    ['compute', 'x', 'z_gather', 'z_scatter', 'data', 'pipe_up']
+    """
+    axes = list(AXES)
+
+    def place(stream: str) -> tuple[int, str]:
+        axis = stream.partition("_")[0]
+        if stream == "compute":
+            return -1, ""
+        return (axes.index(axis) if axis in axes else len(axes)), stream
+
+    return sorted(set(streams), key=place)

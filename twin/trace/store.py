@@ -26,9 +26,9 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 EVENTS = "events.parquet"
 CLASSES = "classes.parquet"
-MOST_MANIFEST_BYTES = 16 << 20
-MOST_EVENTS = 20_000_000
-MOST_TABLE_BYTES = 4 << 30
+MAX_MANIFEST_BYTES = 16 << 20
+MAX_EVENTS = 20_000_000
+MAX_TABLE_BYTES = 4 << 30
 """Of an event table in memory."""
 BATCH_ROWS = 1 << 18
 """Dictionaries come with every batch anew, so small ones cost much; large ones unpack much at once."""
@@ -132,11 +132,11 @@ def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
     metadata = file.metadata
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     said = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
-    if metadata.num_rows > MOST_EVENTS or said > MOST_TABLE_BYTES:
+    if metadata.num_rows > MAX_EVENTS or said > MAX_TABLE_BYTES:
         raise fail(
             str(path),
             f"has {metadata.num_rows:,} rows and {said:,} bytes; a run has at most "
-            f"{MOST_EVENTS:,} and {MOST_TABLE_BYTES:,}. Trace fewer steps",
+            f"{MAX_EVENTS:,} and {MAX_TABLE_BYTES:,}. Trace fewer steps",
         )
     batches: list[pa.RecordBatch] = []
     size: dict[int, int] = {}  # by address, for batches share dictionaries
@@ -144,8 +144,8 @@ def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         batches.append(batch)
         parts = [*batch.columns, *(c.dictionary for c in batch.columns if pa.types.is_dictionary(c.type))]
         size |= {b.address: b.size for part in parts for b in part.buffers() if b is not None}
-        if sum(size.values()) > MOST_TABLE_BYTES:  # what the file says of itself need not be so
-            raise fail(str(path), f"unpacks to more than {MOST_TABLE_BYTES:,} bytes")
+        if sum(size.values()) > MAX_TABLE_BYTES:  # what the file says of itself need not be so
+            raise fail(str(path), f"unpacks to more than {MAX_TABLE_BYTES:,} bytes")
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
     return table.unify_dictionaries()
@@ -166,7 +166,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise fail(str(directory), f"is not a run of Fourfold: {MANIFEST} is missing")
     try:
-        if path.stat().st_size > MOST_MANIFEST_BYTES:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise fail(str(path), "too large for a manifest")
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 EventKind = Literal["compute", "collective", "wait"]
 
 COMPUTE_STREAM = "compute"
-MOST_NANOSECONDS = 1000 * 24 * 3600 * 10**9
+MAX_NANOSECONDS = 1000 * 24 * 3600 * 10**9
 """Times beyond a thousand days are no run's."""
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -101,7 +101,7 @@ def _check_times(table: pa.Table) -> list[str]:
         problems.append(f"{negative} events end before they start")
     if early := int(np.sum(start < arrival)):
         problems.append(f"{early} events start before their rank arrives")
-    far = (np.minimum(start, arrival) < 0) | (np.maximum(start, end) > MOST_NANOSECONDS)
+    far = (np.minimum(start, arrival) < 0) | (np.maximum(start, end) > MAX_NANOSECONDS)
     if strange := int(np.sum(far)):
         problems.append(f"{strange} events have times before the run or a thousand days after its start")
     rank = table.column("rank").to_numpy().astype(np.int64)

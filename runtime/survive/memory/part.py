@@ -28,7 +28,7 @@ from runtime.checkpoint.storage import read_chunk
 from runtime.checkpoint.tensor_file import DTYPE_NAMES, TensorFile, UnusableFileError, open_regular, write_tensors
 from runtime.survive.memory.place import data_file, part_file
 
-MOST_PART_BYTES = 1 << 28
+MAX_PART_BYTES = 1 << 28
 
 
 class PartTensor(Record):
@@ -92,14 +92,14 @@ def _key(piece: Piece) -> str:
 def read_part(path: Path) -> tuple[Part, bytes]:
     """Read what a part says about itself, and the text; raises UnusableFileError."""
     with open_regular(path) as file:
-        text = file.read(MOST_PART_BYTES + 1)
+        text = file.read(MAX_PART_BYTES + 1)
     return parse_part(text, path), text
 
 
 def parse_part(text: bytes, path: Path | str) -> Part:
     """Check the text of a part; raises UnusableFileError."""
     body, _, _ = text.rpartition(CHECKSUM)
-    if len(text) > MOST_PART_BYTES or sign(body + b"}") != text:
+    if len(text) > MAX_PART_BYTES or sign(body + b"}") != text:
         raise UnusableFileError(path, "is truncated or corrupted: its checksum does not fit")
     try:
         return Part.model_validate(json.loads(body.decode() + "}"))

@@ -20,11 +20,11 @@ from typing import Any
 from runtime.checkpoint import directory
 from runtime.checkpoint.manifest import MANIFEST, to_text
 from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.launch.board import Board
 from runtime.launch.host import host_name
 from runtime.launch.meeting import DisagreementError
 from runtime.plan.plan import Plan
 from runtime.records.run_directory import CHECKPOINTS, ID
-from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import Session
 from runtime.survive.memory.part import Part, manifest_of, parse_part, read_part, verify

@@ -66,7 +66,7 @@ def plain(trainee) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_other_precisions_can_be_imported(tmp_path, dtype, monkeypatch):
     """In pieces of a row or two, too."""
-    monkeypatch.setattr(full_model, "MOST_CHUNK", 10)
+    monkeypatch.setattr(full_model, "MAX_CHUNK", 10)
     trainee = tasks.tiny()
     model = {name: values.to(dtype) for name, values in plain(trainee).items()}
     safetensors.torch.save_file(model, tmp_path / "a")
@@ -139,7 +139,7 @@ def test_the_file_says_what_model_it_is(root, tmp_path):
 
 
 def test_many_files_need_not_be_open_at_once(pool, tmp_path, monkeypatch):
-    monkeypatch.setattr(full_model, "MOST_OPEN_FILES", 1)
+    monkeypatch.setattr(full_model, "MAX_OPEN_FILES", 1)
     pool.run("tests.runtime.checkpoint.tasks:save", 4, grid=grid("1x1x2x2"), root=str(tmp_path), steps=[1])
     assert export_model(tmp_path, tmp_path / "a").step == 1
 

@@ -72,7 +72,7 @@ def test_every_element_is_written_once(stores, least_share, most_chunk, sharded)
         return slice(first, first + length)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "LEAST_SHARE", least_share)
+        patch.setattr(pieces, "MIN_SHARE", least_share)
         written = [list(to_write(s, part(s), over_data=not sharded)) for s in stores]
     counts = count(stores, written, most_chunk)
     assert all((of == 1).all() for of in counts.values())

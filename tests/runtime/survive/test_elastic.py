@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from runtime.launch.board import Board
 from runtime.launch.environment import Process
 from runtime.plan.options import located
 from runtime.plan.plan import Plan
-from runtime.survive.board import Board
 from runtime.survive.elastic import fit
 from tests.runtime import runs
 from tests.runtime.survive.agents import Agents, lose_memory

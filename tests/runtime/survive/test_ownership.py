@@ -12,7 +12,8 @@ import pytest
 
 from runtime.launch.environment import from_environment
 from runtime.launch.host import HOST
-from runtime.records.ownership import OWNER, Ownership, TakenOverError
+from runtime.parallel.failures import TakenOverError
+from runtime.records.ownership import OWNER, Ownership
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
 
@@ -87,6 +88,7 @@ def test_where_a_file_system_knows_no_locks_the_last_start_goes_on(tmp_path, mon
     second.release()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["continued", "forced"])
 def test_a_run_that_lives_goes_on_and_one_that_is_killed_is_taken_over_at_once(tmp_path: Path, force):
     grid = {"data": 1, "z": 1, "y": 1, "x": 1}

@@ -11,11 +11,11 @@ import torch
 
 from runtime.checkpoint.manifest import MANIFEST, read_manifest
 from runtime.checkpoint.pieces import Piece
+from runtime.launch.board import Board
 from runtime.launch.environment import Process
 from runtime.launch.host import host_name
 from runtime.plan.options import located
 from runtime.plan.plan import Plan
-from runtime.survive.board import Board
 from runtime.survive.history import KEY, History
 from runtime.survive.memory import exchange
 from runtime.survive.memory.copies import Session
@@ -50,7 +50,9 @@ def hold(plan: Plan, step: int, session: str = "00000001") -> Path:
     place.make()
     folder = place.step(step, session)
     folder.mkdir()
-    part = Part(run=RUN, session=session, step=step, samples=8 * step, grid=ALONE, rank=0, model={}, extra={KEY: []})
+    part = Part(
+        run=RUN, session=session, step=step, samples=8 * step, grid=ALONE.by_axis(), rank=0, model={}, extra={KEY: []}
+    )
     values = torch.full((4, 3), float(step))
     write_part(folder, part, {"model/a": [Piece("model/a", (4, 3), (0, 0), values)]})
     return folder

@@ -22,11 +22,11 @@ from runtime.launch import local
 from runtime.launch.environment import Process
 from runtime.launch.rank import run_as_rank
 from runtime.parallel.collectives import CollectiveError
-from runtime.records.ownership import TakenOverError
+from runtime.parallel.failures import DivergedError, NonFiniteError, TakenOverError
 from runtime.records.run_directory import ALERTS, LATEST_LOOK, prepare_directory
 from runtime.tracing.wanted import TraceWanted
-from runtime.train.diagnosis import DivergedError, NonFiniteError
 from runtime.train.run import Run
+from runtime.train.showing import trace_is_ahead
 from runtime.watch import lookout
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
@@ -116,12 +116,9 @@ def test_the_launcher_alone_is_told_that_there_is_no_use(monkeypatch, error, tol
 
 def trace_of_a_run_at(step: int, process: Process, first: int, last: int) -> tuple[bool, list[str]]:
     """Whether a run that goes on there is traced, and what it warns of."""
-    run, warned = object.__new__(Run), []
-    run.step, run.process, run.tracer = step, process, object()
-    run.plan = SimpleNamespace(trace=TraceWanted(Path("trace"), first, last))
-    run.display = SimpleNamespace(warn=warned.append)
-    run._check_trace()
-    return run.tracer is not None, warned
+    warned: list[str] = []
+    plan = SimpleNamespace(trace=TraceWanted(Path("trace"), first, last))
+    return trace_is_ahead(plan, process, step, SimpleNamespace(warn=warned.append)), warned
 
 
 def test_a_trace_does_not_defeat_restarts():

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.launch.board import Board
 from runtime.launch.environment import Process
-from runtime.survive.board import Board
 from runtime.survive.history import History, WentBack, longer
 from runtime.survive.rollback import Culprit, Guard, go_back
 from runtime.survive.spikes import FLOOR, Spikes

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from runtime.survive.session import own_part
+from runtime.launch.session import own_part
 
 
 def round_of(store: HashStore, ranks: int) -> list[bytes]:

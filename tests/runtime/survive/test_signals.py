@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.launch.board import Board
 from runtime.launch.environment import Process
-from runtime.survive.board import Board
-from runtime.survive.signals import Notice
+from runtime.launch.signals import Notice
 from runtime.survive.stop import Stop
 from tests.profiles import examples
 from tests.runtime import runs

@@ -27,6 +27,7 @@ class FourD(Strategy[FourDJob]):
     name = "four_d"
     options = FourDJob
     grid = Grid
+    ordered_by = "published communication model"
     varied = VARIED
 
     def check(self, job: FourDJob) -> list[Problem]:

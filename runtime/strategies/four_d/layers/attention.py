@@ -41,10 +41,10 @@ class Attention4D(torch.nn.Module):
             def turn(packed: torch.Tensor) -> torch.Tensor:
                 return self._turn(packed, sequences, angles)
 
-            def turned() -> Memory:
+            def moved() -> Memory:
                 return Memory(4 * one, work="rotary")
 
-            qkv = Region(context.ops, self.place, "rotary", turn, turned, turned)(qkv)
+            qkv = Region(context.ops, self.place, "rotary", turn, moved, moved)(qkv)
         form = context.job.attention
         run = self._flash if form == "flash" else self._explicit
         dropped = form != "flash" and context.job.dropout > 0 and context.training
@@ -95,5 +95,5 @@ class Attention4D(torch.nn.Module):
     def _turn(self, packed: torch.Tensor, sequences: int, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         q, k, v = packed.view(packed.shape[0], 3, -1).unbind(1)
         shape = (sequences, -1, self.heads, self.head_size)
-        turned = [turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
-        return torch.stack((*turned, v), 1).flatten(1)
+        both = [turned(part.reshape(shape), angles).reshape(part.shape) for part in (q, k)]
+        return torch.stack((*both, v), 1).flatten(1)

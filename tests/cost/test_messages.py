@@ -1,0 +1,64 @@
+"""Messages between two ranks, all-to-alls, and copies to the host: closed forms and properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.profiles import examples
+from twin.cost.collective import collective_cost
+from twin.cost.placement import Placement
+from twin.description.load import load_machine
+from twin.description.problems import DescriptionError
+
+MACHINES = {name: load_machine(name) for name in ("frontier", "perlmutter", "alps", "dgx-h100")}
+NEAR, FAR = Placement(((0, 1),), (0,)), Placement(((0,), (0,)), (0, 0))
+machines, sizes = st.sampled_from(sorted(MACHINES)), st.integers(1, 2**32)
+
+
+def cost(name, kind, size, placement):
+    machine = MACHINES[name]
+    return collective_cost(machine, machine.libraries[machine.library], kind, float(size), placement)
+
+
+@examples()
+@given(machines, sizes, st.sampled_from([NEAR, FAR]))
+def test_a_message_is_one_hop_and_its_bytes(name, size, placement):
+    """A startup and its bytes, no faster than the wire, and the same both ways."""
+    sent = cost(name, "send", size, placement)
+    machine = MACHINES[name]
+    if placement is FAR:
+        assert sent.seconds >= size / machine.nic.bandwidth_bytes_per_second
+        (load,) = {x.bytes for x in sent.loads if x.resource[0] == "nic"}
+        assert load == size
+    for kind in ("receive", "exchange"):
+        assert cost(name, kind, size, placement).seconds == sent.seconds
+    assert sent.startup_seconds > 0
+
+
+@examples()
+@given(machines, sizes, st.integers(2, 5))
+def test_more_bytes_take_longer(name, size, times):
+    for kind in ("send", "all_to_all"):
+        assert cost(name, kind, times * size, FAR).seconds > cost(name, kind, size, FAR).seconds
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_an_all_to_all_moves_what_others_are_to_have(name, nodes):
+    """Of a buffer of p parts each member keeps one; a node sends out what goes to others' nodes."""
+    devices = MACHINES[name].devices_per_node
+    placement = Placement.contiguous(nodes * devices, devices)
+    size, ranks = 1e9, nodes * devices
+    found = cost(name, "all_to_all", size, placement)
+    out = sum(x.bytes for x in found.loads if x.resource[:2] == ("nic", 0))
+    assert out == pytest.approx(devices * (ranks - devices) * size / ranks)
+    assert found.algorithm == "pairwise"
+
+
+def test_what_there_is_no_algorithm_for_is_refused():
+    with pytest.raises(DescriptionError, match="no algorithm for send over 3 ranks"):
+        cost("frontier", "send", 8, Placement(((0, 1, 2),), (0,)))
+    with pytest.raises(DescriptionError, match=r"machine\.host_link"):
+        cost("frontier", "to_host", 8, Placement(((0,),), (0,)))
