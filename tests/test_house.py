@@ -138,7 +138,7 @@ def test_the_drawing_itself_has_no_circle(rooms):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Not even through others, or for types alone; the top of a package, whose version is everybody's, loads nothing."""
+    """Not even through others, or for types alone; the tops of packages, whose version is everybody's, load nothing."""
     files = {module_of(path): path for path in sources(*PACKAGES) if module_of(path) not in PACKAGES}
     graph = {name: {m for m in map(known(files), imported(path)) if m and m != name} for name, path in files.items()}
     left = dict(graph)
