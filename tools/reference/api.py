@@ -82,7 +82,7 @@ def entry(name: str, shown: str = "") -> str:
 def signature(function: Any, name: str) -> str:
     """Write a signature; on several lines where it is long."""
     described = inspect.signature(function)
-    found = [str(p).replace("<function _silent>", "…") for p in described.parameters.values()]
+    found = [str(p).replace("<function _silent>", "...") for p in described.parameters.values()]
     for number, parameter in enumerate(described.parameters.values()):
         if parameter.kind is parameter.KEYWORD_ONLY:
             found.insert(number, "*")
@@ -101,7 +101,7 @@ def clean(text: str) -> str:
     """Take the quotes of postponed annotations away, and addresses in memory."""
     head, sign, default = text.partition(" = ")
     if default.startswith("<"):
-        default = "…"
+        default = "..."
     return head.replace("'", "") + sign + default
 
 

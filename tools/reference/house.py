@@ -103,12 +103,14 @@ def levels(graph: Graph) -> dict[str, int]:
     for room in reversed(ordered(graph)):
         above = [found[one] for one in graph if room in graph[one] and one not in OUTSIDE]
         found[room] = min(above) - 1 if above else floor(graph, room)
+    for package in set(OUTSIDE) & set(graph):
+        found[package] = 1 + max(found[room] for room in graph[package])
     lowest = min(found.values())
     return {room: level - lowest for room, level in found.items()}
 
 
 def places(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return the upper left corner of every box: over the middle of what it imports; others at the right."""
+    """Return the upper left corner of every box: over the middle of what it imports; what is beside at the right."""
     level = levels(graph)
     floors: dict[int, list[str]] = {}
     for room in graph:
