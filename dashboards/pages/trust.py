@@ -15,6 +15,7 @@ from dashboards.page import Context, Page, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, seconds, table, with_table
+from twin.compare.errors import ErrorGroup
 
 
 def shown(context: Context, query: Query) -> Component:
@@ -31,27 +32,7 @@ def _ops(context: Context, query: Query) -> Component:
     pairs = context.catalog.kept(second, f"pairs {first.name} {first.changed}", lambda: _pairs(context, first, second))
     good = (pairs.first_ns > 0) & (pairs.second_ns > 0)
     error = pairs.first_ns / np.where(good, pairs.second_ns, 1.0) - 1.0
-    off = np.abs(error[good])
-    summary = (
-        f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
-        f"{100 * np.quantile(off, 0.9):.0f} %."
-        if len(off)
-        else "No op took any time in both."
-    )
-    groups = [
-        {
-            "part": g.part,
-            "by": g.by,
-            "name": g.name,
-            "ops": g.ops,
-            "predicted (s)": g.predicted_seconds,
-            "measured (s)": g.measured_seconds,
-            "median error (%)": _percent(g.median_error),
-            "90 % (%)": _percent(g.p90_error),
-            "bias (%)": _percent(g.bias),
-        }
-        for g in found.errors
-    ]
+    summary = _within(np.abs(error[good]))
     return html.Div(
         [
             card(
@@ -80,10 +61,34 @@ def _ops(context: Context, query: Query) -> Component:
             card(
                 "Errors by kind, axis and phase",
                 "Single ops on single ranks; bias is of their totals.",
-                table("groups", groups, height=420),
+                table("groups", [_group_row(group) for group in found.errors], height=420),
             ),
         ]
     )
+
+
+def _within(off: Floats) -> str:
+    """Say how far ops are off, as shares of their measured times."""
+    if not len(off):
+        return "No op took any time in both."
+    return (
+        f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
+        f"{100 * np.quantile(off, 0.9):.0f} %."
+    )
+
+
+def _group_row(group: ErrorGroup) -> dict[str, Any]:
+    return {
+        "part": group.part,
+        "by": group.by,
+        "name": group.name,
+        "ops": group.ops,
+        "predicted (s)": group.predicted_seconds,
+        "measured (s)": group.measured_seconds,
+        "median error (%)": _percent(group.median_error),
+        "90 % (%)": _percent(group.p90_error),
+        "bias (%)": _percent(group.bias),
+    }
 
 
 def _pairs(context: Context, first: Entry, second: Entry) -> Pairs:
