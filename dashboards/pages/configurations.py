@@ -11,9 +11,9 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.candidate_rows import able, comparison, model_rows, model_top, refused_row, row, unable
-from dashboards.candidates import Candidate, candidates_of, job_text
+from dashboards.candidates import SavedCandidate, candidates_of, job_text
 from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
@@ -28,14 +28,14 @@ FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
 MAX_CHOICES = 200
 
 
-def opened(context: Context, query: Query) -> tuple[Candidate, ...]:
+def opened(context: PageContext, query: Query) -> tuple[SavedCandidate, ...]:
     """Read the search that an address names. Raises DescriptionError."""
     if "run" not in query:
         raise fail("run", "choose a search on the page Runs first; `fourfold search JOB --out DIR` writes one")
     return candidates_of(context.catalog, context.catalog.entry(query["run"]))
 
 
-def value_of(candidate: Candidate, key: str) -> str:
+def value_of(candidate: SavedCandidate, key: str) -> str:
     """What a candidate is called under a filter."""
     if key in known_axes():
         return str(candidate.grid.size(key)) if key in candidate.grid.axes else ""
@@ -46,19 +46,19 @@ def value_of(candidate: Candidate, key: str) -> str:
     return str(candidate.options.columns().get(OF_OPTIONS[key], ""))
 
 
-def filtered(found: Sequence[Candidate], query: Query) -> list[Candidate]:
+def filtered(found: Sequence[SavedCandidate], query: Query) -> list[SavedCandidate]:
     """Keep those that an address asks for: `z=8,16` for sizes, `recompute=on`."""
     wanted = {key: set(query[key].split(",")) for key in FILTERS if query.get(key)}
     return [c for c in found if all(value_of(c, key) in words for key, words in wanted.items())]
 
 
-def pair_of(text: str, found: Sequence[Candidate]) -> list[Candidate]:
+def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     """Read the numbers of at most two candidates, such as 3,17; what is not there is left out."""
     numbers = [int(word) for word in text.split(",")[:8] if word.isdecimal() and len(word) < 9]
     return [found[n] for n in dict.fromkeys(numbers) if n < len(found)][:2]
 
 
-def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
+def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
     axes = " × ".join(found[0].grid.axes) if found else ""
@@ -75,7 +75,7 @@ def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     )
 
 
-def model_summary(kept: Sequence[Candidate]) -> str:
+def model_summary(kept: Sequence[SavedCandidate]) -> str:
     """Say where the published communication model's best lie in simulated time."""
     top = model_top(kept)
     if not top:
@@ -84,12 +84,12 @@ def model_summary(kept: Sequence[Candidate]) -> str:
     return f"The published communication model's first {TOP} lie at places {places} in simulated time."
 
 
-def figures(kept: Sequence[Candidate], chosen: Sequence[Candidate]) -> tuple[Any, Any, Any]:
+def figures(kept: Sequence[SavedCandidate], chosen: Sequence[SavedCandidate]) -> tuple[Any, Any, Any]:
     """The three figures of what is kept."""
     return pareto(kept, [c.number for c in chosen]), parallel(kept), orders(kept)
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the candidates of a search."""
     found = opened(context, query)
     kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
@@ -124,7 +124,11 @@ def shown(context: Context, query: Query) -> Component:
 
 
 def _memory_card(
-    found: Sequence[Candidate], kept: Sequence[Candidate], chosen: Sequence[Candidate], query: Query, figure: Any
+    found: Sequence[SavedCandidate],
+    kept: Sequence[SavedCandidate],
+    chosen: Sequence[SavedCandidate],
+    query: Query,
+    figure: Any,
 ) -> Component:
     """The filters, and what they keep as points and as rows; in both, two candidates can be chosen."""
     columns: list[dict[str, Any]] = [
@@ -156,7 +160,7 @@ def _memory_card(
     )
 
 
-def _refused_card(found: Sequence[Candidate], kept: Sequence[Candidate]) -> Component:
+def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> Component:
     columns = [
         {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
         for name in refused_row(found[0])
@@ -168,7 +172,7 @@ def _refused_card(found: Sequence[Candidate], kept: Sequence[Candidate]) -> Comp
     )
 
 
-def _refused_words(kept: Sequence[Candidate]) -> str:
+def _refused_words(kept: Sequence[SavedCandidate]) -> str:
     rows = [c for c in kept if not c.feasible]
     counts = [
         f"{sum(c.hindrance == kind for c in rows):,} for {words}"
@@ -178,7 +182,7 @@ def _refused_words(kept: Sequence[Candidate]) -> str:
     return f"{len(rows):,} candidates cannot run: {', '.join(counts)}." if rows else "All of them can run."
 
 
-def _choice(found: Sequence[Candidate], query: Query, key: str) -> Component:
+def _choice(found: Sequence[SavedCandidate], query: Query, key: str) -> Component:
     values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MAX_CHOICES]
     given = [word for word in query.get(key, "").split(",") if word in values]
     hidden = {"style": {"display": "none"}} if len(values) < 2 else {}
@@ -204,7 +208,7 @@ def chosen_of(old: Sequence[int], there: Sequence[int]) -> list[int]:
     return [*(n for n in old if n in there), *(n for n in there if n not in old)][-2:]
 
 
-def narrow(context: Context, *given: Any) -> Any:
+def narrow(context: PageContext, *given: Any) -> Any:
     """Show what the filters keep."""
     *values, search = given
     query = asked(values, search)
@@ -225,7 +229,7 @@ def narrow(context: Context, *given: Any) -> Any:
     )
 
 
-def choose(context: Context, rows: Any, clicked: Any, *given: Any) -> Any:
+def choose(context: PageContext, rows: Any, clicked: Any, *given: Any) -> Any:
     """Take rows that were chosen, or a point that was clicked, into the pair."""
     *values, search = given
     query = asked(values, search)
@@ -250,7 +254,7 @@ def _clicked(clicked: Any, old: Sequence[int]) -> list[int] | None:
     return [*(n for n in old if n != number), number] if isinstance(number, int) else None
 
 
-def _ticked(rows: Any, old: Sequence[int], kept: Sequence[Candidate]) -> list[int] | None:
+def _ticked(rows: Any, old: Sequence[int], kept: Sequence[SavedCandidate]) -> list[int] | None:
     """The candidates of chosen rows; a filter hides a row and does not drop it from the pair."""
     if not isinstance(rows, list):
         return None
@@ -259,7 +263,7 @@ def _ticked(rows: Any, old: Sequence[int], kept: Sequence[Candidate]) -> list[in
     return [*there, *(n for n in old if n not in seen)]
 
 
-def save(context: Context, clicks: Any, search: Any) -> Any:
+def save(context: PageContext, clicks: Any, search: Any) -> Any:
     """Give a candidate as a job file."""
     cause = ctx.triggered_id
     if not any(clicks or []) or not isinstance(cause, dict):
@@ -276,7 +280,7 @@ def save(context: Context, clicks: Any, search: Any) -> Any:
     return {"content": content, "filename": f"{chosen[0].name.replace(' × ', 'x')}.yaml"}, ""
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """Filters, choosing, and the job file."""
     states = (*FILTERS, "pair")
     app.callback(

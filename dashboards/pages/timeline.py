@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Entry
 from dashboards.events import CATEGORIES, Events, events_of
 from dashboards.figures.timeline import WORDS, height, timeline
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table
 from dashboards.query import query_of
 from dashboards.timeline.step import Step, step_of
@@ -28,7 +28,7 @@ AROUND = 6.0
 KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
 
 
-def opened(context: Context, query: Query) -> tuple[Pair, tuple[Events, ...]]:
+def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
     """Open the one or two runs that an address names, and pair their ops. Raises DescriptionError."""
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")
@@ -54,7 +54,7 @@ def _step(entry: Entry, events: Events, number: int | None) -> Step:
     return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
 
 
-def _stand_ins(context: Context, entry: Entry) -> dict[int, int]:
+def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
     """Which rank with events stands for each rank of a folded run."""
     path = context.catalog.file(entry, CLASSES)
     classes = read_classes(entry.path, entry.head) if path.is_file() else None
@@ -75,7 +75,7 @@ def view_of(query: Query, pair: Pair) -> View:
     )
 
 
-def laid_out(context: Context, query: Query, pair: Pair, view: View) -> Lanes:
+def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lanes:
     """Lay out what is wanted, or take what was laid out for the last window."""
     entry = context.catalog.entry(query["run"])
     what = f"lanes {query.get('other')} {pair.steps[-1].number} {view}"
@@ -96,7 +96,7 @@ def window_of(text: str) -> tuple[float, float] | None:
     return found if -1e9 < found[0] < found[1] < 1e9 else None
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show one run, or two paired op by op."""
     pair, events = opened(context, query)
     view = view_of(query, pair)
@@ -257,7 +257,7 @@ def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
     return rows
 
 
-def redraw(context: Context, moved: Any, *arguments: Any) -> Any:
+def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
     """Draw what the choices say, in the window that a zoom, a jump or a chosen op leads to."""
     *values, _jump, _all, chosen, rows, place, window, search = arguments
     cause = ctx.triggered_id
@@ -296,7 +296,7 @@ def redraw(context: Context, moved: Any, *arguments: Any) -> Any:
     )
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """Zooming, choices and jumps give another picture."""
     # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's.
     app.clientside_callback(

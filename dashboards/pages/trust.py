@@ -11,20 +11,20 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.compare.errors import ErrorGroup
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the ops of two runs, if an address names two, and all pairs of runs."""
     parts = [_ops(context, query)] if {"run", "other"} <= set(query) else []
     return html.Div([*parts, _runs(context)])
 
 
-def _ops(context: Context, query: Query) -> Component:
+def _ops(context: PageContext, query: Query) -> Component:
     found = compared(context, query)  # says what is wrong with the pair, if anything
     first, second = (context.catalog.entry(query[key]) for key in ("run", "other"))
     if (first.kind, second.kind) == ("measured", "predicted"):
@@ -91,7 +91,7 @@ def _group_row(group: ErrorGroup) -> dict[str, Any]:
     }
 
 
-def _pairs(context: Context, first: Entry, second: Entry) -> Pairs:
+def _pairs(context: PageContext, first: Entry, second: Entry) -> Pairs:
     return pairs_of(events_of(context.catalog, first), events_of(context.catalog, second))
 
 
@@ -106,7 +106,7 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 1)
 
 
-def _runs(context: Context) -> Component:
+def _runs(context: PageContext) -> Component:
     """Every job under the root that was both predicted and measured."""
     steps = both_ways(context.catalog)
     if not steps:

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.figures.waterfall import waterfall
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.compare.compare import Comparison, Term, compare
@@ -20,7 +20,7 @@ from twin.description.problems import fail
 WATERFALL = "waterfall"
 
 
-def compared(context: Context, query: Query) -> Comparison:
+def compared(context: PageContext, query: Query) -> Comparison:
     """Compare the two runs that an address names. Raises DescriptionError."""
     if "run" not in query or "other" not in query:
         raise fail("run", "choose a predicted and a measured run on the page Runs first")
@@ -38,7 +38,7 @@ def compared(context: Context, query: Query) -> Comparison:
     )
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the verdict of two runs."""
     found = compared(context, query)
     facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)]
@@ -135,7 +135,7 @@ def filter_of(term: str) -> str:
     return "" if term in ("before", "between", "late", "after", "alone", "predicted", "measured") else "compute"
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """A click on a bar leads to the timeline; another step is another address."""
     prefix = context.settings.prefix.rstrip("/")
 

@@ -11,7 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.development.base_component import Component
 
 from dashboards.figures.change import change
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline import moved_to
 from dashboards.parts import card
 from dashboards.query import query_of
@@ -40,7 +40,7 @@ SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") o
 """Fields whose choices follow from others."""
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the form, filled with what the address says; the answer comes later."""
     form, answer = _form(context, query), results(context, query)
     return html.Div(
@@ -56,7 +56,7 @@ def shown(context: Context, query: Query) -> Component:
     )
 
 
-def _form(context: Context, query: Query) -> Component:
+def _form(context: PageContext, query: Query) -> Component:
     base, label = base_of(context.catalog, query.get("run"))
     choices = select_choices(base, query)
     groups = []
@@ -101,7 +101,7 @@ def given(values: Any, search: Any) -> dict[str, str]:
     return query
 
 
-def ask(context: Context, pool: Pool, *arguments: Any) -> Any:
+def ask(context: PageContext, pool: Pool, *arguments: Any) -> Any:
     """Ask for a simulation of what the controls say now, or stop the one under way."""
     asked, _stop, *values, visitor, search, ticks = arguments
     visitor, asked_at = named(visitor), float(asked) if isinstance(asked, int | float) else 0.0
@@ -142,7 +142,7 @@ def zoom(pool: Pool, moved: Any, ticket: Any) -> Any:
     return (no_update, no_update) if answer is None else drawn(answer, window or None)
 
 
-def save(context: Context, *arguments: Any) -> Any:
+def save(context: PageContext, *arguments: Any) -> Any:
     """Give what the controls say as a job file."""
     clicks, *values, search = arguments
     if not clicks:
@@ -156,7 +156,7 @@ def save(context: Context, *arguments: Any) -> Any:
     return {"content": content, "filename": "what-if.yaml"}, no_update
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """A change asks for a simulation; an interval fetches it."""
     pool = Pool(context.settings.workers)
     _register_asking(app, context, pool)
@@ -171,7 +171,7 @@ def register(app: Dash, context: Context) -> None:
     )(partial(save, context))
 
 
-def _register_asking(app: Dash, context: Context, pool: Pool) -> None:
+def _register_asking(app: Dash, context: PageContext, pool: Pool) -> None:
     # requests may overtake one another on their way: the page says in which order it made them
     app.clientside_callback(
         ClientsideFunction("fourfold", "asked"),

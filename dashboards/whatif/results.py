@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards.events import columns
 from dashboards.figures.change import NAMES, change, terms
 from dashboards.figures.timeline import timeline
-from dashboards.page import Context, Query
+from dashboards.page import PageContext, Query
 from dashboards.parts import NUMBER, aria, card, finished, graph, table, with_table
 from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, lanes, paired
@@ -21,7 +21,7 @@ from dashboards.whatif.pool import Answer
 TIMELINE, CHANGE, PARTS, FIGURES = ("whatif-timeline", "whatif-change", "whatif-parts", "whatif-figures")
 
 
-def results(context: Context, query: Query) -> Component:
+def results(context: PageContext, query: Query) -> Component:
     """Show where the answer will stand; until it comes, the step as the run was predicted."""
     return html.Div(
         [
@@ -48,7 +48,7 @@ def results(context: Context, query: Query) -> Component:
     )
 
 
-def _first(context: Context, query: Query) -> go.Figure:
+def _first(context: PageContext, query: Query) -> go.Figure:
     """Until the first answer, the step as the run says it was predicted, if it says so."""
     head = context.catalog.entry(query["run"]).head if query.get("run") else {}
     figures: Any = head.get("figures")

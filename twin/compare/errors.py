@@ -18,7 +18,7 @@ WORST_OPS = 10
 
 
 @dataclass(frozen=True)
-class Run:
+class PairedRun:
     """One side of a comparison: paired ops of the compared ranks, in the other side's order."""
 
     steps: Steps
@@ -78,7 +78,7 @@ class OpError:
     measured_seconds: float
 
 
-def samples(predicted: Run, measured: Run) -> Samples:
+def samples(predicted: PairedRun, measured: PairedRun) -> Samples:
     """Take the durations of paired ops; of several steps their median."""
     ops = tuple(predicted.steps.ops[i] for i in predicted.columns)
     ours, theirs = (_median(run, lambda _, t: t.end - t.start) for run in (predicted, measured))
@@ -87,7 +87,7 @@ def samples(predicted: Run, measured: Run) -> Samples:
     return Samples(ops, predicted.weights, ours, theirs, *skews)
 
 
-def _median(run: Run, what: Callable[[Steps, Times], NDArray[np.int64]]) -> Floats:
+def _median(run: PairedRun, what: Callable[[Steps, Times], NDArray[np.int64]]) -> Floats:
     found = [what(run.steps, times.of(run.rows))[:, run.columns] for times in run.steps.times.values()]
     return np.asarray(np.median(found, axis=0) * 1e-9, dtype=np.float64)
 

@@ -35,7 +35,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Unit:
+class HostLink:
     """A link that may be slow: of a whole host, or of one of its NICs."""
 
     host: int
@@ -57,15 +57,15 @@ class _Axis:
     """Typical of a group in a step."""
 
 
-def units_of(observed: Observed, nic_of_rank: Ints) -> list[Unit]:
+def units_of(observed: Observed, nic_of_rank: Ints) -> list[HostLink]:
     """List hosts, and their NICs where they have several."""
     units = []
     for host in np.unique(observed.host_of_rank).tolist():
         here = np.flatnonzero(observed.host_of_rank == host)
-        units.append(Unit(host, tuple(here.tolist()), True))
+        units.append(HostLink(host, tuple(here.tolist()), True))
         nics = np.unique(nic_of_rank[here])
         if len(nics) > 1:
-            units += [Unit(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics]
+            units += [HostLink(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics]
     return units
 
 
@@ -83,7 +83,9 @@ def slow_links(
     return _by_groups(observed, expected, units_of(observed, nic_of_rank), without)
 
 
-def _by_groups(observed: Observed, expected: Expected, units: list[Unit], without: Collection[int]) -> list[Finding]:
+def _by_groups(
+    observed: Observed, expected: Expected, units: list[HostLink], without: Collection[int]
+) -> list[Finding]:
     known = [
         each
         for axis in observed.axes
@@ -152,14 +154,14 @@ def _axis(observed: Observed, expected: Expected, axis: Axis, without: Collectio
     return _Axis(axis, group, np.median(log[order], axis=1), crossing & clean, float(np.median(typical)))
 
 
-def _split(each: _Axis, unit: Unit) -> tuple[Floats, Floats]:
+def _split(each: _Axis, unit: HostLink) -> tuple[Floats, Floats]:
     """Values of the groups that cross the unit's link, and of those that do not."""
     inside = np.zeros(len(each.values), dtype=bool)
     inside[each.group_of_rank[list(unit.ranks)]] = True
     return each.values[inside & each.usable], each.values[~inside & each.usable]
 
 
-def _gain(each: _Axis, unit: Unit) -> float:
+def _gain(each: _Axis, unit: HostLink) -> float:
     """How much of what was seen on an axis the unit explains, in typical deviations."""
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2 or np.median(inside) <= np.median(outside):
@@ -169,7 +171,7 @@ def _gain(each: _Axis, unit: Unit) -> float:
     return (_absolute(everything) - _absolute(inside) - _absolute(outside)) / spread
 
 
-def _told(each: _Axis, unit: Unit, hypotheses: int) -> tuple[float, float, float] | None:
+def _told(each: _Axis, unit: HostLink, hypotheses: int) -> tuple[float, float, float] | None:
     """Slowdown, confidence and seconds by one axis; None if it does not tell."""
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from twin.goodput.plan import Mode, Plan
+from twin.goodput.long_run import LongRun, Mode
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cycle:
         return self.work + self.still
 
 
-def cycle_of(plan: Plan, policy: Policy) -> Cycle:
+def cycle_of(plan: LongRun, policy: Policy) -> Cycle:
     """Work out what a run with this policy repeats.
 
     A checkpoint that is written in the background must be whole before the next one begins.
@@ -58,7 +58,7 @@ def cycle_of(plan: Plan, policy: Policy) -> Cycle:
     return Cycle(interval, still, per_disk, plan.write_seconds, in_memory=True)
 
 
-def saving_at_once(plan: Plan, policy: Policy) -> float:
+def saving_at_once(plan: LongRun, policy: Policy) -> float:
     """Seconds from the last step to a state that survives, before a stop that is wanted."""
     if policy.mode == "sync":
         return plan.write_seconds

@@ -11,7 +11,7 @@ import numpy as np
 from twin.description.problems import fail
 from twin.goodput.closed_form import daly, goodput, young
 from twin.goodput.cycle import Policy, cycle_of
-from twin.goodput.plan import Plan, Slowdown
+from twin.goodput.long_run import LongRun, Slowdown
 from twin.goodput.run import Account, run
 
 SCAN = 25
@@ -25,7 +25,7 @@ MAX_STOPS = 20_000_000
 class Prediction:
     """What a long run is expected to make of its time."""
 
-    plan: Plan
+    plan: LongRun
     policy: Policy
     seconds: float
     runs: tuple[Account, ...]
@@ -87,7 +87,7 @@ def worth(found: Prediction, otherwise: Prediction) -> dict[str, float]:
 
 
 def predict(
-    plan: Plan,
+    plan: LongRun,
     policy: Policy,
     seconds: float,
     *,
@@ -112,7 +112,7 @@ def predict(
     return Prediction(plan, policy, seconds, tuple(runs), chosen, scanned)
 
 
-def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
+def _refuse_hopeless(plan: LongRun, seconds: float, seeds: int) -> None:
     restart = plan.restart_seconds + plan.read_seconds
     wanted = sum(s.per_second for s in plan.slowdowns if s.replaced)
     if wanted * 0.1 * restart > 1.0:
@@ -138,7 +138,7 @@ def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
 
 
 def best_interval(
-    plan: Plan,
+    plan: LongRun,
     policy: Policy,
     seconds: float,
     *,

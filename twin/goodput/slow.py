@@ -18,7 +18,7 @@ from twin.description.degraded import Degraded
 from twin.description.job import Job, Straggler
 from twin.description.placement import nodes_used
 from twin.engine.simulate import Simulation, simulate
-from twin.goodput.plan import Slowdown
+from twin.goodput.long_run import Slowdown
 
 PLACES = 8
 """Where a slow part is put, at random: on uneven grids it matters which rank or network card it is."""

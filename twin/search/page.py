@@ -9,7 +9,7 @@ from typing import Any
 
 from twin.pages.shell import filled, printable
 from twin.search.fleet import DAY_SECONDS, Fleet
-from twin.search.search import Entry, Search, options_varied
+from twin.search.search import RankedCandidate, Search, options_varied
 from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
 
 ROWS = 20
@@ -68,7 +68,7 @@ def _data(found: Search) -> dict[str, Any]:
     return {"points": columns, "front": pareto(places), "published": top}
 
 
-def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
+def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
     figures, candidate = entry.figures, entry.candidate
     assert figures is not None
     assert candidate.memory is not None

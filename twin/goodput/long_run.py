@@ -32,7 +32,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LongRun:
     """A long run. Rates are of the whole job, per second; times in seconds."""
 
     step_seconds: float
@@ -67,7 +67,7 @@ def state_bytes_of(job: Job) -> float:
     return float(OPTIMIZER_BYTES * job.model.parameters)
 
 
-def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> Plan:
+def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> LongRun:
     """Work out rates and times. Raises DescriptionError if the machine does not say how it fails."""
     machine = job.machine
     known = machine.reliability
@@ -87,7 +87,7 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     storage = known.storage
     nic = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
     repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
-    return Plan(
+    return LongRun(
         step_seconds=step_seconds,
         nodes=nodes,
         host_failures_per_second=device + node,
