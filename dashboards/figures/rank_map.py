@@ -71,7 +71,7 @@ def _place(grid: Axes, rank: int) -> str:
 
 
 def spread(values: Floats, label: str) -> go.Figure:
-    """How the figure is spread over ranks."""
+    """Draw how the figure is spread over ranks."""
     figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=60, marker_color="#0072B2"))
     figure.update_xaxes(title=label)
     figure.update_yaxes(title="ranks")

@@ -21,7 +21,7 @@ from twin.description.problems import DescriptionError, fail
 MAP = "rank-map"
 WORST = 12
 LOOK_MILLISECONDS = 5000
-"""How often a running job's alerts are looked for."""
+"""Interval between two looks for a running job's alerts."""
 
 
 def shown(context: PageContext, query: Query) -> Component:

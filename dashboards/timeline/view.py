@@ -209,7 +209,7 @@ def worst(pair: Pair, shown: Lanes) -> list[tuple[int, float]]:
 
 
 def unpaired(pair: Pair, side: int) -> int:
-    """How many events of a run the other one lacks, waits not counted."""
+    """Count the events of a run that the other one lacks, without waits."""
     if len(pair.steps) == 1:
         return 0
     waits = pair.steps[side].category == CATEGORIES.index("wait")

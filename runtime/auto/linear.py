@@ -34,7 +34,7 @@ from twin.schedule.ops import Phase
 
 @dataclass(eq=False)
 class LayerCut:
-    """How one layer is cut, and the products and collectives of its two passes."""
+    """The cut of one layer, and the products and collectives of its two passes."""
 
     context: AutoContext
     place: Place

@@ -29,7 +29,7 @@ class GroupLayout:
     size: int
 
     def groups(self, ranks: int) -> int:
-        """How many such groups there are."""
+        """Return the number of such groups."""
         return ranks // self.size
 
 

@@ -34,7 +34,7 @@ MIN_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Products:
-    """How many products one rank computed in which time."""
+    """Products that one rank computed, and the time they took."""
 
     count: int
     seconds: float
@@ -171,7 +171,7 @@ def _both(
 
 
 def _in_flight(listener: HostListener, start: float) -> bool:
-    """Whether the listener has not been told of the collective's end: a listener watches while ops run beside it.
+    """Tell whether the listener has not been told of the collective's end: a listener watches while ops run beside it.
 
     A collective that fails never ends; after a while whoever waits for it shall hear why.
     """

@@ -24,7 +24,7 @@ DISK_INTERVAL_SECONDS = 3600.0
 
 
 class ModeName(StrEnum):
-    """How state is saved."""
+    """The way state is saved."""
 
     sync = "sync"
     async_ = "async"

@@ -36,9 +36,9 @@ class Term:
     difference_seconds: float
     """Measured less predicted, rounded once from whole nanoseconds."""
     unexplained: bool = False
-    """Whether no op accounts for it: the stream stands still for the host."""
+    """True if no op accounts for it: the stream stands still for the host."""
     below_clocks: bool = False
-    """Whether the clocks of the measured ranks are too uncertain to tell it from nothing."""
+    """True if the clocks of the measured ranks are too uncertain to tell it from nothing."""
 
 
 @dataclass(frozen=True)

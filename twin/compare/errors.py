@@ -1,4 +1,4 @@
-"""How far off single ops are: predicted against the median over measured steps, rank by rank."""
+"""Errors of single ops: predicted against the median over measured steps, rank by rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PairedRun:
     rows: NDArray[np.int64]
     """Rows of the compared ranks, or of classes of them."""
     weights: NDArray[np.int64]
-    """How many ranks each row stands for."""
+    """Number of ranks that each row stands for."""
     columns: NDArray[np.int64]
     """Column of each paired compute and collective."""
 
@@ -36,13 +36,13 @@ class Samples:
 
     ops: tuple[OpFacts, ...]
     weights: NDArray[np.int64]
-    """How many ranks each row stands for."""
+    """Number of ranks that each row stands for."""
     predicted: Floats
     measured: Floats
     """Computes as long as they run; collectives from when their last member came."""
     predicted_skew: Floats
     measured_skew: Floats
-    """How long collectives waited for their last member; zero for computes."""
+    """Time that collectives waited for their last member; zero for computes."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def groups(found: Samples) -> list[ErrorGroup]:
 
 
 def part_of(op: OpFacts) -> Literal["compute", "collective"]:
-    """Whether an op that is no wait computes or communicates."""
+    """Tell whether an op that is no wait computes or communicates."""
     return "collective" if op.kind == "collective" else "compute"
 
 

@@ -28,7 +28,7 @@ MAX_BLOCKS = 40_000
 
 
 class Batch(Spec):
-    """How many sequences a step trains on, and how many at a time."""
+    """Sequences that a step trains on, and sequences at a time."""
 
     sequences: Positive
     """Sequences of the global batch."""
@@ -41,7 +41,7 @@ class Straggler(Spec):
 
     rank: Annotated[int, Field(ge=0, strict=True)]
     slowdown: Annotated[float, Field(ge=1, le=1000)]
-    """How many times longer its compute takes."""
+    """Factor by which its compute takes longer."""
 
 
 class Job(Spec):
@@ -52,7 +52,7 @@ class Job(Spec):
     machine: Machine
     ranks: Positive
     strategy: str = DEFAULT_STRATEGY
-    """How the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
+    """The way the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
     grid: GridSpec | Literal["auto"] = "auto"
     """Sizes of the strategy's axes."""
     batch: Batch

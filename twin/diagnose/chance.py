@@ -1,4 +1,4 @@
-"""How likely healthy parts are to look as slow as one that does.
+"""The probability that healthy parts look as slow as one that does.
 
 The yardsticks are medians and median absolute deviations, whose ratios have no distribution of a known
 name when parts are few. So for few parts it is drawn: so many normal values, twenty thousand times, the same

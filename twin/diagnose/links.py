@@ -162,7 +162,7 @@ def _split(each: _Axis, unit: HostLink) -> tuple[Floats, Floats]:
 
 
 def _gain(each: _Axis, unit: HostLink) -> float:
-    """How much of what was seen on an axis the unit explains, in typical deviations."""
+    """Return how much of what was seen on an axis the unit explains, in typical deviations."""
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2 or np.median(inside) <= np.median(outside):
         return 0.0

@@ -11,7 +11,7 @@ from twin.goodput.long_run import LongRun, Mode
 
 @dataclass(frozen=True)
 class Policy:
-    """How state is saved."""
+    """The way state is saved."""
 
     mode: Mode
     interval_seconds: float
@@ -34,7 +34,7 @@ class Cycle:
     per_disk: int
     lag: float
     in_memory: bool
-    """Whether each cycle leaves a copy in a neighbour's memory."""
+    """True if each cycle leaves a copy in a neighbour's memory."""
 
     @property
     def seconds(self) -> float:
@@ -68,7 +68,7 @@ def saving_at_once(plan: LongRun, policy: Policy) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """How far a run got between two stops; seconds."""
+    """Progress of a run between two stops; seconds."""
 
     worked: float
     """In seconds of healthy steps."""

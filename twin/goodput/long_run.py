@@ -12,7 +12,7 @@ from twin.strategies.sizes import OPTIMIZER_BYTES
 Cause = Literal["device", "link"]
 """What makes steps slow for a while."""
 Mode = Literal["sync", "async", "memory"]
-"""How state is saved: steps wait for the file system; they wait for a copy to the host only, which is
+"""Ways to save state: steps wait for the file system; they wait for a copy to the host only, which is
 written meanwhile; and besides that a copy goes to a neighbour's memory after every few steps."""
 
 
@@ -22,13 +22,13 @@ class Slowdown:
 
     cause: Cause
     per_second: float
-    """How many begin in a second, on all parts of the job together."""
+    """Number that begin in a second, on all parts of the job together."""
     seconds: float
-    """How long each lasts: a slow device exactly, a link on average (exponentially)."""
+    """Time that each lasts: a slow device exactly, a link on average (exponentially)."""
     factors: tuple[float, ...]
-    """How many times longer a step takes meanwhile, 1 or more: by where the part is, each as likely."""
+    """Factors by which a step takes longer meanwhile, 1 or more: by where the part is, each as likely."""
     replaced: bool
-    """Whether it ends by a restart without the part."""
+    """True if it ends by a restart without the part."""
 
 
 @dataclass(frozen=True)

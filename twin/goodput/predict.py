@@ -30,7 +30,7 @@ class Prediction:
     seconds: float
     runs: tuple[Account, ...]
     chosen: bool
-    """Whether the interval was chosen here."""
+    """True if the interval was chosen here."""
     scanned: tuple[tuple[float, float], ...] = ()
     """(interval, mean goodput) of all intervals tried."""
 

@@ -41,7 +41,7 @@ class Choice:
 
 
 def is_concrete(job: Job) -> bool:
-    """Whether grid and micro-batch are given."""
+    """Tell whether grid and micro-batch are given."""
     return job.grid != "auto" and job.batch.micro_sequences != "auto"
 
 

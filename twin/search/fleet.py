@@ -64,7 +64,7 @@ class Fleet:
         return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules)
 
     def in_time(self, plan: Sized) -> bool | None:
-        """Whether a plan keeps the deadline; None if there is none."""
+        """Tell whether a plan keeps the deadline; None if there is none."""
         bill = self.bill(plan)
         if self.within_seconds is None or self.tokens is None:
             return None

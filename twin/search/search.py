@@ -45,7 +45,7 @@ class Figures:
     energy_joules: float
     classes: int
     global_link_contention: bool
-    """Whether contention on links between dragonfly groups was simulated."""
+    """True if contention on links between dragonfly groups was simulated."""
 
     @property
     def exposed_share(self) -> float:
@@ -101,12 +101,12 @@ class Search:
 
     @property
     def feasible(self) -> int:
-        """How many candidates can run."""
+        """Number of candidates that can run."""
         return sum(entry.candidate.feasible for entry in self.entries)
 
     @property
     def simulated(self) -> int:
-        """How many candidates were simulated."""
+        """Number of candidates that were simulated."""
         return sum(entry.figures is not None for entry in self.entries)
 
     @property
