@@ -16,6 +16,7 @@ from dashboards.parts import aria, card, seconds
 from twin.search.words import HINDRANCES
 
 MAX_ROWS = 5000
+"""Of a table: they travel as JSON with the page; the file has all."""
 
 
 def model_top(kept: Sequence[SavedCandidate]) -> list[SavedCandidate]:

@@ -19,8 +19,11 @@ from twin.search.best import settled
 from twin.strategies import Variant, named, names
 
 MAX_CANDIDATES, MAX_WORDS, MAX_CATEGORIES = 200_000, 400, 20
+"""Of a file that may come from a stranger: what is more is damage, or would fill the server's memory."""
 MAX_JOB_BYTES = 1 << 20
+"""A job file has a few kilobytes."""
 MAX_SIZE = 1 << 40
+"""Of an axis, a rank count or a place: more is damage, and plotly could not draw it."""
 BEST = "best.yaml"
 
 

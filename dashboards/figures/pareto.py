@@ -14,6 +14,7 @@ from dashboards.parts import finished, seconds
 from twin.search.page import pareto as front
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
+"""Points and lines that a browser still draws at once; and how many of the published model's best are marked."""
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}

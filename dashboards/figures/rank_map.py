@@ -13,6 +13,7 @@ from dashboards.parts import finished
 from twin.description.grid import Axes
 
 MAX_TICKS = 16
+"""Of more rows or columns plotly chooses which get a number: all would overlap."""
 MAX_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 

@@ -26,6 +26,7 @@ OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
 """Filters on options, and the columns that they look at."""
 FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
 MAX_CHOICES = 200
+"""Of a filter; nobody looks through a longer list."""
 
 
 def opened(context: PageContext, query: Query) -> tuple[SavedCandidate, ...]:

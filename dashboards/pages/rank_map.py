@@ -20,6 +20,7 @@ from twin.description.problems import DescriptionError, fail
 
 MAP = "rank-map"
 WORST = 12
+"""Ranks in the table of the slowest: as many as stand beside the map without scrolling."""
 LOOK_MILLISECONDS = 5000
 """Interval between two looks for a running job's alerts."""
 

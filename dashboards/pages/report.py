@@ -44,6 +44,7 @@ text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } h2 { marg
 .note { color: #555 } @media print { h2 { break-before: page } h2:first-of-type { break-before: auto } }
 """
 MAX_ROWS = 40
+"""Of a table on paper."""
 CONFIG = {"displaylogo": False, "showSendToCloud": False, "displayModeBar": False}
 Section = tuple[str, str, list[go.Figure], list[dict[str, Any]]]
 """Heading, one sentence, figures, rows of a table."""

@@ -26,10 +26,13 @@ from twin.description.problems import DescriptionError, Problem, fail
 
 COMMAND = (sys.executable, "-P", "-m", "dashboards.whatif.worker")
 MAX_WAITING, MAX_KEPT = 32, 12
+"""Visitors that may wait, a minute each at worst; and answers kept for those who zoom into them."""
 MAX_VISITORS = 1024
 """Whose newest request is remembered; that is a few words each."""
 MAX_SECONDS = 60.0
+"""Of a simulation: nobody looks at a page for longer, and the next visitor waits."""
 MAX_TABLE_BYTES = 256 << 20
+"""Of an answer's tables, which the server holds in memory for each that is kept."""
 
 
 @dataclass(frozen=True)

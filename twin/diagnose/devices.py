@@ -24,7 +24,9 @@ from twin.diagnose.robust import median_error, scale
 MIN_RANKS = 4
 """Among fewer it cannot be told who is slow and who is fast."""
 MIN_SLOWDOWN = 1.05
+"""A rank that is less slow than this is not told, however sure it is: a twentieth of its compute gains little."""
 MIN_DEVIATION = 0.002
+"""Least deviation between ranks (of logarithms) that is reckoned with; where all agree better, it is by chance."""
 SUSPECT = 0.95
 """Certainty that is asked of the least slow rank of a host that is slow as a whole."""
 APART = 1.25
@@ -32,6 +34,7 @@ APART = 1.25
 CLEAR = 6.0
 """and from so many deviations of either."""
 FEW = 8
+"""Ranks of which one step tells no two groups apart."""
 
 
 def slow_devices(observed: Observed, reference: Observed | None = None) -> list[Finding]:

@@ -23,13 +23,17 @@ from twin.diagnose.probe import Probe
 from twin.diagnose.robust import OF_MEDIAN, confidence, scale
 
 MIN_SLOWDOWN = 1.1
+"""A link that is less slow is not told: twice what is asked of devices, for collectives wait for others too."""
 PROBE_SLOWDOWN = 1.25
 """Single messages vary more than the sum of a step's collectives."""
 MIN_DEVIATION = 0.01
+"""Least deviation between groups (of logarithms) that is reckoned with; where all agree better, it is by chance."""
 LOOKED_AT = 64
 """Units with the slowest groups; the culprit is among them."""
 AS_GOOD = 0.98
+"""Share of the best unit's explanation from which another unit cannot be told from it."""
 MAX_SUSPECTS = 4
+"""With more hosts than this, nobody is named: it would send people to healthy ones."""
 
 Flags = NDArray[np.bool_]
 

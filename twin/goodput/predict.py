@@ -17,8 +17,11 @@ from twin.goodput.run import Account, run
 SCAN = 25
 """Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
 SCAN_SEEDS = 24
+"""Runs for each interval that is tried; the same seeds for all, so that few tell intervals apart."""
 PERCENTILES = (10, 50, 90)
+"""The middle, and what one run in ten falls below or exceeds."""
 MAX_STOPS = 20_000_000
+"""Every stop is a turn of a loop in Python: with more, nobody waits for the forecast."""
 
 
 @dataclass(frozen=True)
