@@ -106,19 +106,20 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.launch.environment import from_environment
         from runtime.launch.signals import hold
+
+        process = from_environment(os.environ)
+        starts = process.launcher == "alone" and ((ranks or 1) > 1 or restarts > 0)
+        if not (starts or slurm):
+            hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import load_job
 
         described = load_job(job, overrides or [])
         options = located(described.train, job.parent)
-        process = from_environment(os.environ)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
         here = process.ranks if process.launcher != "alone" else ranks or described.ranks
-        starts = process.launcher == "alone" and (here > 1 or restarts > 0)
-        if not (starts or slurm):
-            hold()  # before any thread is started: numpy starts some while `auto` is settled
         if here == described.ranks or not options.elastic:
             described = resolve(described)  # else the ranks choose together
         if slurm:
