@@ -12,7 +12,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from dashboards.catalog import Catalog
-from dashboards.page import Context, Page
+from dashboards.page import Page, PageContext
 from dashboards.pages import PAGES
 from dashboards.parts import aria, problem
 from dashboards.query import query_of
@@ -64,7 +64,7 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
     app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
-    context = Context(settings, Catalog(settings.root))
+    context = PageContext(settings, Catalog(settings.root))
     app.layout = frame(pages, settings)
     _route(app, pages, context)
     _keep_state(app)
@@ -121,7 +121,7 @@ def frame(pages: Sequence[Page], settings: Settings) -> Component:
     )
 
 
-def _route(app: Dash, pages: Sequence[Page], context: Context) -> None:
+def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
     by_path = {page.path: page for page in pages}
     prefix = context.settings.prefix.rstrip("/")
 
@@ -143,7 +143,7 @@ def _route(app: Dash, pages: Sequence[Page], context: Context) -> None:
         )
 
 
-def content(page: Page | None, context: Context, query: dict[str, str]) -> Component:
+def content(page: Page | None, context: PageContext, query: dict[str, str]) -> Component:
     """Show a page, or say why it cannot be shown."""
     if page is None:
         return problem("There is no such page; choose one on the left.")

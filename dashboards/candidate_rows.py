@@ -10,20 +10,21 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards.candidates import Candidate
+from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
 from twin.search.words import HINDRANCES
 
 MAX_ROWS = 5000
+"""Of a table: they travel as JSON with the page; the file has all."""
 
 
-def model_top(kept: Sequence[Candidate]) -> list[Candidate]:
+def model_top(kept: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     """The published model's best, in its order."""
     return sorted((c for c in kept if c.model_rank and c.model_rank <= TOP), key=lambda c: (c.ranks, c.model_rank or 0))
 
 
-def row(candidate: Candidate) -> dict[str, Any]:
+def row(candidate: SavedCandidate) -> dict[str, Any]:
     """One candidate as a row, SI figures."""
     step = candidate.step_seconds
     return {
@@ -42,7 +43,7 @@ def row(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def refused_row(candidate: Candidate) -> dict[str, Any]:
+def refused_row(candidate: SavedCandidate) -> dict[str, Any]:
     """One candidate that cannot run, with the reason."""
     why = {str(k): v for k, v in HINDRANCES.items()}.get(candidate.hindrance, candidate.hindrance or "simulation")
     return {
@@ -54,17 +55,17 @@ def refused_row(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def able(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
+def able(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
     """Rows of those that were simulated or ranked."""
     return [row(c) for c in islice((c for c in kept if c.feasible and not c.reason), MAX_ROWS)]
 
 
-def unable(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
+def unable(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
     """Rows of those that cannot run."""
     return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MAX_ROWS)]
 
 
-def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
+def model_rows(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
     """The published model's best with their simulated places, and how much slower than the fastest they are."""
     fastest = min((c.step_seconds for c in kept if c.step_seconds), default=None)
     return [
@@ -82,7 +83,7 @@ def model_rows(kept: Sequence[Candidate]) -> list[dict[str, Any]]:
     ]
 
 
-def comparison(chosen: Sequence[Candidate]) -> Component:
+def comparison(chosen: Sequence[SavedCandidate]) -> Component:
     """Show one candidate, or two side by side."""
     if not chosen:
         return html.Div()
@@ -108,7 +109,7 @@ def comparison(chosen: Sequence[Candidate]) -> Component:
     )
 
 
-def _download(candidate: Candidate) -> Component:
+def _download(candidate: SavedCandidate) -> Component:
     return dmc.Button(
         "Job file",
         id={"type": "candidate", "number": candidate.number},
@@ -119,7 +120,7 @@ def _download(candidate: Candidate) -> Component:
     )
 
 
-def facts(candidate: Candidate) -> dict[str, str]:
+def facts(candidate: SavedCandidate) -> dict[str, str]:
     """Everything about one candidate: options, parts of the step, memory."""
 
     def time(value: float | None) -> str:

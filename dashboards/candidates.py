@@ -19,13 +19,16 @@ from twin.search.best import settled
 from twin.strategies import Variant, named, names
 
 MAX_CANDIDATES, MAX_WORDS, MAX_CATEGORIES = 200_000, 400, 20
+"""Of a file that may come from a stranger: what is more is damage, or would fill the server's memory."""
 MAX_JOB_BYTES = 1 << 20
+"""A job file has a few kilobytes."""
 MAX_SIZE = 1 << 40
+"""Of an axis, a rank count or a place: more is damage, and plotly could not draw it."""
 BEST = "best.yaml"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SavedCandidate:
     """One way to run a job, as a search found it. Times in seconds; None where there are none."""
 
     number: int
@@ -64,14 +67,14 @@ class Candidate:
         return " × ".join(map(str, self.grid.sizes))
 
 
-def candidates_of(catalog: Catalog, entry: Entry) -> tuple[Candidate, ...]:
+def candidates_of(catalog: Catalog, entry: Entry) -> tuple[SavedCandidate, ...]:
     """Read the candidates of a search, or take those read before. Raises DescriptionError."""
     if entry.kind != "search":
         raise fail(entry.label, f"is a {entry.kind}, not a search; choose a search on the page Runs")
     return catalog.kept(entry, "candidates", lambda: _read(entry))
 
 
-def _read(entry: Entry) -> tuple[Candidate, ...]:
+def _read(entry: Entry) -> tuple[SavedCandidate, ...]:
     ranking = entry.head.get("ranking")
     if not isinstance(ranking, list) or not ranking:
         raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
@@ -100,7 +103,7 @@ def _variant(strategy: str, options: Mapping[str, Any]) -> Variant:
         raise WrongError(str(error)) from None
 
 
-def _candidate(number: int, raw: Any, strategy: str) -> Candidate:
+def _candidate(number: int, raw: Any, strategy: str) -> SavedCandidate:
     if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
         raise WrongError("expected a mapping with a grid")
     grid = mesh_of(raw["grid"])
@@ -108,7 +111,7 @@ def _candidate(number: int, raw: Any, strategy: str) -> Candidate:
         raise WrongError("grid: expected the size of each axis, a whole number from 1")
     options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
     feasible = _truth(raw, "feasible")
-    return Candidate(
+    return SavedCandidate(
         number=number,
         ranks=grid.ranks,
         grid=grid,
@@ -180,7 +183,7 @@ def _words(raw: Mapping[str, Any], key: str) -> str:
     return (value or "")[:MAX_WORDS]
 
 
-def job_text(catalog: Catalog, entry: Entry, candidate: Candidate) -> str:
+def job_text(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> str:
     """Return the job file of a candidate: the search's own with its grid and options.
 
     No path that the file names is opened. Raises DescriptionError.

@@ -24,9 +24,13 @@ Kind = Literal["predicted", "measured", "search", "study", "watch"]
 Head = Literal["search", "study", "watch"]
 RANKING, STUDY, WATCH = "ranking.json", "study.json", "watch.json"
 MAX_DEPTH, MAX_DIRECTORIES, MAX_ENTRIES = 5, 20_000, 2_000
+"""Of what is looked through at each visit: a root that is a whole file system must not stop the server."""
 MAX_JSON_BYTES = 64 << 20
+"""A ranking of all candidates has some megabytes; more takes seconds to parse."""
 NAME_LENGTH = 12
+"""Hexadecimal digits, 48 bits: no two of a few thousand entries are called the same."""
 MAX_CACHED = 8
+"""Tables and pairs that stay in memory, of the few runs that are looked at: each may have some hundred megabytes."""
 Value = TypeVar("Value")
 HEADS: tuple[tuple[str, Head | None], ...] = ((MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"))
 """The file that tells what a directory is, and what that is; a run's manifest says it itself."""

@@ -13,6 +13,7 @@ import typer
 # ruff: noqa: PLC0415, T201
 
 THREADS = 8
+"""Requests that are answered at once: a page asks for a few figures, and numpy leaves the interpreter to others."""
 MAX_CONNECTIONS, IDLE_SECONDS = 500, 30
 """A browser keeps six open for a while; who comes when all are taken waits."""
 

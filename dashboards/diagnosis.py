@@ -14,6 +14,7 @@ from twin.description.problems import DescriptionError, fail
 from twin.diagnose.diagnose import diagnose_side
 
 MAX_FINDINGS, MAX_LETTERS = 200, 500
+"""Of a file that may come from a stranger: a page that shows more is not read."""
 MAX_RANKS_DIAGNOSED = 1024
 """Of a trace; more take longer than a page should."""
 

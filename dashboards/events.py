@@ -25,6 +25,7 @@ COLOURED_AXES = known_axes()[::-1]
 CATEGORIES = ("compute", *COLOURED_AXES, OTHER, "wait")
 """What an event is: compute, a collective by its axis, one of another axis, a wait of the compute stream."""
 MAX_AXES, MAX_SIZE = 16, 1 << 40
+"""Of a manifest that may come from a stranger: products of sizes must stay small."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 MAX_READ_BYTES = 16 << 20

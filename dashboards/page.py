@@ -17,7 +17,7 @@ from dashboards.settings import Settings
 
 
 @dataclass(frozen=True)
-class Context:
+class PageContext:
     """What pages work with."""
 
     settings: Settings
@@ -34,9 +34,9 @@ class Page:
 
     path: str
     title: str
-    shown: Callable[[Context, Query], Component]
+    shown: Callable[[PageContext, Query], Component]
     """Its content; DescriptionErrors it raises are shown as text."""
-    register: Callable[[Dash, Context], None] = lambda _app, _context: None
+    register: Callable[[Dash, PageContext], None] = lambda _app, _context: None
     needs: str = ""
     """Which parameters the links in the menu carry to it, comma-separated: "run,other"."""
 

@@ -23,7 +23,7 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 
 FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
 NUMBER = {"valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}}
-"""How a column of numbers is shown; a file gets all digits."""
+"""The look of a column of numbers; a file gets all digits."""
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:

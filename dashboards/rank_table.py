@@ -15,6 +15,7 @@ from twin.description.problems import fail
 
 RANKS = "ranks.parquet"
 MAX_RANKS = 1 << 20
+"""More than any machine has; a table of more is damaged or would fill the memory."""
 LABELS = {
     "compute_seconds": "compute",
     "slowness": "slowness of the device",

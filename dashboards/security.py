@@ -20,6 +20,7 @@ from werkzeug.wrappers import Response
 from dashboards.settings import Settings
 
 MAX_REQUEST_BYTES = 1 << 20
+"""A callback sends what controls and a table of 50 rows hold, far less than this."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

@@ -14,7 +14,9 @@ from twin.description.problems import fail
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 TOKEN_BYTES = 24
+"""192 random bits: nobody guesses them."""
 MIN_TOKEN = 16
+"""Characters of a token of one's own; fewer can be tried out over a network."""
 
 
 @dataclass(frozen=True)

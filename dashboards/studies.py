@@ -18,6 +18,7 @@ from twin.studies.table import Column, columns_of, target_columns
 
 POINTS = "points.parquet"
 MAX_ROWS, MAX_COLUMNS, MAX_BYTES, MAX_WORDS = 20_000, 400, 64 << 20, 400
+"""Of a study that may come from a stranger: points, columns, the file, and letters of a cell."""
 PLAIN = (str, int, float, bool)
 
 

@@ -8,7 +8,7 @@ measurements, and saying who is slow in a running job. Nothing here imports torc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,53 @@ if TYPE_CHECKING:
 Resolve = Callable[["Job"], "Job"]
 
 
+JobFile = Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the job, such as train.steps=100. May be repeated."
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        min=1,
+        help="Start the job's ranks here, as so many processes; without it torchrun or srun starts them.",
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there is continued.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes",
+        help="Continue with options that the steps so far were not taken with: more steps, another rate.",
+    ),
+]
+TraceInto = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this directory.")
+]
+TraceSteps = Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")]
+WatchEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=10,
+        help="Every N steps, look for a slow rank, host, link or axis; warn, and write alerts.jsonl.",
+    ),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts", metavar="K", min=0, help="With --ranks: start all ranks again after a failure, so often."
+    ),
+]
+Slurm = Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")]
+
+
 def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> None:
     """Add the runtime's commands to the command line."""
     from runtime.calibration.command import calibrate
@@ -44,73 +91,35 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
 
 def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     def train(
-        job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")],
-        overrides: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--set",
-                metavar="KEY=VALUE",
-                help="Override a key of the job, such as train.steps=100. May be repeated.",
-            ),
-        ] = None,
-        ranks: Annotated[
-            int | None,
-            typer.Option(
-                "--ranks",
-                min=1,
-                help="Start the job's ranks here, as so many processes; without it torchrun or srun starts them.",
-            ),
-        ] = None,
-        out: Annotated[
-            Path | None,
-            typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there is continued."),
-        ] = None,
-        force: Annotated[bool, typer.Option("--force", help="Delete the run that is there and begin anew.")] = False,
-        accept_changes: Annotated[
-            bool,
-            typer.Option(
-                "--accept-changes",
-                help="Continue with options that the steps so far were not taken with: more steps, another rate.",
-            ),
-        ] = False,
-        trace: Annotated[
-            Path | None, typer.Option(metavar="DIR", help="Record some steps on every rank into this directory.")
-        ] = None,
-        trace_steps: Annotated[str, typer.Option(metavar="A-B", help="Steps to record, counted from 0.")] = "3-5",
-        watch: Annotated[
-            int | None,
-            typer.Option(
-                metavar="N",
-                min=10,
-                help="Every N steps, look for a slow rank, host, link or axis; warn, and write alerts.jsonl.",
-            ),
-        ] = None,
-        restarts: Annotated[
-            int,
-            typer.Option(
-                "--restarts", metavar="K", min=0, help="With --ranks: start all ranks again after a failure, so often."
-            ),
-        ] = 0,
-        slurm: Annotated[
-            bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")
-        ] = False,
+        job: JobFile,
+        overrides: Overrides = None,
+        ranks: Ranks = None,
+        out: Out = None,
+        force: Force = False,
+        accept_changes: AcceptChanges = False,
+        trace: TraceInto = None,
+        trace_steps: TraceSteps = "3-5",
+        watch: WatchEvery = None,
+        restarts: Restarts = 0,
+        slurm: Slurm = False,
     ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.launch.environment import from_environment
         from runtime.launch.signals import hold
+
+        process = from_environment(os.environ)
+        starts = process.launcher == "alone" and ((ranks or 1) > 1 or restarts > 0)
+        if not (starts or slurm):
+            hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import load_job
 
         described = load_job(job, overrides or [])
         options = located(described.train, job.parent)
-        process = from_environment(os.environ)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
         here = process.ranks if process.launcher != "alone" else ranks or described.ranks
-        starts = process.launcher == "alone" and (here > 1 or restarts > 0)
-        if not (starts or slurm):
-            hold()  # before any thread is started: numpy starts some while `auto` is settled
         if here == described.ranks or not options.elastic:
             described = resolve(described)  # else the ranks choose together
         if slurm:
@@ -127,11 +136,8 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             from runtime.launch.local import run_ranks
             from runtime.plan.options import settled
 
-            arguments = ["train", str(job), "--out", str(out)]
-            for override in (*(overrides or []), *(settled(described) if here == described.ranks else ())):
-                arguments += ["--set", override]
-            arguments += ["--force"] if force else []
-            arguments += ["--accept-changes"] if accept_changes else []
+            chosen = [*(overrides or []), *(settled(described) if here == described.ranks else ())]
+            arguments = _arguments(job, out, chosen, force=force, accept_changes=accept_changes)
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             arguments += ["--watch", str(watch)] if watch else []
             raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))
@@ -140,6 +146,16 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         _train_here(described, options, out, wanted, looking, process, resolve, **changes)
 
     return train
+
+
+def _arguments(job: Path, out: Path, chosen: Sequence[str], *, force: bool, accept_changes: bool) -> list[str]:
+    """Return the command line of a rank, as far as it is about the job and its run."""
+    arguments = ["train", str(job), "--out", str(out)]
+    for override in chosen:
+        arguments += ["--set", override]
+    arguments += ["--force"] if force else []
+    arguments += ["--accept-changes"] if accept_changes else []
+    return arguments
 
 
 def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, options: Train, *, force: bool) -> None:

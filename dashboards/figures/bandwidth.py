@@ -13,6 +13,7 @@ from twin.trace.palette import axis_colour
 
 SYMBOLS = ("circle", "diamond-open")
 MAX_BARS = 12
+"""The groups that move most bytes; of more the names would overlap."""
 
 
 def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:

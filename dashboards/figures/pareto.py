@@ -8,12 +8,13 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from dashboards.candidates import Candidate
+from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
 from dashboards.parts import finished, seconds
 from twin.search.page import pareto as front
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
+"""Points and lines that a browser still draws at once; and how many of the published model's best are marked."""
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
@@ -22,13 +23,13 @@ SCALE = [[0.0, "#cfe3f1"], [0.5, SKY], [1.0, "#003a5c"]]
 BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slowest quarter", GREY))
 
 
-def drawable(shown: Sequence[Candidate]) -> list[Candidate]:
+def drawable(shown: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     """Candidates with a step and memory, fastest first."""
     known = [c for c in shown if c.step_seconds is not None and c.memory_bytes is not None]
     return sorted(known, key=lambda c: c.step_seconds or 0.0)
 
 
-def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
+def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Figure:
     """Step time against memory; customdata is a candidate's number.
 
     The fastest are drawn, and of all others those that nothing beats.
@@ -91,7 +92,7 @@ def pareto(shown: Sequence[Candidate], chosen: Sequence[int] = ()) -> go.Figure:
 
 
 def _points(
-    known: Sequence[Candidate],
+    known: Sequence[SavedCandidate],
     places: Sequence[tuple[float, float]],
     at: Sequence[int],
     name: str,
@@ -109,7 +110,7 @@ def _points(
     )
 
 
-def describe(candidate: Candidate) -> str:
+def describe(candidate: SavedCandidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
     options = candidate.options.words()
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
@@ -124,10 +125,10 @@ def describe(candidate: Candidate) -> str:
     )
 
 
-Axis = tuple[str, Callable[[Candidate], float], bool]
+Axis = tuple[str, Callable[[SavedCandidate], float], bool]
 
 
-def coordinates(known: Sequence[Candidate]) -> tuple[Axis, ...]:
+def coordinates(known: Sequence[SavedCandidate]) -> tuple[Axis, ...]:
     """Return the axes of the drawing: name, value, and whether it is drawn on a logarithmic scale."""
     sizes: list[Axis] = [(axis, partial(_size, axis), True) for axis in (known[0].grid.axes if known else ())]
     return (
@@ -139,11 +140,11 @@ def coordinates(known: Sequence[Candidate]) -> tuple[Axis, ...]:
     )
 
 
-def _size(axis: str, candidate: Candidate) -> float:
+def _size(axis: str, candidate: SavedCandidate) -> float:
     return float(candidate.grid.size(axis))
 
 
-def parallel(shown: Sequence[Candidate]) -> go.Figure:
+def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
     """A line for each of the fastest candidates through all of its options, coloured by its quarter in time.
 
     Drawn as SVG lines: Plotly's own parallel coordinates need WebGL and compile code in the browser.
@@ -210,7 +211,7 @@ def _share(value: float, ends: tuple[float, float], *, log: bool) -> float:
     return (value - low) / (high - low)
 
 
-def orders(shown: Sequence[Candidate]) -> go.Figure:
+def orders(shown: Sequence[SavedCandidate]) -> go.Figure:
     """The published model's order against the simulated one."""
     known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MAX_POINTS]
     figure = go.Figure()

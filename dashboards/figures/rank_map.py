@@ -13,6 +13,7 @@ from dashboards.parts import finished
 from twin.description.grid import Axes
 
 MAX_TICKS = 16
+"""Of more rows or columns plotly chooses which get a number: all would overlap."""
 MAX_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 
@@ -71,7 +72,7 @@ def _place(grid: Axes, rank: int) -> str:
 
 
 def spread(values: Floats, label: str) -> go.Figure:
-    """How the figure is spread over ranks."""
+    """Draw how the figure is spread over ranks."""
     figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=60, marker_color="#0072B2"))
     figure.update_xaxes(title=label)
     figure.update_yaxes(title="ranks")

@@ -14,8 +14,11 @@ from dashboards.timeline.view import Lanes, Pair, View
 from twin.trace.palette import axis_colour
 
 MAX_BARS = 3000
+"""Up to so many ops, each is a bar with words of its own; of more a picture is drawn, which costs the same for any."""
 COLUMNS = 1400
+"""Pixels of the picture: about those of the figure on a screen."""
 LANE_PIXELS, MAX_PIXELS = 20, 1200
+"""Room for a lane's name, until the figure is as high as a screen."""
 WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}

@@ -13,12 +13,12 @@ from dashboards.catalog import Entry
 from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
 from dashboards.events import events_of, grid_of
 from dashboards.figures.bandwidth import bandwidth, skew
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the collectives of one run or of two."""
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")
@@ -50,7 +50,7 @@ def shown(context: Context, query: Query) -> Component:
     )
 
 
-def _collectives(context: Context, entry: Entry) -> Collectives:
+def _collectives(context: PageContext, entry: Entry) -> Collectives:
     def made() -> Collectives:
         return collectives_of(events_of(context.catalog, entry), grid_of(entry))
 

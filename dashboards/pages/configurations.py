@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -10,9 +11,9 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.candidate_rows import able, comparison, model_rows, model_top, refused_row, row, unable
-from dashboards.candidates import Candidate, candidates_of, job_text
+from dashboards.candidates import SavedCandidate, candidates_of, job_text
 from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
@@ -25,16 +26,17 @@ OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
 """Filters on options, and the columns that they look at."""
 FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
 MAX_CHOICES = 200
+"""Of a filter; nobody looks through a longer list."""
 
 
-def opened(context: Context, query: Query) -> tuple[Candidate, ...]:
+def opened(context: PageContext, query: Query) -> tuple[SavedCandidate, ...]:
     """Read the search that an address names. Raises DescriptionError."""
     if "run" not in query:
         raise fail("run", "choose a search on the page Runs first; `fourfold search JOB --out DIR` writes one")
     return candidates_of(context.catalog, context.catalog.entry(query["run"]))
 
 
-def value_of(candidate: Candidate, key: str) -> str:
+def value_of(candidate: SavedCandidate, key: str) -> str:
     """What a candidate is called under a filter."""
     if key in known_axes():
         return str(candidate.grid.size(key)) if key in candidate.grid.axes else ""
@@ -45,19 +47,19 @@ def value_of(candidate: Candidate, key: str) -> str:
     return str(candidate.options.columns().get(OF_OPTIONS[key], ""))
 
 
-def filtered(found: Sequence[Candidate], query: Query) -> list[Candidate]:
+def filtered(found: Sequence[SavedCandidate], query: Query) -> list[SavedCandidate]:
     """Keep those that an address asks for: `z=8,16` for sizes, `recompute=on`."""
     wanted = {key: set(query[key].split(",")) for key in FILTERS if query.get(key)}
     return [c for c in found if all(value_of(c, key) in words for key, words in wanted.items())]
 
 
-def pair_of(text: str, found: Sequence[Candidate]) -> list[Candidate]:
+def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     """Read the numbers of at most two candidates, such as 3,17; what is not there is left out."""
     numbers = [int(word) for word in text.split(",")[:8] if word.isdecimal() and len(word) < 9]
     return [found[n] for n in dict.fromkeys(numbers) if n < len(found)][:2]
 
 
-def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
+def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
     axes = " × ".join(found[0].grid.axes) if found else ""
@@ -74,7 +76,7 @@ def summary_of(found: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     )
 
 
-def model_summary(kept: Sequence[Candidate]) -> str:
+def model_summary(kept: Sequence[SavedCandidate]) -> str:
     """Say where the published communication model's best lie in simulated time."""
     top = model_top(kept)
     if not top:
@@ -83,51 +85,19 @@ def model_summary(kept: Sequence[Candidate]) -> str:
     return f"The published communication model's first {TOP} lie at places {places} in simulated time."
 
 
-def figures(kept: Sequence[Candidate], chosen: Sequence[Candidate]) -> tuple[Any, Any, Any]:
+def figures(kept: Sequence[SavedCandidate], chosen: Sequence[SavedCandidate]) -> tuple[Any, Any, Any]:
     """The three figures of what is kept."""
     return pareto(kept, [c.number for c in chosen]), parallel(kept), orders(kept)
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the candidates of a search."""
     found = opened(context, query)
     kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
     first, second, third = figures(kept, chosen)
-    columns: list[dict[str, Any]] = [
-        {"field": name, "headerName": name, "minWidth": 150 if "×" in name else 110} for name in row(found[0])
-    ]
-    columns[0] |= {"hide": True}
-    words = summary_of(found, kept)
     return html.Div(
         [
-            card(
-                "Step time against memory",
-                html.Span(words, id="configurations-words", role="status"),
-                dmc.Group([_choice(found, query, key) for key in FILTERS], mb="xs", align="end"),
-                with_table(
-                    graph(PARETO, first, label="Step time against memory of all candidates", height=480),
-                    table(
-                        TABLE,
-                        able(kept),
-                        columns,
-                        height=480,
-                        getRowId="params.data.id",
-                        selectedRows={"ids": [str(c.number) for c in chosen]},
-                        dashGridOptions={
-                            "rowSelection": {
-                                "mode": "multiRow",
-                                "enableClickSelection": True,
-                                "enableSelectionWithoutKeys": True,
-                            }
-                        },
-                    ),
-                ),
-                dmc.Text(
-                    "The line is the front: no candidate is both faster and smaller. Click points, or choose rows "
-                    "of the table, to compare two.",
-                    size="sm",
-                ),
-            ),
+            _memory_card(found, kept, chosen, query, first),
             html.Div(comparison(chosen), id="configurations-pair", role="status"),
             dcc.Input(id=state("pair"), type="hidden", value=query.get("pair", "")),
             dcc.Download(id="configurations-file"),
@@ -149,23 +119,61 @@ def shown(context: Context, query: Query) -> Component:
                     table("model-top", model_rows(kept)),
                 ),
             ),
-            card(
-                "What cannot run",
-                html.Span(_refused_words(kept), id="configurations-refused"),
-                table(
-                    REFUSED,
-                    unable(kept),
-                    [
-                        {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
-                        for name in refused_row(found[0])
-                    ],
-                ),
-            ),
+            _refused_card(found, kept),
         ]
     )
 
 
-def _refused_words(kept: Sequence[Candidate]) -> str:
+def _memory_card(
+    found: Sequence[SavedCandidate],
+    kept: Sequence[SavedCandidate],
+    chosen: Sequence[SavedCandidate],
+    query: Query,
+    figure: Any,
+) -> Component:
+    """The filters, and what they keep as points and as rows; in both, two candidates can be chosen."""
+    columns: list[dict[str, Any]] = [
+        {"field": name, "headerName": name, "minWidth": 150 if "×" in name else 110} for name in row(found[0])
+    ]
+    columns[0] |= {"hide": True}
+    selection = {"mode": "multiRow", "enableClickSelection": True, "enableSelectionWithoutKeys": True}
+    return card(
+        "Step time against memory",
+        html.Span(summary_of(found, kept), id="configurations-words", role="status"),
+        dmc.Group([_choice(found, query, key) for key in FILTERS], mb="xs", align="end"),
+        with_table(
+            graph(PARETO, figure, label="Step time against memory of all candidates", height=480),
+            table(
+                TABLE,
+                able(kept),
+                columns,
+                height=480,
+                getRowId="params.data.id",
+                selectedRows={"ids": [str(c.number) for c in chosen]},
+                dashGridOptions={"rowSelection": selection},
+            ),
+        ),
+        dmc.Text(
+            "The line is the front: no candidate is both faster and smaller. Click points, or choose rows "
+            "of the table, to compare two.",
+            size="sm",
+        ),
+    )
+
+
+def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> Component:
+    columns = [
+        {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
+        for name in refused_row(found[0])
+    ]
+    return card(
+        "What cannot run",
+        html.Span(_refused_words(kept), id="configurations-refused"),
+        table(REFUSED, unable(kept), columns),
+    )
+
+
+def _refused_words(kept: Sequence[SavedCandidate]) -> str:
     rows = [c for c in kept if not c.feasible]
     counts = [
         f"{sum(c.hindrance == kind for c in rows):,} for {words}"
@@ -175,7 +183,7 @@ def _refused_words(kept: Sequence[Candidate]) -> str:
     return f"{len(rows):,} candidates cannot run: {', '.join(counts)}." if rows else "All of them can run."
 
 
-def _choice(found: Sequence[Candidate], query: Query, key: str) -> Component:
+def _choice(found: Sequence[SavedCandidate], query: Query, key: str) -> Component:
     values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MAX_CHOICES]
     given = [word for word in query.get(key, "").split(",") if word in values]
     hidden = {"style": {"display": "none"}} if len(values) < 2 else {}
@@ -201,10 +209,82 @@ def chosen_of(old: Sequence[int], there: Sequence[int]) -> list[int]:
     return [*(n for n in old if n in there), *(n for n in there if n not in old)][-2:]
 
 
-def register(app: Dash, context: Context) -> None:
-    """Filters, choosing, and the job file."""
+def narrow(context: PageContext, *given: Any) -> Any:
+    """Show what the filters keep."""
+    *values, search = given
+    query = asked(values, search)
+    try:
+        found = opened(context, query)
+    except DescriptionError as error:
+        return *(no_update,) * 9, str(error)
+    kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
+    return (
+        *figures(kept, chosen),
+        able(kept),
+        unable(kept),
+        summary_of(found, kept),
+        model_summary(kept),
+        _refused_words(kept),
+        comparison(chosen),
+        "",
+    )
 
-    @app.callback(
+
+def choose(context: PageContext, rows: Any, clicked: Any, *given: Any) -> Any:
+    """Take rows that were chosen, or a point that was clicked, into the pair."""
+    *values, search = given
+    query = asked(values, search)
+    try:
+        found = opened(context, query)
+    except DescriptionError:
+        return no_update, no_update
+    old = [c.number for c in pair_of(query["pair"], found)]
+    there = _clicked(clicked, old) if ctx.triggered_id == PARETO else _ticked(rows, old, filtered(found, query))
+    if there is None:
+        return no_update, no_update
+    new = chosen_of(old, there)
+    same = sorted(new) == sorted(n for n in there if n < len(found))
+    selected = no_update if same and ctx.triggered_id == TABLE else {"ids": [str(n) for n in new]}
+    return ",".join(map(str, new)) if new != old else no_update, selected
+
+
+def _clicked(clicked: Any, old: Sequence[int]) -> list[int] | None:
+    """The pair so far and the candidate of a point; None if the click was on none."""
+    points = clicked.get("points") if isinstance(clicked, dict) else None
+    number = points[0].get("customdata") if points else None
+    return [*(n for n in old if n != number), number] if isinstance(number, int) else None
+
+
+def _ticked(rows: Any, old: Sequence[int], kept: Sequence[SavedCandidate]) -> list[int] | None:
+    """The candidates of chosen rows; a filter hides a row and does not drop it from the pair."""
+    if not isinstance(rows, list):
+        return None
+    there = [int(r["id"]) for r in rows if isinstance(r, dict) and str(r.get("id")).isdecimal()]
+    seen = {c.number for c in kept}
+    return [*there, *(n for n in old if n not in seen)]
+
+
+def save(context: PageContext, clicks: Any, search: Any) -> Any:
+    """Give a candidate as a job file."""
+    cause = ctx.triggered_id
+    if not any(clicks or []) or not isinstance(cause, dict):
+        return no_update, no_update
+    query = query_of(search)
+    try:
+        chosen = pair_of(str(cause.get("number")), opened(context, query))
+        if not chosen:
+            raise fail("candidate", "is not in the search any more; open the page again")
+        entry = context.catalog.entry(query["run"])
+        content = job_text(context.catalog, entry, chosen[0])
+    except DescriptionError as error:
+        return no_update, str(error)
+    return {"content": content, "filename": f"{chosen[0].name.replace(' × ', 'x')}.yaml"}, ""
+
+
+def register(app: Dash, context: PageContext) -> None:
+    """Filters, choosing, and the job file."""
+    states = (*FILTERS, "pair")
+    app.callback(
         Output(PARETO, "figure"),
         Output(PARALLEL, "figure"),
         Output(ORDERS, "figure"),
@@ -215,84 +295,26 @@ def register(app: Dash, context: Context) -> None:
         Output("configurations-refused", "children"),
         Output("configurations-pair", "children"),
         Output("configurations-problem", "children"),
-        *(Input(state(key), "value") for key in (*FILTERS, "pair")),
+        *(Input(state(key), "value") for key in states),
         State("address", "search"),
         prevent_initial_call=True,
-    )
-    def narrow(*given: Any) -> Any:
-        *values, search = given
-        query = asked(values, search)
-        try:
-            found = opened(context, query)
-        except DescriptionError as error:
-            return *(no_update,) * 9, str(error)
-        kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
-        return (
-            *figures(kept, chosen),
-            able(kept),
-            unable(kept),
-            summary_of(found, kept),
-            model_summary(kept),
-            _refused_words(kept),
-            comparison(chosen),
-            "",
-        )
-
-    @app.callback(
+    )(partial(narrow, context))
+    app.callback(
         Output(state("pair"), "value"),
         Output(TABLE, "selectedRows"),
         Input(TABLE, "selectedRows"),
         Input(PARETO, "clickData"),
-        *(State(state(key), "value") for key in (*FILTERS, "pair")),
+        *(State(state(key), "value") for key in states),
         State("address", "search"),
         prevent_initial_call=True,
-    )
-    def choose(rows: Any, clicked: Any, *given: Any) -> Any:
-        *values, search = given
-        query = asked(values, search)
-        try:
-            found = opened(context, query)
-        except DescriptionError:
-            return no_update, no_update
-        old = [c.number for c in pair_of(query["pair"], found)]
-        if ctx.triggered_id == PARETO:
-            points = clicked.get("points") if isinstance(clicked, dict) else None
-            number = points[0].get("customdata") if points else None
-            if not isinstance(number, int):
-                return no_update, no_update
-            there = [*(n for n in old if n != number), number]
-        else:
-            if not isinstance(rows, list):
-                return no_update, no_update
-            there = [int(r["id"]) for r in rows if isinstance(r, dict) and str(r.get("id")).isdecimal()]
-            seen = {c.number for c in filtered(found, query)}
-            there += [n for n in old if n not in seen]  # a filter hides a row and does not drop it
-        new = chosen_of(old, there)
-        same = sorted(new) == sorted(n for n in there if n < len(found))
-        selected = no_update if same and ctx.triggered_id == TABLE else {"ids": [str(n) for n in new]}
-        return ",".join(map(str, new)) if new != old else no_update, selected
-
-    @app.callback(
+    )(partial(choose, context))
+    app.callback(
         Output("configurations-file", "data"),
         Output("configurations-problem", "children", allow_duplicate=True),
         Input({"type": "candidate", "number": ALL}, "n_clicks"),
         State("address", "search"),
         prevent_initial_call=True,
-    )
-    def save(clicks: Any, search: Any) -> Any:
-        cause = ctx.triggered_id
-        if not any(clicks or []) or not isinstance(cause, dict):
-            return no_update, no_update
-        query = query_of(search)
-        try:
-            chosen = pair_of(str(cause.get("number")), opened(context, query))
-            if not chosen:
-                raise fail("candidate", "is not in the search any more; open the page again")
-            entry = context.catalog.entry(query["run"])
-            content = job_text(context.catalog, entry, chosen[0])
-        except DescriptionError as error:
-            return no_update, str(error)
-        return {"content": content, "filename": f"{chosen[0].name.replace(' × ', 'x')}.yaml"}, ""
+    )(partial(save, context))
 
 
 PAGE = Page("/configurations", "Configurations", shown, register, needs="run")

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.collectives import job_of
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
@@ -23,7 +23,7 @@ FAR = 8.0
 PATTERNS = ("", "/", "\\", "x", "-", ".")
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the memory of one run or two, as the twin counts it."""
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.diagnosis import Shown, diagnosis_of
 from dashboards.figures.rank_map import rank_map, spread
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, table, with_table
 from dashboards.query import query_of
 from dashboards.rank_table import RankTable, label_of, rank_table_of
@@ -20,11 +20,12 @@ from twin.description.problems import DescriptionError, fail
 
 MAP = "rank-map"
 WORST = 12
+"""Ranks in the table of the slowest: as many as stand beside the map without scrolling."""
 LOOK_MILLISECONDS = 5000
-"""How often a running job's alerts are looked for."""
+"""Interval between two looks for a running job's alerts."""
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show one figure of every rank of a run."""
     if "run" not in query:
         raise fail("run", "choose a run on the page Runs first")
@@ -139,7 +140,7 @@ def _plain(value: float) -> float | None:
     return None if np.isnan(value) else float(f"{value:.6g}")
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """Another figure is another address; a rank leads to its timeline."""
     prefix = context.settings.prefix.rstrip("/")
 

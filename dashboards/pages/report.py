@@ -18,7 +18,7 @@ from dashboards.figures.bandwidth import skew
 from dashboards.figures.parity import parity
 from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.memory import row, stacked
 from dashboards.pages.timeline import laid_out, opened, view_of
 from dashboards.pages.verdict import compared, term_row
@@ -44,12 +44,13 @@ text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } h2 { marg
 .note { color: #555 } @media print { h2 { break-before: page } h2:first-of-type { break-before: auto } }
 """
 MAX_ROWS = 40
+"""Of a table on paper."""
 CONFIG = {"displaylogo": False, "showSendToCloud": False, "displayModeBar": False}
 Section = tuple[str, str, list[go.Figure], list[dict[str, Any]]]
 """Heading, one sentence, figures, rows of a table."""
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Offer the sections that the chosen runs allow."""
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")
@@ -72,7 +73,7 @@ def shown(context: Context, query: Query) -> Component:
     )
 
 
-def sections_of(context: Context, query: Query, wanted: list[str]) -> list[Section]:
+def sections_of(context: PageContext, query: Query, wanted: list[str]) -> list[Section]:
     """Make the wanted sections. Raises DescriptionError if one cannot be made."""
     makers = {
         "verdict": _verdict,
@@ -84,7 +85,7 @@ def sections_of(context: Context, query: Query, wanted: list[str]) -> list[Secti
     return [makers[key](context, query) for key in SECTIONS if key in wanted]
 
 
-def _verdict(context: Context, query: Query) -> Section:
+def _verdict(context: PageContext, query: Query) -> Section:
     found = compared(context, query)
     error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     words = (
@@ -102,7 +103,7 @@ def _verdict(context: Context, query: Query) -> Section:
     )
 
 
-def _timeline(context: Context, query: Query) -> Section:
+def _timeline(context: PageContext, query: Query) -> Section:
     pair, events = opened(context, query)
     view = view_of(query, pair)
     laid = laid_out(context, query, pair, view)
@@ -111,7 +112,7 @@ def _timeline(context: Context, query: Query) -> Section:
     return "Timeline", words, [figure], []
 
 
-def _communication(context: Context, query: Query) -> Section:
+def _communication(context: PageContext, query: Query) -> Section:
     found = []
     for key in ("run", "other"):
         if key in query:
@@ -133,7 +134,7 @@ def _communication(context: Context, query: Query) -> Section:
     return ("Communication", "Seconds of a rank and step that collectives take, by name.", [skew(found)], rows)
 
 
-def _memory(context: Context, query: Query) -> Section:
+def _memory(context: PageContext, query: Query) -> Section:
     entry = context.catalog.entry(query["run"])
     job = job_of(entry)
     if job is None or job.grid == "auto" or job.batch.micro_sequences == "auto":
@@ -143,7 +144,7 @@ def _memory(context: Context, query: Query) -> Section:
     return "Memory", words, [stacked([(entry.label, use)])], [row(entry.label, use)]
 
 
-def _trust(context: Context, query: Query) -> Section:
+def _trust(context: PageContext, query: Query) -> Section:
     pair = [context.catalog.entry(query[key]) for key in ("run", "other")]
     if pair[0].kind == "measured" and pair[1].kind == "predicted":
         pair.reverse()
@@ -178,7 +179,7 @@ def page(title: str, sections: list[Section]) -> str:
     )
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """The button makes the file."""
 
     @app.callback(

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry, Kind
 from dashboards.events import step_seconds
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, seconds, table
 
 TABLE = "runs"
@@ -30,7 +30,7 @@ HEADINGS = {
 }
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """List all entries."""
     entries = context.catalog.entries()
     if not entries:
@@ -109,7 +109,7 @@ def _name(node: Any) -> str:
     return str(node.get("name", "")) if isinstance(node, dict) else str(node or "")
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """Offer what can be done with what is chosen."""
 
     @app.callback(Output("chosen", "children"), Input(TABLE, "selectedRows"))
@@ -146,7 +146,7 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
     return found
 
 
-def _button(context: Context, words: str, path: str, parameters: dict[str, str]) -> Component:
+def _button(context: PageContext, words: str, path: str, parameters: dict[str, str]) -> Component:
     address = f"{context.settings.prefix.rstrip('/')}{path}?{urlencode(parameters)}"
     return dmc.Anchor(dmc.Button(words, variant="light"), href=address)
 

@@ -9,7 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from dashboards.figures.scaling import MAX_DRAWN, drawn, height_of
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
 from twin.description.problems import fail
@@ -24,14 +24,14 @@ TARGET = {
 }
 
 
-def opened(context: Context, query: Query) -> Opened:
+def opened(context: PageContext, query: Query) -> Opened:
     """Read the study that an address names. Raises DescriptionError."""
     if "run" not in query:
         raise fail("run", "choose a study on the page Runs first; `fourfold study FILE --out DIR` writes one")
     return study_of(context.catalog, context.catalog.entry(query["run"]))
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show all pictures of a study, and its points."""
     found = opened(context, query)
     rows, columns = table_of(found)

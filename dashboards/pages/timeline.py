@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -11,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Entry
 from dashboards.events import CATEGORIES, Events, events_of
 from dashboards.figures.timeline import WORDS, height, timeline
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table
 from dashboards.query import query_of
 from dashboards.timeline.step import Step, step_of
@@ -20,12 +21,14 @@ from twin.description.problems import DescriptionError, fail
 from twin.trace.store import CLASSES, read_classes
 
 GRAPH, WORST, MOVED = "timeline", "timeline-worst", "timeline-moved"
+CHOICES = ("ranks", "show", "step", "colour", "align")
+"""Controls that say what is drawn, and how."""
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
 KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
 
 
-def opened(context: Context, query: Query) -> tuple[Pair, tuple[Events, ...]]:
+def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
     """Open the one or two runs that an address names, and pair their ops. Raises DescriptionError."""
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")
@@ -51,7 +54,7 @@ def _step(entry: Entry, events: Events, number: int | None) -> Step:
     return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
 
 
-def _stand_ins(context: Context, entry: Entry) -> dict[int, int]:
+def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
     """Which rank with events stands for each rank of a folded run."""
     path = context.catalog.file(entry, CLASSES)
     classes = read_classes(entry.path, entry.head) if path.is_file() else None
@@ -72,7 +75,7 @@ def view_of(query: Query, pair: Pair) -> View:
     )
 
 
-def laid_out(context: Context, query: Query, pair: Pair, view: View) -> Lanes:
+def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lanes:
     """Lay out what is wanted, or take what was laid out for the last window."""
     entry = context.catalog.entry(query["run"])
     what = f"lanes {query.get('other')} {pair.steps[-1].number} {view}"
@@ -93,95 +96,109 @@ def window_of(text: str) -> tuple[float, float] | None:
     return found if -1e9 < found[0] < found[1] < 1e9 else None
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show one run, or two paired op by op."""
     pair, events = opened(context, query)
     view = view_of(query, pair)
     laid = laid_out(context, query, pair, view)
     figure, words = timeline(pair, events, laid, view, window_of(query.get("window", "")))
-    known = all_ranks(pair)
-    two = len(pair.steps) > 1
-    controls = dmc.Group(
-        [
-            dmc.TextInput(
-                id=state("ranks"),
-                label=f"ranks ({_ranges(known)})",
-                value=query.get("ranks", ""),
-                debounce=600,
-                placeholder="all, or 0,3,8-15",
-                w=220,
-            ),
-            dmc.Select(
-                id=state("show"),
-                label="show",
-                w=180,
-                value=view.show,
-                data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)],
-            ),
-            dmc.Select(
-                id=state("step"),
-                label="step",
-                w=100,
-                value=str(pair.steps[-1].number),
-                data=[str(n) for n in events[-1].steps],
-                allowDeselect=False,
-            ),
-            dmc.Select(
-                id=state("colour"),
-                label="colour",
-                w=150,
-                value=view.colour,
-                allowDeselect=False,
-                disabled=not two,
-                data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}],
-            ),
-            dmc.Select(
-                id=state("align"),
-                label="align at",
-                w=300,
-                value=view.align,
-                searchable=True,
-                disabled=not two,
-                limit=60,
-                data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)],
-            ),
-        ],
-        align="end",
-        mb="xs",
-    )
-    jump = dmc.Group(
-        [
-            dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=not two),
-            dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
-            dmc.Text(KEYS, size="sm", c="var(--quiet)"),
-        ]
-    )
-    rows = _worst_rows(pair, laid)
-    fields = ("op", "rank", "stream", *pair.labels, "difference (ms)")
-    columns = [{"field": name, "headerName": name} for name in fields]
-    selection = {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}}
     drawn = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
     return html.Div(
         [
             card(
                 " above ".join(pair.labels),
                 dmc.Text(_summary(pair, laid), span=True),
-                controls,
+                dmc.Group(
+                    [*_lane_controls(query, pair, events, view), *_pair_controls(pair, view)], align="end", mb="xs"
+                ),
                 html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
                 html.Div(words, id="timeline-words", role="status"),
-                jump,
+                _jumps(pair),
                 dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
                 dcc.Store(id="timeline-place", data=-1),
                 dcc.Store(id=MOVED),
             ),
-            card(
-                "Largest differences",
-                "Choose an op to see it on the timeline."
-                if two
-                else "Choose two runs on the page Runs to see where they differ.",
-                table(WORST, rows, columns, height=320, dashGridOptions=selection),
-            ),
+            _worst_card(pair, laid),
         ]
+    )
+
+
+def _lane_controls(query: Query, pair: Pair, events: tuple[Events, ...], view: View) -> list[Component]:
+    """Choices of what is drawn: ranks, kinds of ops, the step."""
+    return [
+        dmc.TextInput(
+            id=state("ranks"),
+            label=f"ranks ({_ranges(all_ranks(pair))})",
+            value=query.get("ranks", ""),
+            debounce=600,
+            placeholder="all, or 0,3,8-15",
+            w=220,
+        ),
+        dmc.Select(
+            id=state("show"),
+            label="show",
+            w=180,
+            value=view.show,
+            data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)],
+        ),
+        dmc.Select(
+            id=state("step"),
+            label="step",
+            w=100,
+            value=str(pair.steps[-1].number),
+            data=[str(n) for n in events[-1].steps],
+            allowDeselect=False,
+        ),
+    ]
+
+
+def _pair_controls(pair: Pair, view: View) -> list[Component]:
+    """Choices that two runs give: colours by error, and an op to align them at."""
+    alone = len(pair.steps) == 1
+    return [
+        dmc.Select(
+            id=state("colour"),
+            label="colour",
+            w=150,
+            value=view.colour,
+            allowDeselect=False,
+            disabled=alone,
+            data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}],
+        ),
+        dmc.Select(
+            id=state("align"),
+            label="align at",
+            w=300,
+            value=view.align,
+            searchable=True,
+            disabled=alone,
+            limit=60,
+            data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)],
+        ),
+    ]
+
+
+def _jumps(pair: Pair) -> Component:
+    alone = len(pair.steps) == 1
+    return dmc.Group(
+        [
+            dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=alone),
+            dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
+            dmc.Text(KEYS, size="sm", c="var(--quiet)"),
+        ]
+    )
+
+
+def _worst_card(pair: Pair, laid: Lanes) -> Component:
+    fields = ("op", "rank", "stream", *pair.labels, "difference (ms)")
+    columns = [{"field": name, "headerName": name} for name in fields]
+    selection = {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}}
+    return card(
+        "Largest differences",
+        "Choose an op to see it on the timeline."
+        if len(pair.steps) > 1
+        else "Choose two runs on the page Runs to see where they differ.",
+        table(WORST, _worst_rows(pair, laid), columns, height=320, dashGridOptions=selection),
     )
 
 
@@ -240,7 +257,46 @@ def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
     return rows
 
 
-def register(app: Dash, context: Context) -> None:
+def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
+    """Draw what the choices say, in the window that a zoom, a jump or a chosen op leads to."""
+    *values, _jump, _all, chosen, rows, place, window, search = arguments
+    cause = ctx.triggered_id
+    at = window_of(window or "")
+    if cause == MOVED:
+        found = moved_to(moved)
+        if found is None:
+            return (no_update,) * 5
+        at = found or None
+    elif cause == "timeline-all":
+        at = None
+    elif cause == "timeline-jump" and rows:
+        place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
+        at = _around(rows[place])
+    elif cause == WORST:
+        if not chosen:
+            return (no_update,) * 5
+        at = _around(chosen[0])
+    wanted = dict(zip(CHOICES, values, strict=True))
+    query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
+    try:
+        pair, events = opened(context, query)
+        view = view_of(query, pair)
+        laid = laid_out(context, query, pair, view)
+        figure, words = timeline(pair, events, laid, view, at)
+    except DescriptionError as error:
+        return no_update, str(error), no_update, no_update, no_update
+    figure.update_layout(uirevision=f"{at}")
+    changed = isinstance(cause, dict)
+    return (
+        figure,
+        words,
+        "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
+        place,
+        _worst_rows(pair, laid) if changed else no_update,
+    )
+
+
+def register(app: Dash, context: PageContext) -> None:
     """Zooming, choices and jumps give another picture."""
     # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's.
     app.clientside_callback(
@@ -249,19 +305,14 @@ def register(app: Dash, context: Context) -> None:
         Input(GRAPH, "relayoutData"),
         prevent_initial_call=True,
     )
-
-    @app.callback(
+    app.callback(
         Output(GRAPH, "figure"),
         Output("timeline-words", "children"),
         Output(state("window"), "value"),
         Output("timeline-place", "data"),
         Output(WORST, "rowData"),
         Input(MOVED, "data"),
-        Input(state("ranks"), "value"),
-        Input(state("show"), "value"),
-        Input(state("step"), "value"),
-        Input(state("colour"), "value"),
-        Input(state("align"), "value"),
+        *(Input(state(key), "value") for key in CHOICES),
         Input("timeline-jump", "n_clicks"),
         Input("timeline-all", "n_clicks"),
         Input(WORST, "selectedRows"),
@@ -270,56 +321,7 @@ def register(app: Dash, context: Context) -> None:
         State(state("window"), "value"),
         State("address", "search"),
         prevent_initial_call=True,
-    )
-    def redraw(
-        moved: Any,
-        ranks: Any,
-        show: Any,
-        step: Any,
-        colour: Any,
-        align: Any,
-        _jump: Any,
-        _all: Any,
-        chosen: Any,
-        rows: Any,
-        place: Any,
-        window: Any,
-        search: Any,
-    ) -> Any:
-        cause = ctx.triggered_id
-        at = window_of(window or "")
-        if cause == MOVED:
-            found = moved_to(moved)
-            if found is None:
-                return (no_update,) * 5
-            at = found or None
-        elif cause == "timeline-all":
-            at = None
-        elif cause == "timeline-jump" and rows:
-            place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
-            at = _around(rows[place])
-        elif cause == WORST:
-            if not chosen:
-                return (no_update,) * 5
-            at = _around(chosen[0])
-        wanted = {"ranks": ranks, "show": show, "step": step, "colour": colour, "align": align}
-        query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
-        try:
-            pair, events = opened(context, query)
-            view = view_of(query, pair)
-            laid = laid_out(context, query, pair, view)
-            figure, words = timeline(pair, events, laid, view, at)
-        except DescriptionError as error:
-            return no_update, str(error), no_update, no_update, no_update
-        figure.update_layout(uirevision=f"{at}")
-        changed = isinstance(cause, dict)
-        return (
-            figure,
-            words,
-            "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
-            place,
-            _worst_rows(pair, laid) if changed else no_update,
-        )
+    )(partial(redraw, context))
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:

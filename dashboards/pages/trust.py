@@ -11,19 +11,20 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
-from dashboards.page import Context, Page, Query
+from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, seconds, table, with_table
+from twin.compare.errors import ErrorGroup
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the ops of two runs, if an address names two, and all pairs of runs."""
     parts = [_ops(context, query)] if {"run", "other"} <= set(query) else []
     return html.Div([*parts, _runs(context)])
 
 
-def _ops(context: Context, query: Query) -> Component:
+def _ops(context: PageContext, query: Query) -> Component:
     found = compared(context, query)  # says what is wrong with the pair, if anything
     first, second = (context.catalog.entry(query[key]) for key in ("run", "other"))
     if (first.kind, second.kind) == ("measured", "predicted"):
@@ -31,27 +32,7 @@ def _ops(context: Context, query: Query) -> Component:
     pairs = context.catalog.kept(second, f"pairs {first.name} {first.changed}", lambda: _pairs(context, first, second))
     good = (pairs.first_ns > 0) & (pairs.second_ns > 0)
     error = pairs.first_ns / np.where(good, pairs.second_ns, 1.0) - 1.0
-    off = np.abs(error[good])
-    summary = (
-        f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
-        f"{100 * np.quantile(off, 0.9):.0f} %."
-        if len(off)
-        else "No op took any time in both."
-    )
-    groups = [
-        {
-            "part": g.part,
-            "by": g.by,
-            "name": g.name,
-            "ops": g.ops,
-            "predicted (s)": g.predicted_seconds,
-            "measured (s)": g.measured_seconds,
-            "median error (%)": _percent(g.median_error),
-            "90 % (%)": _percent(g.p90_error),
-            "bias (%)": _percent(g.bias),
-        }
-        for g in found.errors
-    ]
+    summary = _within(np.abs(error[good]))
     return html.Div(
         [
             card(
@@ -80,13 +61,37 @@ def _ops(context: Context, query: Query) -> Component:
             card(
                 "Errors by kind, axis and phase",
                 "Single ops on single ranks; bias is of their totals.",
-                table("groups", groups, height=420),
+                table("groups", [_group_row(group) for group in found.errors], height=420),
             ),
         ]
     )
 
 
-def _pairs(context: Context, first: Entry, second: Entry) -> Pairs:
+def _within(off: Floats) -> str:
+    """Say how far ops are off, as shares of their measured times."""
+    if not len(off):
+        return "No op took any time in both."
+    return (
+        f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
+        f"{100 * np.quantile(off, 0.9):.0f} %."
+    )
+
+
+def _group_row(group: ErrorGroup) -> dict[str, Any]:
+    return {
+        "part": group.part,
+        "by": group.by,
+        "name": group.name,
+        "ops": group.ops,
+        "predicted (s)": group.predicted_seconds,
+        "measured (s)": group.measured_seconds,
+        "median error (%)": _percent(group.median_error),
+        "90 % (%)": _percent(group.p90_error),
+        "bias (%)": _percent(group.bias),
+    }
+
+
+def _pairs(context: PageContext, first: Entry, second: Entry) -> Pairs:
     return pairs_of(events_of(context.catalog, first), events_of(context.catalog, second))
 
 
@@ -101,7 +106,7 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 1)
 
 
-def _runs(context: Context) -> Component:
+def _runs(context: PageContext) -> Component:
     """Every job under the root that was both predicted and measured."""
     steps = both_ways(context.catalog)
     if not steps:

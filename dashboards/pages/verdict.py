@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.figures.waterfall import waterfall
-from dashboards.page import Context, Page, Query, state
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.compare.compare import Comparison, Term, compare
@@ -20,7 +20,7 @@ from twin.description.problems import fail
 WATERFALL = "waterfall"
 
 
-def compared(context: Context, query: Query) -> Comparison:
+def compared(context: PageContext, query: Query) -> Comparison:
     """Compare the two runs that an address names. Raises DescriptionError."""
     if "run" not in query or "other" not in query:
         raise fail("run", "choose a predicted and a measured run on the page Runs first")
@@ -38,48 +38,24 @@ def compared(context: Context, query: Query) -> Comparison:
     )
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the verdict of two runs."""
     found = compared(context, query)
-    names = ("first", "second") if found.kinds[0] == found.kinds[1] else ("predicted", "measured")
-    error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
-    largest = max(found.terms, key=lambda t: abs(t.difference_seconds), default=None)
-    summary = (
-        f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
-        f"{100 * error:+.1f} %."
-        + (f" Most of it: {largest.label}, {seconds(largest.difference_seconds)}." if largest else "")
-    )
     facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)]
-    figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms, names)
+    worst = [
+        {
+            "op": e.op,
+            "part": e.part,
+            "predicted (s)": e.predicted_seconds,
+            "measured (s)": e.measured_seconds,
+            "difference (s)": e.measured_seconds - e.predicted_seconds,
+        }
+        for e in found.worst
+    ]
     return html.Div(
         [
             *(dmc.Alert(text, color="yellow", variant="light", mb="xs") for text in found.warnings),
-            card(
-                "From prediction to measurement",
-                summary,
-                dmc.Group(
-                    [
-                        dmc.Text("measured step", size="sm"),
-                        dmc.Select(
-                            id=state("step"),
-                            data=[str(n) for n in found.steps],
-                            value=str(found.step),
-                            w=120,
-                            allowDeselect=False,
-                            **aria("measured step"),
-                        ),
-                    ],
-                    mb="xs",
-                ),
-                with_table(
-                    graph(WATERFALL, figure, label=summary, height=140 + 30 * len(found.terms)),
-                    table("terms", [term_row(t) for t in found.terms]),
-                ),
-                dmc.Text(
-                    "Choose a bar to see its ops on the timeline. The terms add up to the difference exactly.",
-                    size="sm",
-                ),
-            ),
+            _waterfall_card(found),
             dmc.SimpleGrid(
                 [
                     card("What was compared", f"{found.job}, {found.grid}.", dmc.Table(dmc.TableTbody(facts))),
@@ -94,22 +70,46 @@ def shown(context: Context, query: Query) -> Component:
             card(
                 "Ops that are furthest off",
                 "Mean over ranks, predicted against the median of the measured steps.",
-                table(
-                    "worst",
-                    [
-                        {
-                            "op": e.op,
-                            "part": e.part,
-                            "predicted (s)": e.predicted_seconds,
-                            "measured (s)": e.measured_seconds,
-                            "difference (s)": e.measured_seconds - e.predicted_seconds,
-                        }
-                        for e in found.worst
-                    ],
-                ),
+                table("worst", worst),
             ),
             dcc.Location(id="verdict-leads", refresh="callback-nav"),
         ]
+    )
+
+
+def _waterfall_card(found: Comparison) -> Component:
+    """The terms from one step to the other, and the choice of the measured step."""
+    names = ("first", "second") if found.kinds[0] == found.kinds[1] else ("predicted", "measured")
+    summary = summary_of(found)
+    figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms, names)
+    steps = dmc.Select(
+        id=state("step"),
+        data=[str(n) for n in found.steps],
+        value=str(found.step),
+        w=120,
+        allowDeselect=False,
+        **aria("measured step"),
+    )
+    return card(
+        "From prediction to measurement",
+        summary,
+        dmc.Group([dmc.Text("measured step", size="sm"), steps], mb="xs"),
+        with_table(
+            graph(WATERFALL, figure, label=summary, height=140 + 30 * len(found.terms)),
+            table("terms", [term_row(t) for t in found.terms]),
+        ),
+        dmc.Text("Choose a bar to see its ops on the timeline. The terms add up to the difference exactly.", size="sm"),
+    )
+
+
+def summary_of(found: Comparison) -> str:
+    """Say in a sentence how far the prediction is off, and which term most of it is."""
+    error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
+    largest = max(found.terms, key=lambda t: abs(t.difference_seconds), default=None)
+    most = f" Most of it: {largest.label}, {seconds(largest.difference_seconds)}." if largest else ""
+    return (
+        f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
+        f"{100 * error:+.1f} %.{most}"
     )
 
 
@@ -135,7 +135,7 @@ def filter_of(term: str) -> str:
     return "" if term in ("before", "between", "late", "after", "alone", "predicted", "measured") else "compute"
 
 
-def register(app: Dash, context: Context) -> None:
+def register(app: Dash, context: PageContext) -> None:
     """A click on a bar leads to the timeline; another step is another address."""
     prefix = context.settings.prefix.rstrip("/")
 

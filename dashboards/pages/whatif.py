@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
-import plotly.graph_objects as go
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.events import columns
-from dashboards.figures.change import NAMES, change, terms
-from dashboards.figures.timeline import timeline
-from dashboards.page import Context, Page, Query, state
+from dashboards.figures.change import change
+from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline import moved_to
-from dashboards.parts import NUMBER, aria, card, finished, graph, table, with_table
+from dashboards.parts import card
 from dashboards.query import query_of
-from dashboards.timeline.step import step_of
-from dashboards.timeline.view import View, lanes, paired
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.controls import control, select_choices
 from dashboards.whatif.form import FIELDS, GROUPS, KEYS, changed
 from dashboards.whatif.look import after, known_answer, looked, named, wrong
-from dashboards.whatif.pool import Answer, Pool
+from dashboards.whatif.pool import Pool
+from dashboards.whatif.results import CHANGE, FIGURES, PARTS, TIMELINE, drawn, figure_rows, part_rows, results
 from twin.description.problems import DescriptionError
 
 POLL_MILLISECONDS = 120
+"""Time between two looks for an answer: short beside a simulation, long beside a request."""
 TITLES = {
     "what": "Model and machine",
     "levers": "Levers",
@@ -41,11 +38,25 @@ TITLES = {
 FOLDED = ("overlap", "data_reduction", "options")
 SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library")
 """Fields whose choices follow from others."""
-TIMELINE, CHANGE, PARTS, FIGURES = ("whatif-timeline", "whatif-change", "whatif-parts", "whatif-figures")
 
 
-def shown(context: Context, query: Query) -> Component:
+def shown(context: PageContext, query: Query) -> Component:
     """Show the form, filled with what the address says; the answer comes later."""
+    form, answer = _form(context, query), results(context, query)
+    return html.Div(
+        [
+            dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(answer, span={"base": 12, "lg": 7})]),
+            dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)),
+            dcc.Store(id="whatif-asked"),
+            dcc.Store(id="whatif-ticket"),
+            dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0),
+            dcc.Store(id="whatif-done"),
+            dcc.Download(id="whatif-file"),
+        ]
+    )
+
+
+def _form(context: PageContext, query: Query) -> Component:
     base, label = base_of(context.catalog, query.get("run"))
     choices = select_choices(base, query)
     groups = []
@@ -72,114 +83,12 @@ def shown(context: Context, query: Query) -> Component:
         ],
         mt="xs",
     )
-    form = card(
+    return card(
         "The job",
         f"From {label}; what you change is simulated at once. Empty fields are as they were.",
         *groups,
         buttons,
     )
-    results = html.Div(
-        [
-            html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
-            card(
-                "Step",
-                "From the step as it is to the step as it would be; the parts add up.",
-                with_table(
-                    graph(CHANGE, _first(context, query), label="Parts of the step, before and after", height=380),
-                    table(PARTS, [], headed("part", *_seconds_columns())),
-                ),
-            ),
-            card(
-                "Figures",
-                "Both jobs, side by side.",
-                table(FIGURES, [], headed("figure", *NAMES, "change (%)"), height=330),
-            ),
-            card(
-                "Timeline",
-                html.Span("The same ranks before and after.", id="whatif-words"),
-                graph(TIMELINE, finished(go.Figure()), label="Timeline of a few ranks, before and after", height=520),
-            ),
-        ]
-    )
-    return html.Div(
-        [
-            dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(results, span={"base": 12, "lg": 7})]),
-            dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)),
-            dcc.Store(id="whatif-asked"),
-            dcc.Store(id="whatif-ticket"),
-            dcc.Interval(id="whatif-poll", interval=POLL_MILLISECONDS, max_intervals=0),
-            dcc.Store(id="whatif-done"),
-            dcc.Download(id="whatif-file"),
-        ]
-    )
-
-
-def _first(context: Context, query: Query) -> go.Figure:
-    """Until the first answer, the step as the run says it was predicted, if it says so."""
-    head = context.catalog.entry(query["run"]).head if query.get("run") else {}
-    figures: Any = head.get("figures")
-    try:
-        return change(figures, figures)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return finished(go.Figure())
-
-
-def _seconds_columns() -> list[str]:
-    return [f"{name} (s)" for name in (*NAMES, "difference")]
-
-
-def headed(*names: str) -> list[dict[str, Any]]:
-    """Columns that are called what they hold; numbers but for the first."""
-    columns: list[dict[str, Any]] = [{"field": name, "headerName": name} for name in names]
-    return [columns[0], *(column | NUMBER for column in columns[1:])]
-
-
-def part_rows(answer: Answer) -> list[dict[str, Any]]:
-    """Parts of both steps."""
-    rows = [(t.label, t.predicted_seconds, t.measured_seconds) for t in terms(answer.old, answer.new)]
-    rows.append(("step", answer.old["step_seconds"], answer.new["step_seconds"]))
-    heads = ("part", *_seconds_columns())
-    return [dict(zip(heads, (name, old, new, new - old), strict=True)) for name, old, new in rows]
-
-
-def figure_rows(answer: Answer) -> list[dict[str, Any]]:
-    """Figures of both jobs."""
-
-    def figures(of: Mapping[str, Any]) -> dict[str, float]:
-        return {
-            "step (s)": of["step_seconds"],
-            "tokens per second": of["tokens_per_second"],
-            "of peak (%)": of["hardware_percent_of_peak"],
-            "of peak, without recomputation (%)": of["model_percent_of_peak"],
-            "exposed communication (s)": of["exposed_communication_seconds"],
-            "memory of a rank (GB)": of["memory"]["per_rank_bytes"] / 1e9,
-            "energy of a step, devices (MJ)": of["energy_joules"] / 1e6,
-            "ranks": of["ranks"],
-            "micro-steps": of["micro_steps"],
-        }
-
-    old, new = figures(answer.old), figures(answer.new)
-    return [
-        {
-            "figure": name,
-            NAMES[0]: float(f"{was:.6g}"),
-            NAMES[1]: float(f"{new[name]:.6g}"),
-            "change (%)": round(100 * (new[name] / was - 1), 2) if was else None,
-        }
-        for name, was in old.items()
-    ]
-
-
-def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[Any, str]:
-    """Draw the same ranks of both jobs on one axis, and say what is seen."""
-    if not answer.tables:
-        return (no_update, "The step has too many ops to be drawn here; download the job and simulate it with --out.")
-    events = tuple(columns(one) for one in answer.tables)
-    pair = paired(NAMES, tuple(step_of(one, None) for one in events))
-    view = View()
-    figure, words = timeline(pair, events, lanes(pair, view), view, window)
-    figure.update_layout(uirevision=f"{window}")
-    return figure, f"{NAMES[0].capitalize()} above {NAMES[1]}. {words}"
 
 
 def given(values: Any, search: Any) -> dict[str, str]:
@@ -192,17 +101,84 @@ def given(values: Any, search: Any) -> dict[str, str]:
     return query
 
 
-def register(app: Dash, context: Context) -> None:
+def ask(context: PageContext, pool: Pool, *arguments: Any) -> Any:
+    """Ask for a simulation of what the controls say now, or stop the one under way."""
+    asked, _stop, *values, visitor, search, ticks = arguments
+    visitor, asked_at = named(visitor), float(asked) if isinstance(asked, int | float) else 0.0
+    if ctx.triggered_id == "whatif-stop":
+        pool.cancel(visitor)
+        return (None, no_update, dmc.Alert("Stopped.", color="gray", mb="md"), *(no_update for _ in SELECTS))
+    query = given(values, search)
+    choices: Any = [no_update for _ in SELECTS]
+    try:
+        base, _ = base_of(context.catalog, query.get("run"))
+        known = select_choices(base, query)
+        choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
+        ticket = pool.ask(visitor, base.model_dump(mode="json", by_alias=True), changed(base, query), asked_at)
+    except DescriptionError as error:
+        pool.cancel(visitor, asked_at)
+        return None, no_update, wrong(error), *choices
+    # a look at what was asked before may be under way: its tick is counted already, and it asks for no other
+    return ticket, after(ticks, 3), dmc.Alert("Simulating …", color="gray", mb="md"), *choices
+
+
+def look(pool: Pool, ticks: Any, ticket: Any, visitor: Any) -> Any:
+    """Look for the answer."""
+    return looked(pool, named(visitor), ticket, ticks)
+
+
+def show(pool: Pool, ticket: Any) -> Any:
+    """Show the answer that came."""
+    answer = known_answer(pool, ticket)
+    if answer is None:
+        return (no_update,) * 5
+    return (change(answer.old, answer.new), part_rows(answer), figure_rows(answer), *drawn(answer, None))
+
+
+def zoom(pool: Pool, moved: Any, ticket: Any) -> Any:
+    """Draw the window of the timeline that was zoomed to."""
+    window = moved_to(moved)
+    answer = None if window is None else known_answer(pool, ticket)
+    return (no_update, no_update) if answer is None else drawn(answer, window or None)
+
+
+def save(context: PageContext, *arguments: Any) -> Any:
+    """Give what the controls say as a job file."""
+    clicks, *values, search = arguments
+    if not clicks:
+        return no_update, no_update
+    query = given(values, search)
+    try:
+        base, _ = base_of(context.catalog, query.get("run"))
+        content = job_file(changed(base, query))
+    except DescriptionError as error:
+        return no_update, wrong(error)
+    return {"content": content, "filename": "what-if.yaml"}, no_update
+
+
+def register(app: Dash, context: PageContext) -> None:
     """A change asks for a simulation; an interval fetches it."""
     pool = Pool(context.settings.workers)
+    _register_asking(app, context, pool)
+    _register_answers(app, pool)
+    app.callback(
+        Output("whatif-file", "data"),
+        Output("whatif-status", "children", allow_duplicate=True),
+        Input("whatif-save", "n_clicks"),
+        *(State(state(key), "value") for key in KEYS),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )(partial(save, context))
+
+
+def _register_asking(app: Dash, context: PageContext, pool: Pool) -> None:
     # requests may overtake one another on their way: the page says in which order it made them
     app.clientside_callback(
         ClientsideFunction("fourfold", "asked"),
         Output("whatif-asked", "data"),
         *(Input(state(key), "value") for key in KEYS),
     )
-
-    @app.callback(
+    app.callback(
         Output("whatif-ticket", "data"),
         Output("whatif-poll", "max_intervals"),
         Output("whatif-status", "children"),
@@ -213,27 +189,8 @@ def register(app: Dash, context: Context) -> None:
         State("whatif-visitor", "data"),
         State("address", "search"),
         State("whatif-poll", "n_intervals"),
-    )
-    def ask(*arguments: Any) -> Any:
-        asked, _stop, *values, visitor, search, ticks = arguments
-        visitor, asked_at = named(visitor), float(asked) if isinstance(asked, int | float) else 0.0
-        if ctx.triggered_id == "whatif-stop":
-            pool.cancel(visitor)
-            return (None, no_update, dmc.Alert("Stopped.", color="gray", mb="md"), *(no_update for _ in SELECTS))
-        query = given(values, search)
-        choices: Any = [no_update for _ in SELECTS]
-        try:
-            base, _ = base_of(context.catalog, query.get("run"))
-            known = select_choices(base, query)
-            choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
-            ticket = pool.ask(visitor, base.model_dump(mode="json", by_alias=True), changed(base, query), asked_at)
-        except DescriptionError as error:
-            pool.cancel(visitor, asked_at)
-            return None, no_update, wrong(error), *choices
-        # a look at what was asked before may be under way: its tick is counted already, and it asks for no other
-        return ticket, after(ticks, 3), dmc.Alert("Simulating …", color="gray", mb="md"), *choices
-
-    @app.callback(
+    )(partial(ask, context, pool))
+    app.callback(
         Output("whatif-poll", "max_intervals", allow_duplicate=True),
         Output("whatif-done", "data"),
         Output("whatif-status", "children", allow_duplicate=True),
@@ -242,11 +199,11 @@ def register(app: Dash, context: Context) -> None:
         State("whatif-ticket", "data"),
         State("whatif-visitor", "data"),
         prevent_initial_call=True,
-    )
-    def look(ticks: Any, ticket: Any, visitor: Any) -> Any:
-        return looked(pool, named(visitor), ticket, ticks)
+    )(partial(look, pool))
 
-    @app.callback(
+
+def _register_answers(app: Dash, pool: Pool) -> None:
+    app.callback(
         Output(CHANGE, "figure"),
         Output(PARTS, "rowData"),
         Output(FIGURES, "rowData"),
@@ -254,44 +211,14 @@ def register(app: Dash, context: Context) -> None:
         Output("whatif-words", "children"),
         Input("whatif-done", "data"),
         prevent_initial_call=True,
-    )
-    def show(ticket: Any) -> Any:
-        answer = known_answer(pool, ticket)
-        if answer is None:
-            return (no_update,) * 5
-        return (change(answer.old, answer.new), part_rows(answer), figure_rows(answer), *drawn(answer, None))
-
-    @app.callback(
+    )(partial(show, pool))
+    app.callback(
         Output(TIMELINE, "figure", allow_duplicate=True),
         Output("whatif-words", "children", allow_duplicate=True),
         Input(TIMELINE, "relayoutData"),
         State("whatif-done", "data"),
         prevent_initial_call=True,
-    )
-    def zoom(moved: Any, ticket: Any) -> Any:
-        window = moved_to(moved)
-        answer = None if window is None else known_answer(pool, ticket)
-        return (no_update, no_update) if answer is None else drawn(answer, window or None)
-
-    @app.callback(
-        Output("whatif-file", "data"),
-        Output("whatif-status", "children", allow_duplicate=True),
-        Input("whatif-save", "n_clicks"),
-        *(State(state(key), "value") for key in KEYS),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def save(*arguments: Any) -> Any:
-        clicks, *values, search = arguments
-        if not clicks:
-            return no_update, no_update
-        query = given(values, search)
-        try:
-            base, _ = base_of(context.catalog, query.get("run"))
-            content = job_file(changed(base, query))
-        except DescriptionError as error:
-            return no_update, wrong(error)
-        return {"content": content, "filename": "what-if.yaml"}, no_update
+    )(partial(zoom, pool))
 
 
 PAGE = Page("/whatif", "What-if", shown, register, needs="run")

@@ -13,9 +13,11 @@ from dashboards.timeline.step import Step, partners
 from twin.description.problems import fail
 
 MAX_LANES = 256
+"""More lanes than this are thinner than a few pixels each on a screen."""
 MAX_STREAM_LANES = 96
 """With more, one lane stands for all streams of a rank."""
 MAX_WORST = 50
+"""Rows that somebody steps through with the button."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def worst(pair: Pair, shown: Lanes) -> list[tuple[int, float]]:
 
 
 def unpaired(pair: Pair, side: int) -> int:
-    """How many events of a run the other one lacks, waits not counted."""
+    """Count the events of a run that the other one lacks, without waits."""
     if len(pair.steps) == 1:
         return 0
     waits = pair.steps[side].category == CATEGORIES.index("wait")

@@ -22,6 +22,7 @@ from twin.strategies import load_job
 MAX_BLOCKS = 8_000
 """Micro-steps × layers that a page waits for."""
 MAX_RANKS, MAX_EVENTS = 3, 300_000
+"""Ranks on the timeline, before and after; and events of them all, which the worker sends and a page draws."""
 KEPT = 4
 """Simulations that a worker remembers: what is compared with stays the same."""
 

@@ -19,6 +19,7 @@ from twin.description.units import format_si
 from twin.strategies import load_job
 
 MAX_HELP = 130
+"""Letters below a control: two lines."""
 OCTAVES = {"scale-ranks": (-6, 6, 1.0)}
 """Lowest, highest and step of a lever, in powers of 2; others go from an eighth to eight times."""
 TIMES = {-6: "1/64", -5: "1/32", -4: "1/16", -3: "⅛", -2: "¼", -1: "½"}

@@ -39,7 +39,9 @@ LEFT_OUT = {
 }
 """Keys that have a field of their own kind, or none."""
 MAX_TEXT = 40
+"""Letters of a field: more than any number, unit or name in it has."""
 MAX_OCTAVES = 6.0
+"""The widest lever, of ranks, goes from 1/64 to 64 times."""
 LEVERS = {
     "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times a power of 2."),
     "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times a power of 2."),

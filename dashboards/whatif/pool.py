@@ -26,10 +26,13 @@ from twin.description.problems import DescriptionError, Problem, fail
 
 COMMAND = (sys.executable, "-P", "-m", "dashboards.whatif.worker")
 MAX_WAITING, MAX_KEPT = 32, 12
+"""Visitors that may wait, a minute each at worst; and answers kept for those who zoom into them."""
 MAX_VISITORS = 1024
 """Whose newest request is remembered; that is a few words each."""
 MAX_SECONDS = 60.0
+"""Of a simulation: nobody looks at a page for longer, and the next visitor waits."""
 MAX_TABLE_BYTES = 256 << 20
+"""Of an answer's tables, which the server holds in memory for each that is kept."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,11 @@ class Pool:
     def ask(self, visitor: str, old: Mapping[str, Any], new: Mapping[str, Any], asked_at: float = 0.0) -> int:
         """Ask for a simulation; return the ticket it is known by. Raises DescriptionError if too many wait.
 
-        A request that a newer one has overtaken on its way changes nothing, and gets the newer one's ticket.
+        A request that a newer one superseded on its way changes nothing, and gets the newer one's ticket.
         """
         line = json.dumps({"old": old, "new": new}).encode() + b"\n"
         with self._changed:
-            if self._overtaken(visitor, asked_at):
+            if self._superseded(visitor, asked_at):
                 return self._newest[visitor].ticket
             if visitor not in self._waiting and len(self._waiting) >= MAX_WAITING:
                 raise fail("what-if", "too many others are waiting for a simulation; try again in a minute")
@@ -121,7 +124,7 @@ class Pool:
         with self._changed:
             if asked_at is None:
                 self._end(visitor)
-            elif not self._overtaken(visitor, asked_at):
+            elif not self._superseded(visitor, asked_at):
                 self._end(visitor)
                 self._remember(visitor, Newest(next(self._tickets), asked_at))
 
@@ -136,7 +139,7 @@ class Pool:
         for thread in self._threads:
             thread.join(timeout=10)
 
-    def _overtaken(self, visitor: str, asked_at: float) -> bool:
+    def _superseded(self, visitor: str, asked_at: float) -> bool:
         found = self._newest.get(visitor)
         return found is not None and asked_at < found.asked_at
 

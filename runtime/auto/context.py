@@ -36,12 +36,12 @@ class AutoContext:
 
     @property
     def gloo(self) -> bool:
-        """Whether collectives run on gloo, which takes tensors of the host."""
+        """True if collectives run on gloo, which takes tensors of the host."""
         return self.mesh.everyone is None or dist.get_backend(self.mesh.everyone) == "gloo"
 
     @property
     def recorded(self) -> bool:
-        """Whether the ranks are not there and tensors have no numbers (`runtime.recorder`)."""
+        """True if the ranks are not there and tensors have no numbers (`runtime.recorder`)."""
         return self.mesh.everyone is not None and dist.get_backend(self.mesh.everyone) == "fake"
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> AutoContext:

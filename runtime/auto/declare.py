@@ -67,7 +67,7 @@ def watching() -> Iterator[Watch]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CutPlan:
     """Which linears to cut, how, and why others stay serial."""
 
     cuts: Mapping[nn.Linear, ParameterSpec]
@@ -110,7 +110,7 @@ class Declared:
                     found.setdefault(parameter, []).append(f"{name}.{own}")
         return found
 
-    def plan(self, grid: Grid) -> Plan:
+    def plan(self, grid: Grid) -> CutPlan:
         """Decide on every linear; raises DescriptionError for what can belong to no grid."""
         cuts: dict[nn.Linear, ParameterSpec] = {}
         serial: dict[str, list[str]] = {}
@@ -131,7 +131,7 @@ class Declared:
                     f"x = {grid.x} and y = {grid.y}, either way round"
                 )
             serial.setdefault(reason, []).append(name)
-        return Plan(cuts, serial)
+        return CutPlan(cuts, serial)
 
     def _obstacle(self, linear: nn.Linear, name: str) -> str | None:
         """Say what other than its shape keeps a linear from being cut."""

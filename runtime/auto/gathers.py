@@ -33,7 +33,7 @@ class BlockGathers:
 
     collectives: Collectives
     depth: int
-    """How many layers ahead gathers start."""
+    """Number of layers ahead at which gathers start."""
     _orders: weakref.WeakKeyDictionary[torch.nn.Module, list[Use]] = field(default_factory=weakref.WeakKeyDictionary)
     _running: list[torch.nn.Module] = field(default_factory=list)
     """Declared models whose call has begun and not ended."""

@@ -33,8 +33,8 @@ from twin.schedule.ops import Phase
 
 
 @dataclass(eq=False)
-class Layout:
-    """How one layer is cut, and the products and collectives of its two passes."""
+class LayerCut:
+    """The cut of one layer, and the products and collectives of its two passes."""
 
     context: AutoContext
     place: Place
@@ -122,9 +122,9 @@ class Layout:
         return handle.wait() if token is None else token.post(use, handle)
 
 
-def _layout(use: Use) -> Layout:
+def _layout(use: Use) -> LayerCut:
     layout = use.layer.layout
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, LayerCut)
     return layout
 
 
@@ -134,7 +134,7 @@ class ParallelLinear(torch.nn.Linear):
     `weight` is this rank's flat shard, `bias` the full bias. Input and output are as before.
     """
 
-    layout: Layout
+    layout: LayerCut
     weight: torch.nn.Parameter
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  nn.Linear's name for it

@@ -15,8 +15,8 @@ from torch import nn
 
 from runtime.auto import gradients, weights
 from runtime.auto.context import AutoContext
-from runtime.auto.declare import Declared, Plan, watching
-from runtime.auto.linear import Layout, ParallelLinear, run
+from runtime.auto.declare import CutPlan, Declared, watching
+from runtime.auto.linear import LayerCut, ParallelLinear, run
 from runtime.parallel.mesh import Communicator, Mesh
 from runtime.parallel.ops import Place
 from runtime.weights.shards import Shard
@@ -108,7 +108,7 @@ class Parallel:
     context: AutoContext
     bucket_bytes: int
     _declared: Declared | None = None
-    _plan: Plan | None = None
+    _plan: CutPlan | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -147,7 +147,7 @@ class Parallel:
             )
         return self._declared
 
-    def adopt(self, declared: Declared, plan: Plan) -> None:
+    def adopt(self, declared: Declared, plan: CutPlan) -> None:
         """Cut the layers as planned, in place. `auto_parallelize` calls it."""
         self._declared, self._plan = declared, plan
         if plan.cuts:
@@ -156,7 +156,7 @@ class Parallel:
             for note in plan.notes:
                 LOG.warning("auto_parallelize: %s", note)
 
-    def _cut(self, declared: Declared, plan: Plan) -> None:
+    def _cut(self, declared: Declared, plan: CutPlan) -> None:
         apart = torch.compiler.disable  # torch.compile cannot trace collectives
         uncompiled = apart(run)
         for root in declared.roots:
@@ -168,7 +168,7 @@ class Parallel:
             # the same parameter, so that an optimizer made inside the block still has it
             weight.data, weight.grad = weights.cut(weight.detach(), shard), None
             linear.__class__ = ParallelLinear
-            layout = Layout(self.context, Place(declared.names[linear]), shard, uncompiled)
+            layout = LayerCut(self.context, Place(declared.names[linear]), shard, uncompiled)
             linear.layout = layout  # type: ignore[assignment]  # now that it is one
             # nn.TransformerEncoderLayer hands weights to a fused kernel, unless a part has a hook
             linear.register_forward_pre_hook(_nothing)

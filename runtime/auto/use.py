@@ -26,7 +26,7 @@ class CutLayer(Hashable, Protocol):
 
     @property
     def layout(self) -> Cut:
-        """How it is cut."""
+        """The way it is cut."""
         ...
 
 
@@ -44,5 +44,5 @@ class Use:
     position: int = 0
 
     def same_as(self, other: Use) -> bool:
-        """Whether the same gather serves both."""
+        """Tell whether the same gather serves both."""
         return self.layer is other.layer and self.dtype == other.dtype

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from runtime.auto.linear import Layout, ParallelLinear
+from runtime.auto.linear import LayerCut, ParallelLinear
 from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
@@ -32,7 +32,7 @@ def _window(rectangle: Rectangle) -> tuple[slice, ...]:
     return tuple(slice(o, o + n) for o, n in zip(rectangle.offsets, rectangle.sizes, strict=True))
 
 
-def assemble(layout: Layout, shard: torch.Tensor) -> torch.Tensor:
+def assemble(layout: LayerCut, shard: torch.Tensor) -> torch.Tensor:
     """Gather a full weight (n, k) from all ranks' shards; every rank must call it."""
     rows, columns = layout.shard.local_shape
     flat = shard.detach()

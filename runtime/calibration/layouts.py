@@ -22,30 +22,30 @@ PLACE = Place("calibration")
 
 
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
     """Groups of `size` ranks that are `inner` apart, as an axis has them outside `inner` others."""
 
     inner: int
     size: int
 
     def groups(self, ranks: int) -> int:
-        """How many such groups there are."""
+        """Return the number of such groups."""
         return ranks // self.size
 
 
-def layouts(ranks: int) -> list[Layout]:
+def layouts(ranks: int) -> list[GroupLayout]:
     """Every layout that an axis of a grid of so many ranks can have.
 
     >>> [(l.inner, l.size) for l in layouts(4)]
     [(1, 2), (1, 4), (2, 2)]
     """
-    return [Layout(inner, size) for inner in divisors(ranks) for size in divisors(ranks // inner) if size > 1]
+    return [GroupLayout(inner, size) for inner in divisors(ranks) for size in divisors(ranks // inner) if size > 1]
 
 
 class Axis:
     """This rank's group of a layout, with the runtime's own verbs over it."""
 
-    def __init__(self, team: Team, layout: Layout) -> None:
+    def __init__(self, team: Team, layout: GroupLayout) -> None:
         """Make the group; every rank must call it."""
         self.layout, self.device = layout, team.device
         grid = Grid(data=team.ranks // layout.inner // layout.size, y=layout.size, x=layout.inner)

@@ -12,7 +12,7 @@ import torch
 
 from runtime.calibration.gemms import dtypes, product
 from runtime.calibration.groups import times_of
-from runtime.calibration.layouts import KINDS, Axis, Layout
+from runtime.calibration.layouts import KINDS, Axis, GroupLayout
 from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import chunk_of, repeat, synchronize
 from runtime.calibration.team import Team
@@ -34,7 +34,7 @@ MIN_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Products:
-    """How many products one rank computed in which time."""
+    """Products that one rank computed, and the time they took."""
 
     count: int
     seconds: float
@@ -87,20 +87,20 @@ def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
     return [{**same[0][0], **gemm, **_joined([found for _, found in same])} for same in zip(*everyone, strict=True)]
 
 
-def chosen_layouts(hosts: tuple[int, ...]) -> list[Layout]:
+def chosen_layouts(hosts: tuple[int, ...]) -> list[GroupLayout]:
     """Inside a host, across hosts.
 
     >>> chosen_layouts((0, 0, 1, 1, 2, 2))
-    [Layout(inner=1, size=2), Layout(inner=2, size=3)]
+    [GroupLayout(inner=1, size=2), GroupLayout(inner=2, size=3)]
     """
     ranks, per_host = len(hosts), hosts.count(0)
     if ranks % per_host or len(set(map(hosts.count, hosts))) > 1:
-        return [Layout(1, ranks)]  # hosts of different sizes
-    choices = [Layout(1, per_host), Layout(per_host, ranks // per_host)]
+        return [GroupLayout(1, ranks)]  # hosts of different sizes
+    choices = [GroupLayout(1, per_host), GroupLayout(per_host, ranks // per_host)]
     return [layout for layout in choices if layout.size > 1]
 
 
-def _inside(hosts: tuple[int, ...], layout: Layout) -> bool:
+def _inside(hosts: tuple[int, ...], layout: GroupLayout) -> bool:
     return len(set(hosts[: layout.inner * layout.size : layout.inner])) == 1
 
 
@@ -171,7 +171,7 @@ def _both(
 
 
 def _in_flight(listener: HostListener, start: float) -> bool:
-    """Whether the listener has not been told of the collective's end: a listener watches while ops run beside it.
+    """Tell whether the listener has not been told of the collective's end: a listener watches while ops run beside it.
 
     A collective that fails never ends; after a while whoever waits for it shall hear why.
     """

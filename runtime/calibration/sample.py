@@ -1,4 +1,4 @@
-"""How long a piece of device work takes: repeated, in chunks long enough for the clock."""
+"""The time that a piece of device work takes: repeated, in chunks long enough for the clock."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def plug(device: torch.device, products: int = 1) -> None:
 
 
 def copies_beyond_cache(bytes_: float) -> int:
-    """How many sets of operands to take turns with, so that none is in the cache when it comes."""
+    """Return how many sets of operands to take turns with, so that none is in the cache when it comes."""
     return int(min(MAX_COPIES, max(2, -(-CACHE_BYTES // max(1, int(bytes_))))))
 
 

@@ -19,7 +19,7 @@ from runtime.launch.environment import Process
 from runtime.tracing.clock import ClockOffset, align
 
 HEADROOM_SECONDS = 0.02
-"""How far ahead rank 0 names a moment: longer than it takes to tell all."""
+"""Time ahead at which rank 0 names a moment: longer than it takes to tell all."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Team:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return self.process.ranks
 
     @property
@@ -53,7 +53,7 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this rank decides."""
+        """True if this rank decides."""
         return self.process.rank == 0
 
     @classmethod

@@ -40,7 +40,7 @@ from twin.description.problems import DescriptionError, Problem, fail
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 1800.0
-"""How long ranks wait for the slowest disk among them."""
+"""Time that ranks wait for the slowest disk among them."""
 REMEDIES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "raise the quota there",
@@ -89,7 +89,7 @@ class Checkpoints:
     root: Path
     mesh: Mesh
     keep: int = 3
-    """How many complete checkpoints stay."""
+    """Number of complete checkpoints that stay."""
     timeout_seconds: float = TIMEOUT_SECONDS
     group: dist.ProcessGroup | None = None
     """On gloo, over the ranks of the mesh, used by nobody else meanwhile; made if absent."""

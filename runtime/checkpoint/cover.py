@@ -1,4 +1,4 @@
-"""Whether rectangles cover a tensor exactly once."""
+"""Rectangles that cover a tensor exactly once, or do not."""
 
 from __future__ import annotations
 

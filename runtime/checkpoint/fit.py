@@ -1,4 +1,4 @@
-"""Whether a checkpoint, or a full model, fits the model that is to be trained."""
+"""The fit of a checkpoint, or a full model, to the model that is to be trained."""
 
 from __future__ import annotations
 

@@ -153,4 +153,4 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number that JSON has")

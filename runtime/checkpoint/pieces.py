@@ -35,7 +35,7 @@ class Range:
 
     @property
     def elements(self) -> int:
-        """How many."""
+        """Their number."""
         return self.end - self.begin
 
     def in_store(self) -> slice:

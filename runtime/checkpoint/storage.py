@@ -1,4 +1,4 @@
-"""How chunks reach the disk and come back: storage for PyTorch's distributed checkpoint.
+"""The way of chunks to the disk and back: storage for PyTorch's distributed checkpoint.
 
 Every rank writes one file, the first rank writes the manifest and gives the directory its name when
 all are done.

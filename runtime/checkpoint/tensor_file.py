@@ -112,7 +112,7 @@ def write_tensors(
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file."""
 
     dtype: str
@@ -148,7 +148,7 @@ class TensorFile:
     def _refuse(self, reason: str) -> UnusableFileError:
         return UnusableFileError(self.path, reason)
 
-    def _header(self) -> tuple[dict[str, Entry], dict[str, str]]:
+    def _header(self) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._bytes(0, LENGTH_BYTES, size), "little")
         if length > MAX_HEADER_BYTES:
@@ -174,7 +174,7 @@ class TensorFile:
             raise self._refuse(f"is truncated or damaged: {size} bytes, but its header says {end}")
         return entries, metadata
 
-    def _entry(self, name: str, raw: Any, start: int) -> Entry:
+    def _entry(self, name: str, raw: Any, start: int) -> TensorEntry:
         if isinstance(raw, dict) and raw.keys() == {"dtype", "shape", "data_offsets"}:
             dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
             if (
@@ -187,7 +187,7 @@ class TensorFile:
                 begin, end = offsets
                 known = DTYPES.get(dtype)  # other dtypes are skipped over, never read
                 if end >= begin and (known is None or end - begin == prod(shape) * known.itemsize):
-                    return Entry(dtype, tuple(shape), start + begin, start + end)
+                    return TensorEntry(dtype, tuple(shape), start + begin, start + end)
         raise self._refuse(f"has a damaged entry for {name!r} in its header")
 
     def _bytes(self, position: int, count: int, size: int) -> bytearray:

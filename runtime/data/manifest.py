@@ -29,9 +29,9 @@ class Split(Spec):
     """One token file: training or validation."""
 
     tokens: Count
-    """How many."""
+    """Their number."""
     documents: Count
-    """How many the tokens came from."""
+    """Number that the tokens came from."""
     largest_token: Token
     """So that a model with too few embeddings is refused before it trains."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

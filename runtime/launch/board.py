@@ -30,7 +30,7 @@ class Board:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which decides for all."""
+        """True if this is rank 0, which decides for all."""
         return self.process.rank == 0
 
     def post(self, key: str, value: Any) -> None:

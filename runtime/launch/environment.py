@@ -42,7 +42,7 @@ class Process:
 
     @property
     def started_again(self) -> bool:
-        """Whether the launcher starts the ranks anew after a failure, as all of them know.
+        """True if the launcher starts the ranks anew after a failure, as all of them know.
 
         Agents of torchrun do not agree on the attempt: see `perhaps_again`.
         """
@@ -50,7 +50,7 @@ class Process:
 
     @property
     def perhaps_again(self) -> bool:
-        """Whether this may be a start after a failure, alike on all ranks."""
+        """True if this may be a start after a failure, alike on all ranks."""
         return self.started_again or self.launcher == "torchrun"
 
 

@@ -21,7 +21,7 @@ from runtime.launch.environment import ATTEMPT, STORE_SOCKET
 from runtime.launch.signals import HEARD, SAME_SECONDS
 
 GRACE_SECONDS = 8.0
-"""How long survivors may take to notice and tell."""
+"""Time that survivors have to notice and tell."""
 POLL_SECONDS = 0.05
 PARENT = "FOURFOLD_PARENT"
 """Environment: process number of the launcher."""
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 GIVE_UP = 3
-"""Exit code of a rank, told to its launcher only: the loss is no number any more, as it would be again from the same
+"""Exit code of a rank, told to its launcher only: the loss is NaN or infinite, as it would be again from the same
 checkpoint; or another start of the run has its directory, and would lose it again."""
 FINAL = (0, 2, 130, GIVE_UP)
 """Exit codes after which ranks are not started again: well done, bad input, interrupted, no use."""
@@ -40,7 +40,7 @@ Processes = list[subprocess.Popen[bytes]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended."""
+    """The end of the ranks."""
 
     code: int
     """0 if all ended well, 2 if the input was bad, GIVE_UP if another start is no use, 1 if a rank failed or died."""

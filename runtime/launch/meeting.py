@@ -25,7 +25,7 @@ from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 0.5
-"""How long a failing rank waits to hear whether others fail for the same reason."""
+"""Time that a failing rank waits to hear whether others fail for the same reason."""
 
 
 def open_store(process: Process, timeout_seconds: float) -> Store:
@@ -83,7 +83,8 @@ def agree(store: Store | None, process: Process, what: str, check: Callable[[], 
         if defect is None:
             reason = str(lost).strip().split("\n")[0]
             raise CollectiveError(
-                f"rank {process.rank}: not all ranks came ({what}): one has probably died, or hangs ({reason})"
+                f"rank {process.rank}: timed out waiting for the other ranks ({what}): one has probably died, "
+                f"or hangs ({reason})"
             ) from None
     if defect is not None:
         raise defect
@@ -112,7 +113,7 @@ def _verdict(store: Store, process: Process, what: str, problem: str) -> list[st
 
 
 def told_by_another(store: Store, process: Process, text: str) -> bool:
-    """Whether a lower rank is about to tell the same problem; waits a moment for the others to fail."""
+    """Tell whether a lower rank is about to tell the same problem; waits a moment for the others to fail."""
     store.set(f"failed/{process.rank}", text)
     if process.rank == 0:
         time.sleep(2 * PATIENCE_SECONDS)  # rank 0 may keep the store that the others ask

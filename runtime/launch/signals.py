@@ -24,7 +24,7 @@ def hold() -> None:
 
 
 class Notice:
-    """Whether this rank was asked to end, and by which signal."""
+    """The signal that asked this rank to end, if one did."""
 
     def __init__(self) -> None:
         self.signal: str | None = None

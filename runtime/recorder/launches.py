@@ -39,7 +39,7 @@ class Launches(TorchDispatchMode):
 
 @cache
 def launches(func: torch._ops.OpOverload) -> bool:
-    """Whether an op does work on the device."""
+    """Tell whether an op does work on the device."""
     name = func._schema.name.rpartition("::")[2]
     if name.startswith(WITHOUT_WORK) or func.namespace not in {"aten", "c10d"}:
         return False

@@ -24,7 +24,7 @@ class ScheduleListener:
     launches: Launches
     ops: list[Simple] = field(default_factory=list)
     inside: bool = False
-    """Whether what runs now is part of an op that has a name."""
+    """True if what runs now is part of an op that has a name."""
     _times: dict[str, int] = field(default_factory=dict)
     _started: dict[int, tuple[Op, str]] = field(default_factory=dict)
     """Names of collectives in flight by the identity of their op, which is kept alive here."""

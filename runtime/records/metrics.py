@@ -1,4 +1,4 @@
-"""How fast a step is, and how much memory a rank takes."""
+"""Speed of a step, and memory that a rank takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twin.trace.metrics import model_flops
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a step was, against what the machine's description promises."""
+    """Speed of a step, against what the machine's description promises."""
 
     tokens_per_second: float
     model_flops_per_second: float
@@ -47,7 +47,7 @@ def speed(job: Job, step_seconds: float, *, peak_known: bool) -> Speed:
 
 
 def is_described(job: Job, found: str) -> bool:
-    """Whether a device that calls itself `found` is the one that the job's machine describes.
+    """Tell whether a device that calls itself `found` is the one that the job's machine describes.
 
     Both names must have a model in common, such as A100 or MI250X: utilisation against the peak of
     another device would be a number without meaning.

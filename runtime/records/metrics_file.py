@@ -33,7 +33,7 @@ class MetricsFile:
         self.path = folder / METRICS
         self._done = done
         self._again = again and done in (0, steps)
-        """Whether the evaluation at this very point is made again: the first one, or the last."""
+        """True if the evaluation at this very point is made again: the first one, or the last."""
         self._pending = b""
         self._warned = False
         try:

@@ -32,7 +32,7 @@ from twin.description.problems import fail
 OWNER = "owner"
 """Holds the name of the start that uses the directory now."""
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
-"""How a file system says that another process has the lock; all else means that it knows no locks."""
+"""Errors by which a file system says that another process has the lock; all else means that it knows no locks."""
 
 
 @dataclass

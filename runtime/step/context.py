@@ -34,7 +34,7 @@ class Context:
     """Place in the global order of the first sequence of the micro-step."""
     training: bool = True
     initialised: bool = True
-    """Whether parameters get the numbers they start from."""
+    """True if parameters get the numbers they start from."""
     collectives: Collectives = field(init=False)
     store: ParameterStore = field(init=False)
 

@@ -48,7 +48,7 @@ class Optimizer:
             for weight, (b, _) in zip(self._weights, self.spans, strict=True)
         ]
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
-        """Whether a gradient has not been finite: nothing is updated any more."""
+        """True if a gradient has not been finite: nothing is updated any more."""
         self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone

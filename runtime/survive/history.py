@@ -58,7 +58,7 @@ class History:
         return History((*self.entries, entry))
 
     def times(self, newest: int) -> int:
-        """How often the run has gone back without getting past what made it; `newest`: of its checkpoints."""
+        """Count how often the run has gone back without getting past what made it; `newest`: of its checkpoints."""
         return sum(entry.from_step >= newest for entry in self.entries)
 
     def batch(self, step: int) -> int:

@@ -1,6 +1,6 @@
-"""When to go back to a checkpoint: a loss or a gradient that is no number any more, a loss that leaps.
+"""When to go back to a checkpoint: a loss or a gradient that is NaN or infinite, a loss that leaps.
 
-That a number is none every rank sees by itself, after the same step. Whether a loss leaps rank 0
+NaN every rank sees by itself, after the same step. Whether a loss leaps rank 0
 says: it puts up a notice before the next step, and all ranks act upon it after that one.
 """
 
@@ -42,14 +42,14 @@ class Guard:
     _seen: int | None = None
     """The last step whose loss did not leap."""
     _round: int = 0
-    """How often the run has gone back since it started: notices of before do not count."""
+    """Number of times the run has gone back since it started: notices of before do not count."""
     _notice: tuple[int, Culprit] | None = None
     """After how many steps to act, and upon what."""
 
     def culprit(self, done: int, *, stopped: bool) -> Culprit | None:
         """Return what to go back for after so many steps, alike on all ranks.
 
-        `stopped`: the loss or gradient of the last step was no number.
+        `stopped`: the loss or gradient of the last step was NaN or infinite.
         """
         step = done - 1
         if stopped:

@@ -11,7 +11,9 @@ from runtime.survive.stop import WANTED, Stop
 
 END = "end"
 POLL_SECONDS = 1.0
+"""A spare rank has nothing to do: a second is short beside a step, and thousands of spares do not trouble the store."""
 LEAVE_SECONDS = 10.0
+"""Time in which spare ranks must say that they have heard of the end: some polls of theirs."""
 
 
 def stand_by(board: Board, stop: Stop) -> None:

@@ -1,4 +1,4 @@
-"""Whether a loss leaps out of those before it."""
+"""Spikes: losses that leap out of those before them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Spikes:
         return middle + self.factor * max(deviation, FLOOR * abs(middle))
 
     def leaps(self, step: int, loss: float) -> bool:
-        """Whether the loss of a step is a spike; if not it counts from now on."""
+        """Tell whether the loss of a step is a spike; if not it counts from now on."""
         limit = self.limit()
         if limit is not None and loss > limit:
             return True

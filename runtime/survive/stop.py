@@ -41,7 +41,7 @@ class Stop:
                 self.board.post(AT, [next_look, signal])
 
     def due(self, done: int) -> bool:
-        """Whether the run ends after so many steps; asked where hosts have waited for the last one."""
+        """Tell whether the run ends after so many steps; asked where hosts have waited for the last one."""
         if self._at is None and (found := self.board.read(AT)) is not None:
             self._at, self.signal = int(found[0]), str(found[1])
         return self._at is not None and done >= self._at

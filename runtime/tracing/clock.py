@@ -1,4 +1,4 @@
-"""How far this rank's clock is from rank 0's.
+"""The distance of this rank's clock from rank 0's.
 
 Processes of one boot share the monotonic clock. Between hosts, the first rank of each answers rank
 0's time stamps a number of times; the exchange with the shortest round trip tells the offset, half of

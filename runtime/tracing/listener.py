@@ -214,5 +214,5 @@ class _Awaited:
         torch.cuda.current_stream().wait_event(self.end)
 
     def is_completed(self) -> bool:
-        """Whether the device is past it."""
+        """Tell whether the device is past it."""
         return bool(self.end.query())

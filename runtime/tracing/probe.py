@@ -1,4 +1,4 @@
-"""How fast messages between hosts are: every rank sends to one some hosts away, all at once.
+"""Speed of messages between hosts: every rank sends to one some hosts away, all at once.
 
 A step's collectives say that a link is slow, not always whose: where every group crosses every host,
 all are slow together. Pairs of hosts can be told apart.

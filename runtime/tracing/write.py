@@ -19,8 +19,8 @@ from runtime.tracing.clock import ClockOffset
 from runtime.tracing.listener import Note
 from twin import __version__
 from twin.description.job import Job
+from twin.pages.timeline import timeline_html
 from twin.schedule.ops import axis_of
-from twin.trace.html import timeline_html
 from twin.trace.names import group_number, short_name
 from twin.trace.store import write_trace
 from twin.trace.table import SCHEMA

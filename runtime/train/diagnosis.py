@@ -22,7 +22,7 @@ class FiniteCheck:
     """A listener that notes the first op with a result that is not finite."""
 
     first: tuple[int, str] | None = None
-    """How many ops came before it, and its name."""
+    """Number of ops before it, and its name."""
     _count: int = 0
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:

@@ -44,7 +44,7 @@ def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: e
 
     If `notice` hears a signal, the run ends before that, in a checkpoint. `resolve` chooses grids where
     the job is elastic. Raises DescriptionError for what the user can mend, CollectiveError if a peer
-    is lost, NonFiniteError if the loss is no number any more.
+    is lost, NonFiniteError if the loss is NaN or infinite.
     """
     with ExitStack() as held:
         _train(plan, process, notice or Notice(), resolve, held)

@@ -35,6 +35,7 @@ ALERTS, LATEST = "alerts.jsonl", "watch.json"
 STEPS = 3
 """Of a window."""
 PATIENCE = timedelta(minutes=5)
+"""Time for which the figures of other ranks are waited for: longer than any step or checkpoint."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ AskOf = Callable[[Job], Ask]
 
 @dataclass(frozen=True)
 class WatchWanted:
-    """How often to look, and whom to ask."""
+    """The interval between looks, and whom to ask."""
 
     every: int
     """Steps."""

@@ -37,7 +37,7 @@ class Parameter:
     """What layers compute with; its `.grad` stays None, gradients go to `gradient`."""
     gradient: torch.Tensor = field(init=False)
     seen: bool = False
-    """Whether this step has written the gradient already (else it is stale)."""
+    """True if this step has written the gradient already (else it is stale)."""
 
     @property
     def spec(self) -> ParameterSpec:

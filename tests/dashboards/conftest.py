@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dashboards.catalog import Catalog
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.settings import Settings
 from tests.dashboards import serving
 from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
@@ -33,12 +33,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def context(root: Path) -> Context:
-    return Context(Settings(root), Catalog(root))
+def context(root: Path) -> PageContext:
+    return PageContext(Settings(root), Catalog(root))
 
 
 @pytest.fixture(scope="session")
-def names(context: Context) -> dict[str, str]:
+def names(context: PageContext) -> dict[str, str]:
     """What addresses call each entry, by its label."""
     return {entry.label: entry.name for entry in context.catalog.entries()}
 

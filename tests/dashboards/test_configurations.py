@@ -17,7 +17,7 @@ from dashboards.candidate_rows import MAX_ROWS, able, facts, unable
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
 from dashboards.figures.pareto import MAX_POINTS, TOP, coordinates, orders, parallel, pareto
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
@@ -94,22 +94,22 @@ RANKING = [
 ]
 
 
-def written(folder: Path, ranking: Any, job: Any = JOB) -> tuple[Context, dict[str, str]]:
+def written(folder: Path, ranking: Any, job: Any = JOB) -> tuple[PageContext, dict[str, str]]:
     """Write a search; return the context and the address that names it."""
     place = folder / "found"
     place.mkdir(parents=True)
     (place / "ranking.json").write_text(json.dumps({"job": "j", "ranking": ranking}))
     (place / "best.yaml").write_text(yaml.safe_dump(job))
-    context = Context(Settings(folder), Catalog(folder))
+    context = PageContext(Settings(folder), Catalog(folder))
     return context, {"run": context.catalog.entries()[0].name}
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> tuple[Context, dict[str, str]]:
+def search(tmp_path: Path) -> tuple[PageContext, dict[str, str]]:
     return written(tmp_path, RANKING)
 
 
-def read(search: tuple[Context, dict[str, str]]) -> Any:
+def read(search: tuple[PageContext, dict[str, str]]) -> Any:
     context, query = search
     return candidates_of(context.catalog, context.catalog.entry(query["run"]))
 

@@ -12,7 +12,7 @@ import pytest
 from dashboards.app import content
 from dashboards.catalog import Catalog
 from dashboards.diagnosis import diagnosis_of, read_watch
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages import rank_map
 from dashboards.rank_table import rank_table_of
 from dashboards.settings import Settings
@@ -32,14 +32,14 @@ WATCH = {
 
 
 @pytest.fixture
-def watched(tmp_path) -> Context:
+def watched(tmp_path) -> PageContext:
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "watch.json").write_text(json.dumps(WATCH))
     shutil.copytree(MEASURED, tmp_path / "measured")
-    return Context(Settings(tmp_path), Catalog(tmp_path))
+    return PageContext(Settings(tmp_path), Catalog(tmp_path))
 
 
-def page(context: Context, label: str) -> Any:
+def page(context: PageContext, label: str) -> Any:
     name = next(entry.name for entry in context.catalog.entries() if entry.label == label)
     return content(rank_map.PAGE, context, {"run": name})
 

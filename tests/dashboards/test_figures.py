@@ -16,7 +16,7 @@ from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
 from dashboards.figures.waterfall import waterfall
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages.memory import variants
 from dashboards.pages.rank_map import axis_means
 from dashboards.pages.runs import choices, differences
@@ -37,12 +37,12 @@ PAIRS = [
 ]
 
 
-def opened(context: Context, label: str):
+def opened(context: PageContext, label: str):
     return next(entry for entry in context.catalog.entries() if entry.label == label)
 
 
 @pytest.mark.parametrize("labels", PAIRS, ids=lambda p: p[0].partition("/")[2])
-def test_the_waterfall_is_what_compare_says(context: Context, labels, capsys):
+def test_the_waterfall_is_what_compare_says(context: PageContext, labels, capsys):
     """The figure's bars, the table's rows and `fourfold compare --json` hold the same numbers."""
     entries = [opened(context, label) for label in labels]
     found = compared(context, {"run": entries[0].name, "other": entries[1].name})
@@ -62,7 +62,7 @@ def test_the_waterfall_is_what_compare_says(context: Context, labels, capsys):
         assert bars.base[at] == pytest.approx((bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15)
 
 
-def test_the_drawn_verdict_holds_them_too(context: Context, names):
+def test_the_drawn_verdict_holds_them_too(context: PageContext, names):
     query = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
     page = shown(context, query)
     graph = next(n for n in page._traverse() if getattr(n, "id", "") == "waterfall")
@@ -97,7 +97,7 @@ def test_collectives_are_counted_by_hand():
     assert collectives_of(columns(table({0: []})), Grid(x=2)).rows == ()
 
 
-def test_collectives_of_a_real_run_by_a_dictionary(context: Context):
+def test_collectives_of_a_real_run_by_a_dictionary(context: PageContext):
     entry = opened(context, "testbed/1x2x2x2-measured")
     events = events_of(context.catalog, entry)
     by_key: dict[tuple[str, str, float], list[int]] = {}
@@ -111,7 +111,7 @@ def test_collectives_of_a_real_run_by_a_dictionary(context: Context):
         assert rows[key].count == len(times) / (len(events.ranks) * len(events.steps))
 
 
-def test_the_models_curve_rises_to_what_links_carry(context: Context):
+def test_the_models_curve_rises_to_what_links_carry(context: PageContext):
     curves = predicted_curve(opened(context, "gpt-320b-frontier"))
     assert {curve["kind"] for curve in curves} <= set(BUS_FACTOR)
     for curve in curves:
@@ -120,14 +120,14 @@ def test_the_models_curve_rises_to_what_links_carry(context: Context):
     assert all(0 < row["share of the step (%)"] < 100 for row in loads)
 
 
-def test_ranks_by_adding_up_events(context: Context):
+def test_ranks_by_adding_up_events(context: PageContext):
     table_of = rank_table_of(context.catalog, opened(context, "by-hand/measured"))
     assert table_of.figures["compute_seconds"].tolist() == pytest.approx([15e-9, 15e-9])
     assert table_of.figures["peers_x_seconds"].tolist() == pytest.approx([7e-9, 0.0])
     assert table_of.figures["exposed_x_seconds"].tolist() == pytest.approx([13e-9, 5e-9])
 
 
-def test_ranks_as_a_simulation_wrote_them(context: Context):
+def test_ranks_as_a_simulation_wrote_them(context: PageContext):
     entry = opened(context, "gpt-320b-frontier-every-rank")
     found = rank_table_of(context.catalog, entry)
     rows = pq.read_table(entry.path / RANKS)
@@ -152,7 +152,7 @@ def test_damaged_rank_tables_are_refused(tmp_path: Path, bad: str):
         rank_table_of(catalog, catalog.entries()[0])
 
 
-def test_jobs_that_were_predicted_and_measured(context: Context):
+def test_jobs_that_were_predicted_and_measured(context: PageContext):
     found = {name: (p, m) for name, p, m in both_ways(context.catalog)}
     assert len([name for name in found if "by-hand" in name]) == 1
     assert len(found) >= 8
@@ -180,7 +180,7 @@ def test_memory_of_other_options():
     assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
 
 
-def test_where_one_can_go_from_a_choice(context: Context):
+def test_where_one_can_go_from_a_choice(context: PageContext):
     first, second = (opened(context, f"by-hand/{kind}") for kind in ("measured", "predicted"))
     both = {"run": second.name, "other": first.name}
     assert choices([first, second])[0] == ("Verdict", "/verdict", both)

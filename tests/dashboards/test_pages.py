@@ -11,7 +11,7 @@ from dash import dcc
 from dash.development.base_component import Component
 
 from dashboards.app import carried, content
-from dashboards.page import Context, Page
+from dashboards.page import Page, PageContext
 from dashboards.pages import PAGES
 from dashboards.parts import GRAPH_CONFIG
 from dashboards.query import MAX_QUERY, query_of
@@ -64,7 +64,7 @@ by_path = pytest.mark.parametrize("page", PAGES, ids=lambda p: p.path)
 
 
 @by_path
-def test_a_page_shows_real_data(page: Page, context: Context, queries):
+def test_a_page_shows_real_data(page: Page, context: PageContext, queries):
     shown = content(page, context, queries[page.path])
     assert not shows_a_problem(shown), text_of(shown)[:2000]
     graphs = [node for node in inside(shown) if isinstance(node, dcc.Graph)]
@@ -77,7 +77,7 @@ def test_a_page_shows_real_data(page: Page, context: Context, queries):
 
 
 @by_path
-def test_without_parameters_a_page_says_what_it_needs(page: Page, context: Context):
+def test_without_parameters_a_page_says_what_it_needs(page: Page, context: PageContext):
     shown = content(page, context, {})
     assert not shows_a_problem(shown) or "Runs" in text_of(shown)
 
@@ -85,7 +85,7 @@ def test_without_parameters_a_page_says_what_it_needs(page: Page, context: Conte
 @pytest.mark.parametrize(
     "page", full(PAGES, *(p for p in PAGES if p.path not in ("/verdict", "/timeline", "/memory"))), ids=lambda p: p.path
 )
-def test_bad_parameters_give_a_message_or_are_ignored(page: Page, context: Context, names, queries):
+def test_bad_parameters_give_a_message_or_are_ignored(page: Page, context: PageContext, names, queries):
     """No exception but a DescriptionError leaves a page, whichever of its parameters is bad."""
     small = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
     good = queries[page.path] if page.path in ("/configurations", "/scaling") else small
@@ -107,7 +107,7 @@ OTHERS = (
 
 
 @by_path
-def test_an_entry_of_another_kind_gives_a_message(page: Page, context: Context, names):
+def test_an_entry_of_another_kind_gives_a_message(page: Page, context: PageContext, names):
     for label in OTHERS:
         for query in (
             {"run": names[label]},
@@ -118,7 +118,7 @@ def test_an_entry_of_another_kind_gives_a_message(page: Page, context: Context, 
 
 
 @by_path
-def test_names_of_strangers_stay_text(page: Page, context: Context, names):
+def test_names_of_strangers_stay_text(page: Page, context: PageContext, names):
     """Figures take markup: there it is escaped. No component is one that reads HTML."""
     query = {"run": names["hostile/predicted"], "other": names["hostile/measured"]}
     shown = content(page, context, query)
@@ -130,7 +130,7 @@ def test_names_of_strangers_stay_text(page: Page, context: Context, names):
             assert not [mark for mark in ("<script", "<img", "<a ", "\\u003cscript", "\\u003ca ") if mark in drawn]
 
 
-def test_an_unknown_page_is_said(context: Context):
+def test_an_unknown_page_is_said(context: PageContext):
     assert "no such page" in text_of(content(None, context, {}))
 
 

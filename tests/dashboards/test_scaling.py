@@ -12,7 +12,7 @@ import pytest
 
 from dashboards.catalog import Catalog
 from dashboards.figures.scaling import drawn
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages.scaling import PAGE, effect_rows, opened, summary_of, target_rows
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
@@ -51,7 +51,7 @@ def point(number: int, ranks: int, step: float | None, **more: Any) -> dict[str,
     return row | more
 
 
-def written(folder: Path, asked: Any, rows: list[dict[str, Any]] | bytes) -> tuple[Context, dict[str, str]]:
+def written(folder: Path, asked: Any, rows: list[dict[str, Any]] | bytes) -> tuple[PageContext, dict[str, str]]:
     """Write a study; return the context and the address that names it."""
     place = folder / "study"
     place.mkdir(parents=True)
@@ -60,11 +60,11 @@ def written(folder: Path, asked: Any, rows: list[dict[str, Any]] | bytes) -> tup
         (place / "points.parquet").write_bytes(rows)
     else:
         pq.write_table(pa.Table.from_pylist(rows), place / "points.parquet")
-    context = Context(Settings(folder), Catalog(folder))
+    context = PageContext(Settings(folder), Catalog(folder))
     return context, {"run": context.catalog.entries()[0].name}
 
 
-def figures(found: tuple[Context, dict[str, str]]) -> dict[str, Any]:
+def figures(found: tuple[PageContext, dict[str, str]]) -> dict[str, Any]:
     return {title: figure for title, _, figure in drawn(opened(*found))}
 
 

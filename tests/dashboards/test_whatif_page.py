@@ -6,11 +6,12 @@ import pytest
 from dash import no_update
 
 from dashboards.app import content
-from dashboards.pages.whatif import PAGE, drawn, figure_rows, given, part_rows
+from dashboards.pages.whatif import PAGE, given
 from dashboards.whatif.answer import Memory, answer
 from dashboards.whatif.form import KEYS
 from dashboards.whatif.look import after, looked, said
 from dashboards.whatif.pool import Answer, Pool
+from dashboards.whatif.results import drawn, figure_rows, part_rows
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import shows_a_problem, text_of
 from tests.dashboards.test_whatif_pool import JOB, NEVER, SLOWER, waited

@@ -121,7 +121,7 @@ def test_a_newer_request_takes_the_place_of_an_older_one(pool):
     assert gone >= 3
 
 
-def test_a_request_that_is_overtaken_on_its_way_changes_nothing(pool):
+def test_a_request_that_is_superseded_on_its_way_changes_nothing(pool):
     newer = pool.ask("late", JOB, SLOWER, asked_at=2.0)
     assert pool.ask("late", JOB, JOB, asked_at=1.0) == newer
     pool.cancel("late", asked_at=1.5)

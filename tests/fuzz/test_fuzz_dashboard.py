@@ -21,7 +21,7 @@ pytest.importorskip("dash", reason="the dashboard is not installed")
 
 from dashboards.app import carried, content, create_app
 from dashboards.catalog import Catalog
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages import PAGES
 from dashboards.query import query_of
 from dashboards.settings import Settings
@@ -65,8 +65,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def context(root: Path) -> Context:
-    return Context(Settings(root, token=""), Catalog(root))
+def context(root: Path) -> PageContext:
+    return PageContext(Settings(root, token=""), Catalog(root))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ PARAMETERS = [
 ]
 
 
-def queries(context: Context) -> st.SearchStrategy[dict[str, str]]:
+def queries(context: PageContext) -> st.SearchStrategy[dict[str, str]]:
     """Parameters of an address; runs are mostly there."""
     names = st.one_of(st.sampled_from([entry.name for entry in context.catalog.entries()]), VALUES)
     runs = st.fixed_dictionaries({}, optional={"run": names, "other": names})
@@ -127,7 +127,7 @@ def queries(context: Context) -> st.SearchStrategy[dict[str, str]]:
 
 
 @cases(60, 1500)
-def test_parameters_of_pages(count: int, context: Context, root: Path) -> None:
+def test_parameters_of_pages(count: int, context: PageContext, root: Path) -> None:
     before = tree(root)
 
     def check(case: tuple[Any, dict[str, str]]) -> None:
@@ -142,7 +142,7 @@ def test_parameters_of_pages(count: int, context: Context, root: Path) -> None:
 
 
 @cases(40, 800)
-def test_addresses(count: int, client: Any, context: Context, root: Path) -> None:
+def test_addresses(count: int, client: Any, context: PageContext, root: Path) -> None:
     """Any path and any query gets an answer without details of this machine."""
     segments = st.lists(
         st.one_of(
@@ -190,7 +190,7 @@ def test_addresses(count: int, client: Any, context: Context, root: Path) -> Non
 
 
 @cases(30, 600)
-def test_requests_for_pages(count: int, client: Any, context: Context, root: Path) -> None:
+def test_requests_for_pages(count: int, client: Any, context: PageContext, root: Path) -> None:
     """The request that the frame sends for an address, its values of any kind."""
 
     def check(case: tuple[str, Any, Any]) -> None:
@@ -231,7 +231,7 @@ CHOICES = st.sampled_from([f for f in FIELDS if f.choices]).flatmap(
 
 
 @cases(40, 1000)
-def test_what_if_forms(count: int, context: Context) -> None:
+def test_what_if_forms(count: int, context: PageContext) -> None:
     """Any form makes a job or a message; jobs that are small are simulated, as the worker does."""
     names = [None, *(entry.name for entry in context.catalog.entries() if entry.kind == "predicted")]
     memory = Memory()

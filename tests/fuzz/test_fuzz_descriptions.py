@@ -18,7 +18,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.report import as_json as figures_of
 from twin.engine.report import report
 from twin.engine.simulate import simulate
-from twin.goodput.plan import plan_of
+from twin.goodput.long_run import plan_of
 from twin.goodput.predict import predict
 from twin.goodput.run import Policy
 from twin.strategies import load_job

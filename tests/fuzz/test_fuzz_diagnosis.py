@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from dashboards.app import content
 from dashboards.catalog import Catalog
-from dashboards.page import Context
+from dashboards.page import PageContext
 from dashboards.pages import PAGES
 from dashboards.settings import Settings
 from tests.fuzz.test_fuzz_dashboard import CODE
@@ -112,7 +112,7 @@ def test_alerts_on_the_dashboard(count: int, tmp_path: Path) -> None:
     def check(case: tuple[bytes, int]) -> None:
         text, number = case
         (folder / "watch.json").write_bytes(text)
-        context = Context(Settings(tmp_path / "runs", token=""), Catalog(tmp_path / "runs"))
+        context = PageContext(Settings(tmp_path / "runs", token=""), Catalog(tmp_path / "runs"))
         names = [entry.name for entry in context.catalog.entries()]
         query = dict.fromkeys(("run", "other"), names[0]) if names else {}
         with guarded(readable=(tmp_path / "runs", *CODE)):

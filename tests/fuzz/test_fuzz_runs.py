@@ -21,11 +21,11 @@ from twin.compare.compare import compare
 from twin.compare.page import write_page
 from twin.engine.replay import replay
 from twin.engine.report import report
+from twin.pages.timeline import lanes
 from twin.schedule.recording import Recording, read_recording, write_recording
 from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 from twin.trace.chrome import write_chrome
-from twin.trace.html import lanes
 from twin.trace.store import read_classes, read_trace
 
 

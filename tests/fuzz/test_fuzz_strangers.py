@@ -17,7 +17,7 @@ pytest.importorskip("dash", reason="the dashboard is not installed")
 
 from dashboards.app import content
 from dashboards.catalog import Catalog
-from dashboards.page import Context, Page
+from dashboards.page import Page, PageContext
 from dashboards.pages import PAGES
 from dashboards.settings import Settings
 from dashboards.whatif.base import EXAMPLE, base_of
@@ -34,7 +34,7 @@ TABLES = [
 
 def show_some(place: Path, page: Page) -> None:
     """Open the list of runs, and a page for the one entry under a directory."""
-    context = Context(Settings(place, token=""), Catalog(place))
+    context = PageContext(Settings(place, token=""), Catalog(place))
     entries = context.catalog.entries()
     query = {key: entry.name for entry in entries[:1] for key in ("run", "other")}
     with guarded(readable=(place, *CODE)):
@@ -102,7 +102,7 @@ def test_jobs_of_strangers_open_no_file(count: int, tmp_path: Path) -> None:
 
     def check(job: Any) -> None:
         (run / "manifest.json").write_text(json.dumps({**head, "job": job}))
-        context = Context(Settings(tmp_path / "runs", token=""), Catalog(tmp_path / "runs"))
+        context = PageContext(Settings(tmp_path / "runs", token=""), Catalog(tmp_path / "runs"))
         name = context.catalog.entries()[0].name
         survives(lambda: base_of(context.catalog, name), readable=(tmp_path / "runs", *allowed))
 

@@ -100,7 +100,7 @@ ODD = Row("micro0/fwd/odd", "compute", 200, 210)
     [
         (changed(by_hand_measured(), "normalize", end=1), "end before they start"),
         (changed(by_hand_measured(), "normalize", start=112, end=140), "overlap another one"),
-        (changed(by_hand_measured(), "normalize", bytes=float("nan")), "bytes that are negative or no number"),
+        (changed(by_hand_measured(), "normalize", bytes=float("nan")), "bytes that are negative, NaN or infinite"),
         (changed(by_hand_measured(), "normalize", end=10**17), "thousand days"),
         (changed(by_hand_measured(), "gemm", start=-5), "before the run"),
         (changed(by_hand_measured(), "all_reduce_x", arrival=10**6), "start before their rank arrives"),

@@ -17,13 +17,13 @@ from tests.test_cli import Cli
 from tests.tiers import full
 from twin.description.load import load_machine
 from twin.goodput.closed_form import daly, goodput, young
-from twin.goodput.plan import Plan, plan_of, state_bytes_of
+from twin.goodput.long_run import LongRun, plan_of, state_bytes_of
 from twin.goodput.predict import best_interval, predict
 from twin.goodput.run import Policy, run
 from twin.strategies import load_job
 
 DAY = 86400.0
-PLAN = Plan(
+PLAN = LongRun(
     step_seconds=10.0,
     nodes=2048,
     host_failures_per_second=1 / 11136.0,

@@ -17,14 +17,14 @@ from tests.profiles import examples
 from tests.test_cli import Cli
 from twin.engine.simulate import simulate
 from twin.goodput.cycle import Cycle, slowed
-from twin.goodput.plan import Plan, Slowdown
+from twin.goodput.long_run import LongRun, Slowdown
 from twin.goodput.predict import predict
 from twin.goodput.run import Policy, run
 from twin.goodput.slow import drawn, found_after, slowdowns_of, with_slow_device, with_slow_link
 from twin.strategies import load_job
 
 DAY = 86400.0
-HEALTHY = Plan(
+HEALTHY = LongRun(
     step_seconds=10.0,
     nodes=2048,
     host_failures_per_second=0.0,

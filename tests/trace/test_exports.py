@@ -12,8 +12,8 @@ from twin.engine.events import event_table
 from twin.engine.report import as_json, report
 from twin.engine.runs import rank_name, timeline_page, write_chrome_trace, write_run
 from twin.engine.simulate import Simulation, simulate
+from twin.pages.timeline import lanes, timeline_html
 from twin.trace.chrome import chrome_events, write_chrome
-from twin.trace.html import lanes, timeline_html
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from itertools import combinations
 import pytest
 
 from dashboards.figures import scaling, timeline
+from twin.pages.timeline import timeline_html
 from twin.studies import figures
-from twin.trace.html import timeline_html
 from twin.trace.palette import AXES, EVENTS, KINDS
 from twin.trace.table import SCHEMA
 

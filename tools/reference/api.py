@@ -22,7 +22,7 @@ RESULTS = {
         "twin.cost.memory.MemoryUse",
         "twin.engine.interval.Interval",
         "twin.search.search.Search",
-        "twin.search.search.Entry",
+        "twin.search.search.RankedCandidate",
         "twin.search.search.Figures",
         "twin.validate.validate.PublishedValidation",
         "twin.validate.published.Comparison",

@@ -52,7 +52,7 @@ BETWEEN = "between"
 
 @dataclass(frozen=True)
 class Sharing:
-    """How ranks share cores."""
+    """Sharing of cores by ranks."""
 
     cores: float | None
     """None: every rank has its own."""
@@ -87,7 +87,7 @@ def _cores(slow: Mapping[tuple[int, int], float]) -> float:
 
 
 def is_product(row: Row) -> bool:
-    """Whether a timed op is a matrix product."""
+    """Tell whether a timed op is a matrix product."""
     shape = row["shape"]
     return len(shape) == 3 and bool(row["flops"] == 2.0 * shape[0] * shape[1] * shape[2])
 

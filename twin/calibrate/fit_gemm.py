@@ -46,7 +46,7 @@ MIN_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
 """What a table of fewer than `MIN_ROWS` rows can tell; the others stay as in the YAML."""
 MIN_ROWS = 100
 REACH, SHARE_REACH = 3.0, 5.0
-"""How far a constant may move from its start: e-folds, and log-odds for shares."""
+"""Distance that a constant may move from its start: e-folds, and log-odds for shares."""
 LARGE_FLOPS = 1e10
 """Products that decide the time of a training step."""
 SMALL_WEIGHT = 0.3

@@ -40,7 +40,7 @@ class Numbers:
         return {**self.calibrated(fitted), "value": float(f"{fitted.value:.{DIGITS}g}")}
 
     def lengthening(self, fitted: Fitted) -> dict[str, Any]:
-        """How much longer something takes beside something else, if that was measured."""
+        """Return how much longer something takes beside something else, if that was measured."""
         return self.calibrated(fitted) if fitted.rows else self.assumed(0.0, "", "nothing ran beside another")
 
     def measured(self, value: float, suffix: str, what: str) -> dict[str, Any]:

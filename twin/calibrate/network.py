@@ -234,7 +234,7 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
 
 
 def beside_compute(data: Mapping[str, Any]) -> tuple[Fitted, Fitted]:
-    """How much longer compute and collectives take side by side: relative lengthening of each."""
+    """Find how much longer compute and collectives take side by side: relative lengthening of each."""
     rows = data["overlap"]
     compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
     collective = [row["collective_seconds_beside"] / row["collective_seconds_alone"] - 1 for row in rows]

@@ -25,7 +25,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well rows are met: absolute relative errors."""
+    """Misses of the rows: absolute relative errors."""
 
     rows: int
     median: float

@@ -24,7 +24,7 @@ DISK_INTERVAL_SECONDS = 3600.0
 
 
 class ModeName(StrEnum):
-    """How state is saved."""
+    """The way state is saved."""
 
     sync = "sync"
     async_ = "async"
@@ -81,7 +81,7 @@ def goodput(
     from twin.cost.memory import advice, memory_use
     from twin.engine.simulate import simulate
     from twin.goodput.cycle import Policy
-    from twin.goodput.plan import plan_of
+    from twin.goodput.long_run import plan_of
     from twin.goodput.predict import predict, worth
     from twin.goodput.slow import found_after, slowdowns_of
     from twin.search.choose import choose, is_concrete

@@ -46,7 +46,7 @@ class Account:
     phases: dict[str, int]
     """By phase of the op, gaps counted with the op behind them; and before and after."""
     waits: dict[str, int]
-    """How many waits of one rank each skew and transfer term has."""
+    """Number of waits of one rank in each skew and transfer term."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def free_from(steps: Steps, times: Times) -> Nanoseconds:
 
 
 def skew_of(steps: Steps, times: Times) -> Nanoseconds:
-    """How long each collective waited for its last member while nothing else held it, (ranks, ops)."""
+    """Return how long each collective waited for its last member while nothing else held it, (ranks, ops)."""
     ready = np.maximum(times.arrival, free_from(steps, times))
     return np.maximum(times.start - ready, 0)
 

@@ -1,4 +1,4 @@
-"""How well the clocks of a run's ranks agree, by what the manifest says and by what events show.
+"""Agreement of the clocks of a run's ranks, by what the manifest says and by what events show.
 
 * A collective cannot end before its last member came. Where the clocks said so, the ends were moved
   when the ranks were put together, and lie behind the waits for them: that betrays by how much.
@@ -24,7 +24,7 @@ MAX_DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Clock:
-    """How clocks were aligned."""
+    """The way clocks were aligned."""
 
     method: str
     uncertainty_ns: int

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twin.compare.account import AFTER, BEFORE, BETWEEN, LATE, OTHER_TERMS, Account, account, terms_of
 from twin.compare.clocks import Clock, disagreement_ns
-from twin.compare.errors import ErrorGroup, OpError, Run, groups, samples, worst_ops
+from twin.compare.errors import ErrorGroup, OpError, PairedRun, groups, samples, worst_ops
 from twin.compare.jobs import differences
 from twin.compare.side import Side, read_side
 from twin.compare.steps import OpFacts, Steps
@@ -36,9 +36,9 @@ class Term:
     difference_seconds: float
     """Measured less predicted, rounded once from whole nanoseconds."""
     unexplained: bool = False
-    """Whether no op accounts for it: the stream stands still for the host."""
+    """True if no op accounts for it: the stream stands still for the host."""
     below_clocks: bool = False
-    """Whether the clocks of the measured ranks are too uncertain to tell it from nothing."""
+    """True if the clocks of the measured ranks are too uncertain to tell it from nothing."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
     # ranks that one row stands for on both sides are the same rank many times
     rows, weights = np.unique([side.place[ranks] for side in sides], axis=1, return_counts=True)
     ours, theirs = (
-        Run(side.steps, of, weights, np.zeros(0, dtype=np.int64)) for side, of in zip(sides, rows, strict=True)
+        PairedRun(side.steps, of, weights, np.zeros(0, dtype=np.int64)) for side, of in zip(sides, rows, strict=True)
     )
     paired, unpaired, sizes = _pair(*sides)
     number = _chosen_step(theirs.steps, step)

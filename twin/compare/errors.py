@@ -1,4 +1,4 @@
-"""How far off single ops are: predicted against the median over measured steps, rank by rank."""
+"""Errors of single ops: predicted against the median over measured steps, rank by rank."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WORST_OPS = 10
 
 
 @dataclass(frozen=True)
-class Run:
+class PairedRun:
     """One side of a comparison: paired ops of the compared ranks, in the other side's order."""
 
     steps: Steps
     rows: NDArray[np.int64]
     """Rows of the compared ranks, or of classes of them."""
     weights: NDArray[np.int64]
-    """How many ranks each row stands for."""
+    """Number of ranks that each row stands for."""
     columns: NDArray[np.int64]
     """Column of each paired compute and collective."""
 
@@ -36,13 +36,13 @@ class Samples:
 
     ops: tuple[OpFacts, ...]
     weights: NDArray[np.int64]
-    """How many ranks each row stands for."""
+    """Number of ranks that each row stands for."""
     predicted: Floats
     measured: Floats
     """Computes as long as they run; collectives from when their last member came."""
     predicted_skew: Floats
     measured_skew: Floats
-    """How long collectives waited for their last member; zero for computes."""
+    """Time that collectives waited for their last member; zero for computes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class OpError:
     measured_seconds: float
 
 
-def samples(predicted: Run, measured: Run) -> Samples:
+def samples(predicted: PairedRun, measured: PairedRun) -> Samples:
     """Take the durations of paired ops; of several steps their median."""
     ops = tuple(predicted.steps.ops[i] for i in predicted.columns)
     ours, theirs = (_median(run, lambda _, t: t.end - t.start) for run in (predicted, measured))
@@ -87,7 +87,7 @@ def samples(predicted: Run, measured: Run) -> Samples:
     return Samples(ops, predicted.weights, ours, theirs, *skews)
 
 
-def _median(run: Run, what: Callable[[Steps, Times], NDArray[np.int64]]) -> Floats:
+def _median(run: PairedRun, what: Callable[[Steps, Times], NDArray[np.int64]]) -> Floats:
     found = [what(run.steps, times.of(run.rows))[:, run.columns] for times in run.steps.times.values()]
     return np.asarray(np.median(found, axis=0) * 1e-9, dtype=np.float64)
 
@@ -115,7 +115,7 @@ def groups(found: Samples) -> list[ErrorGroup]:
 
 
 def part_of(op: OpFacts) -> Literal["compute", "collective"]:
-    """Whether an op that is no wait computes or communicates."""
+    """Tell whether an op that is no wait computes or communicates."""
     return "collective" if op.kind == "collective" else "compute"
 
 

@@ -1,4 +1,4 @@
-"""Whether two runs are of the same job, read off their manifests."""
+"""The jobs of two runs, read off their manifests: the same, or not."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """One self-contained HTML page of a comparison: waterfall, errors, worst ops.
 
-No script runs in it and nothing is loaded; every word is escaped, for traces come from strangers.
+No script runs in it.
 """
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 
 from twin.compare.compare import SIDES, Comparison, Term
@@ -16,6 +14,7 @@ from twin.compare.errors import ErrorGroup
 from twin.description.files import write_whole
 from twin.description.problems import fail
 from twin.description.units import format_si
+from twin.pages.shell import filled
 
 MARK = '<meta name="generator" content="fourfold compare">'
 MARK_WITHIN = 400
@@ -27,20 +26,40 @@ UNPAIRED_SHOWN = 50
 GROUP_TITLES = {f"{by}": f"Errors by {by}" for by in ("kind", "axis", "phase", "name")}
 
 
+@dataclass(frozen=True)
+class _Bar:
+    """A bar of the waterfall, with its label on the left and its value on the right; in pixels."""
+
+    label: str
+    value: str
+    colour: str
+    top: int
+    left: float
+    width: float
+    value_begins: float
+
+
+@dataclass(frozen=True)
+class _Table:
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 def page(found: Comparison) -> str:
     """Return the page."""
-    template = resources.files("twin.compare").joinpath("page.html").read_text(encoding="utf-8")
-    facts = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(found))
-    warnings = "".join(f"<li>{_text(warning)}</li>" for warning in found.warnings)
-    parts = {
-        "TITLE": _text(f"{found.job}: {found.kinds[0]} against {found.kinds[1]}"),
-        "FACTS": facts,
-        "WARNINGS": f'<ul class="warnings">{warnings}</ul>' if warnings else "",
-        "WATERFALL": _waterfall(found),
-        "TABLES": "\n".join(_tables(found)),
-    }
-    # in one pass, so that a job that is named like a placeholder keeps its name
-    return re.sub(r"%(TITLE|FACTS|WARNINGS|WATERFALL|TABLES)%", lambda match: parts[match[1]], template)
+    bars = _waterfall(found)
+    drawing = {"width": WIDTH, "height": len(bars) * ROW + 4, "labels_end": LABELS - 10, "thickness": ROW - 8}
+    return filled(
+        "twin.compare",
+        "page.html",
+        title=f"{found.job}: {found.kinds[0]} against {found.kinds[1]}",
+        facts=facts_of(found),
+        warnings=found.warnings,
+        colours={"longer": LONGER, "shorter": SHORTER, "unexplained": UNEXPLAINED},
+        drawing=drawing | {"bars": bars},
+        tables=_tables(found),
+    )
 
 
 def write_page(path: Path, found: Comparison, *, overwrite: bool) -> None:
@@ -106,7 +125,7 @@ def percent(value: float | None, *, signed: bool = False) -> str:
     return f"{100 * value:{'+' if signed else ''},.1f} %"
 
 
-def _waterfall(found: Comparison) -> str:
+def _waterfall(found: Comparison) -> list[_Bar]:
     """Draw the steps as bars from zero, and each term from where the one before ended."""
     level, edges = found.predicted_seconds, [0.0, found.predicted_seconds, found.measured_seconds]
     for term in found.terms:
@@ -115,27 +134,18 @@ def _waterfall(found: Comparison) -> str:
     low, high = min(edges), max(edges)
     scale = (WIDTH - LABELS - VALUES) / ((high - low) or 1.0)
 
-    def bar(number: int, label: str, begin: float, end: float, colour: str, value: str) -> str:
-        top = number * ROW
+    def bar(number: int, label: str, begin: float, end: float, colour: str, value: str) -> _Bar:
         left, right = (LABELS + (x - low) * scale for x in sorted((begin, end)))
-        return (
-            f'<text x="{LABELS - 10}" y="{top + 18}" text-anchor="end">{_text(label)}</text>'
-            f'<rect x="{left:.2f}" y="{top + 4}" width="{max(right - left, 1):.2f}" height="{ROW - 8}" '
-            f'fill="{colour}"/>'
-            f'<text x="{max(right, LABELS) + 6:.2f}" y="{top + 18}">{_text(value)}</text>'
-        )
+        return _Bar(label, value, colour, number * ROW, left, max(right - left, 1), max(right, LABELS) + 6)
 
-    rows = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))]
+    bars = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))]
     level = found.predicted_seconds
     for number, term in enumerate(found.terms, 1):
         step = term.difference_seconds
-        rows.append(bar(number, term.label, level, level + step, _colour(term), _signed(term)))
+        bars.append(bar(number, term.label, level, level + step, _colour(term), _signed(term)))
         level += step
-    rows.append(bar(len(rows), "measured", 0.0, found.measured_seconds, TOTAL, seconds(found.measured_seconds)))
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {len(rows) * ROW + 4}" role="img" aria-label="Waterfall from the predicted '
-        f'to the measured step">{"".join(rows)}</svg>'
-    )
+    bars.append(bar(len(bars), "measured", 0.0, found.measured_seconds, TOTAL, seconds(found.measured_seconds)))
+    return bars
 
 
 def _colour(term: Term) -> str:
@@ -149,9 +159,9 @@ def _signed(term: Term) -> str:
     return sign + seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
 
 
-def _tables(found: Comparison) -> list[str]:
+def _tables(found: Comparison) -> list[_Table]:
     tables = [
-        _table(
+        _Table(
             title,
             (first, "predicted", "measured", "difference"),
             [(t.label, seconds(t.predicted_seconds), seconds(t.measured_seconds), _signed(t)) for t in terms],
@@ -168,9 +178,9 @@ def _tables(found: Comparison) -> list[str]:
         )
         shown = chosen[:NAMES_SHOWN]
         more = f" (the {NAMES_SHOWN} furthest off of {len(chosen)})" if len(chosen) > NAMES_SHOWN else ""
-        tables.append(_table(title + more, head, [_group_row(g) for g in shown]))
+        tables.append(_Table(title + more, head, [_group_row(g) for g in shown]))
     tables.append(
-        _table(
+        _Table(
             "Ops that are furthest off",
             ("op", "predicted", "measured", "difference"),
             [
@@ -188,7 +198,7 @@ def _tables(found: Comparison) -> list[str]:
         if names:
             rows = [(name,) for name in names[:UNPAIRED_SHOWN]]
             more = f", the first {UNPAIRED_SHOWN}" if len(names) > UNPAIRED_SHOWN else ""
-            tables.append(_table(f"{len(names)} ops in {side} only{more}", ("op",), rows))
+            tables.append(_Table(f"{len(names)} ops in {side} only{more}", ("op",), rows))
     return tables
 
 
@@ -204,20 +214,3 @@ def _group_row(group: ErrorGroup) -> tuple[str, ...]:
         percent(group.bias, signed=True),
         *((seconds(s) if group.part == "collective" else "") for s in skews),
     )
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    top = "".join(f"<th>{_text(word)}</th>" for word in head)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _text(word: str) -> str:
-    # control characters and lone surrogates have no place in HTML
-    plain = "".join(c if c.isprintable() else "�" for c in word)
-    return html.escape(plain)

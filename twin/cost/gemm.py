@@ -1,4 +1,4 @@
-"""How long one matrix product takes: tiles, waves, memory, power.
+"""The time that one matrix product takes: tiles, waves, memory, power.
 
 The library cuts C[m, n] into tiles, gives each to a unit (multiprocessor, compute unit) and
 loops over k. A product therefore takes a whole number of waves of tiles; each tile is bounded
@@ -111,7 +111,7 @@ def _joined(a: Array, b: Array, order: float) -> Array:
 
 
 def _waves(model: GemmModel, tiles: Array) -> Array:
-    """How many tiles the busiest unit works on, at least one."""
+    """Number of tiles that the busiest unit works on, at least one."""
     share = tiles / model.units
     whole = np.ceil(share)
     smoothed = whole - model.wave_smoothing * (whole - share)

@@ -1,4 +1,4 @@
-"""How long one kernel op takes on an otherwise idle device.
+"""The time that one kernel op takes on an otherwise idle device.
 
 * Matrix products: `twin.cost.gemm`.
 * Attention, fused: the flops of the unmasked half, at a share of peak that grows with the head

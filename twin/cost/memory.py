@@ -24,7 +24,7 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        """Whether the job can run."""
+        """True if the job can run."""
         return self.per_rank_bytes <= self.capacity_bytes
 
     @property

@@ -82,7 +82,7 @@ class AttentionModel(Spec):
 
 
 class KernelRate(Spec):
-    """How fast a device does one kind of memory-bound work, all its kernels together."""
+    """Speed of a device at one kind of memory-bound work, all its kernels together."""
 
     rate_bytes_per_second: Parameter
     """Bytes of `twin.schedule.kernels.Memory` for each second."""

@@ -28,7 +28,7 @@ MAX_BLOCKS = 40_000
 
 
 class Batch(Spec):
-    """How many sequences a step trains on, and how many at a time."""
+    """Sequences that a step trains on, and sequences at a time."""
 
     sequences: Positive
     """Sequences of the global batch."""
@@ -42,7 +42,7 @@ class Straggler(Spec):
     rank: Annotated[int, Field(ge=0, strict=True)]
     """Whose device it is."""
     slowdown: Annotated[float, Field(ge=1, le=1000)]
-    """How many times longer its compute takes."""
+    """Factor by which its compute takes longer."""
 
 
 class Job(Spec):
@@ -57,7 +57,7 @@ class Job(Spec):
     ranks: Positive
     """Devices to train on."""
     strategy: str = DEFAULT_STRATEGY
-    """How the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
+    """The way the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
     grid: GridSpec | Literal["auto"] = "auto"
     """Sizes of the strategy's axes."""
     batch: Batch

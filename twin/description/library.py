@@ -83,7 +83,7 @@ class SecondsByCollective(Spec):
 
 
 class Protocol(Spec):
-    """How the library hands a piece from one member to the next."""
+    """The way the library hands a piece from one member to the next."""
 
     base_seconds: Parameter
     """Launch and first synchronisation of a collective."""

@@ -74,7 +74,7 @@ class Network(Spec):
     """Switches between nodes: a dragonfly, or one flat switch if `group_nodes` is absent."""
 
     nodes_per_switch: Counted
-    """How many nodes share a first-level switch (or set of rails)."""
+    """Number of nodes that share a first-level switch (or set of rails)."""
     switch_latency_seconds: Parameter
     """Added for each further switch on the way."""
     group_nodes: Counted | None = None
@@ -90,7 +90,7 @@ MAX_DEVIATION = 2.0
 
 
 class Variation(Spec):
-    """How equal devices differ, and how running things at once slows them."""
+    """Differences between equal devices, and what running things at once costs them."""
 
     device_speed_spread: Parameter
     """(fastest − slowest) / fastest over the devices of the machine, GEMM speed."""
@@ -120,7 +120,7 @@ class Cores(Spec):
     count: Parameter
     """Cores, or as many as keep up with so many at work."""
     shared_by: Literal["node", "machine"]
-    """Whether the ranks of a node share them, or all ranks: a test bed of many nodes on one host."""
+    """True if the ranks of a node share them, or all ranks: a test bed of many nodes on one host."""
 
 
 class RankingEntry(Spec):
@@ -160,7 +160,7 @@ class Machine(Spec):
     sources: dict[str, str]
     """Short name → address or document. Every parameter's `source` starts with one of them."""
     nodes: Counted
-    """How many such nodes the machine has."""
+    """Number of such nodes in the machine."""
     devices_per_node: Counted
     """Ranks that a node has room for."""
     device: Device

@@ -44,7 +44,7 @@ class Model(Spec):
     positions: Literal["learned", "rotary"] = "learned"
     """learned: a table; rotary: queries and keys are turned by their place, without parameters."""
     biases: StrictBool = True
-    """Whether linears and norms carry biases."""
+    """True if linears and norms carry biases."""
 
     @property
     def head_size(self) -> int:

@@ -1,4 +1,4 @@
-"""How often parts of a machine fail or become slow, how long it takes to go on, and where state is kept."""
+"""Failures and slow parts of a machine: how often, how long it takes to go on, and where state is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Failures(Spec):
     between_seconds: Parameter
     """Mean time between failures of one such part, more than 0."""
     repair_seconds: Parameter
-    """How long its node is out before it can be used again."""
+    """Time for which its node is out before it can be used again."""
 
     @model_validator(mode="after")
     def _fails_at_times(self) -> Self:
@@ -35,7 +35,7 @@ class SlowDevices(Spec):
     between_seconds: Parameter
     """Mean time between such beginnings of one device, more than 0."""
     slowdown: Parameter
-    """How many times longer its compute takes meanwhile; 1 to 1000."""
+    """Factor by which its compute takes longer meanwhile; 1 to 1000."""
     unnoticed_seconds: Parameter
     """From its beginning until it is found, and the job goes on without it."""
 
@@ -53,7 +53,7 @@ class SlowLinks(Spec):
     between_seconds: Parameter
     """Mean time between such beginnings on one node, more than 0."""
     duration_seconds: Parameter
-    """How long one lasts on average."""
+    """Mean time that one lasts."""
     rate: Parameter
     """Share of its rate that a network card has left meanwhile; 0.001 to 1."""
 

@@ -64,7 +64,7 @@ class Checkpointing(Spec):
     keep: Positive = 3
     """So many of the newest are kept."""
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
-    """How long ranks wait for the slowest disk among them."""
+    """Time that ranks wait for the slowest disk among them."""
     memory_every: Count = 0
     """Steps between copies in the memory of two hosts; 0: none."""
     memory_directory: str = "/dev/shm"

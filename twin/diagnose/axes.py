@@ -68,7 +68,7 @@ def slow_axes(
 
 
 def is_calibrated(machine: Machine) -> bool:
-    """Whether any constant of the machine's collectives was calibrated: else the model is a guess."""
+    """Tell whether any constant of the machine's collectives was calibrated: else the model is a guess."""
     library = machine.libraries[machine.library]
     return any(isinstance(each, Parameter) and each.kind == "calibrated" for each in _values(library))
 

@@ -24,14 +24,17 @@ from twin.diagnose.robust import median_error, scale
 MIN_RANKS = 4
 """Among fewer it cannot be told who is slow and who is fast."""
 MIN_SLOWDOWN = 1.05
+"""A rank that is less slow than this is not told, however sure it is: a twentieth of its compute gains little."""
 MIN_DEVIATION = 0.002
+"""Least deviation between ranks (of logarithms) that is reckoned with; where all agree better, it is by chance."""
 SUSPECT = 0.95
-"""How sure it must be of the least slow rank of a host that is slow as a whole."""
+"""Certainty that is asked of the least slow rank of a host that is slow as a whole."""
 APART = 1.25
 """Two groups of ranks are told apart from this factor between them on,"""
 CLEAR = 6.0
 """and from so many deviations of either."""
 FEW = 8
+"""Ranks of which one step tells no two groups apart."""
 
 
 def slow_devices(observed: Observed, reference: Observed | None = None) -> list[Finding]:
@@ -77,7 +80,7 @@ def _by_host(observed: Observed) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Peers:
-    """How ranks compare."""
+    """Ranks held against each other."""
 
     logs: Floats
     """Logarithm of how long each computes relative to the healthy middle, (ranks,)."""
@@ -103,7 +106,7 @@ class _Peers:
         return {(r,): confidence for r in here if (confidence := self.slow(r)) >= CERTAIN}
 
     def slow(self, rank: int, among: int = 0) -> float:
-        """How sure it is that a rank is slow, of so many that might be (all, unless told)."""
+        """Return how sure it is that a rank is slow, of so many that might be (all, unless told)."""
         if np.exp(self.logs[rank]) < MIN_SLOWDOWN:
             return 0.0
         parts = max(int(self.healthy.sum()), MIN_RANKS)
@@ -111,7 +114,7 @@ class _Peers:
         return sure(chance * (among or parts) / parts)
 
     def all_slow(self, here: tuple[int, ...], hosts: list[tuple[int, ...]]) -> float:
-        """How sure it is that all ranks of a host are slow.
+        """Return how sure it is that all ranks of a host are slow.
 
         Together they are stronger evidence than each alone; but none of them may look healthy, else it is
         the others.

@@ -25,7 +25,9 @@ from twin.engine.simulate import MANY_CLASSES, simulate
 from twin.strategies import load_job
 
 MIN_HOSTS = 8
+"""Up to so many hosts, most groups cross the slow host's link, and few are left to hold them against."""
 MIN_STEPS = 3
+"""The median of fewer steps is moved by a single one that was disturbed."""
 
 
 def diagnose(

@@ -20,9 +20,9 @@ class Finding:
     kind: Kind
     confidence: float
     slowdown: float
-    """How many times longer it takes than its healthy peers, or, for `axis` and `compute`, than the twin says."""
+    """Factor by which it takes longer than its healthy peers, or, for `axis` and `compute`, than the twin says."""
     seconds: float
-    """How much longer that is in a step, on the culprit."""
+    """Time that this adds to a step, on the culprit."""
     ranks: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
     """One, or several of which it is one that the evidence cannot tell apart."""

@@ -23,19 +23,23 @@ from twin.diagnose.probe import Probe
 from twin.diagnose.robust import OF_MEDIAN, confidence, scale
 
 MIN_SLOWDOWN = 1.1
+"""A link that is less slow is not told: twice what is asked of devices, for collectives wait for others too."""
 PROBE_SLOWDOWN = 1.25
 """Single messages vary more than the sum of a step's collectives."""
 MIN_DEVIATION = 0.01
+"""Least deviation between groups (of logarithms) that is reckoned with; where all agree better, it is by chance."""
 LOOKED_AT = 64
 """Units with the slowest groups; the culprit is among them."""
 AS_GOOD = 0.98
+"""Share of the best unit's explanation from which another unit cannot be told from it."""
 MAX_SUSPECTS = 4
+"""With more hosts than this, nobody is named: it would send people to healthy ones."""
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Unit:
+class HostLink:
     """A link that may be slow: of a whole host, or of one of its NICs."""
 
     host: int
@@ -57,15 +61,15 @@ class _Axis:
     """Typical of a group in a step."""
 
 
-def units_of(observed: Observed, nic_of_rank: Ints) -> list[Unit]:
+def units_of(observed: Observed, nic_of_rank: Ints) -> list[HostLink]:
     """List hosts, and their NICs where they have several."""
     units = []
     for host in np.unique(observed.host_of_rank).tolist():
         here = np.flatnonzero(observed.host_of_rank == host)
-        units.append(Unit(host, tuple(here.tolist()), True))
+        units.append(HostLink(host, tuple(here.tolist()), True))
         nics = np.unique(nic_of_rank[here])
         if len(nics) > 1:
-            units += [Unit(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics]
+            units += [HostLink(host, tuple(here[nic_of_rank[here] == nic].tolist()), False) for nic in nics]
     return units
 
 
@@ -83,7 +87,9 @@ def slow_links(
     return _by_groups(observed, expected, units_of(observed, nic_of_rank), without)
 
 
-def _by_groups(observed: Observed, expected: Expected, units: list[Unit], without: Collection[int]) -> list[Finding]:
+def _by_groups(
+    observed: Observed, expected: Expected, units: list[HostLink], without: Collection[int]
+) -> list[Finding]:
     known = [
         each
         for axis in observed.axes
@@ -152,15 +158,15 @@ def _axis(observed: Observed, expected: Expected, axis: Axis, without: Collectio
     return _Axis(axis, group, np.median(log[order], axis=1), crossing & clean, float(np.median(typical)))
 
 
-def _split(each: _Axis, unit: Unit) -> tuple[Floats, Floats]:
+def _split(each: _Axis, unit: HostLink) -> tuple[Floats, Floats]:
     """Values of the groups that cross the unit's link, and of those that do not."""
     inside = np.zeros(len(each.values), dtype=bool)
     inside[each.group_of_rank[list(unit.ranks)]] = True
     return each.values[inside & each.usable], each.values[~inside & each.usable]
 
 
-def _gain(each: _Axis, unit: Unit) -> float:
-    """How much of what was seen on an axis the unit explains, in typical deviations."""
+def _gain(each: _Axis, unit: HostLink) -> float:
+    """Return how much of what was seen on an axis the unit explains, in typical deviations."""
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2 or np.median(inside) <= np.median(outside):
         return 0.0
@@ -169,7 +175,7 @@ def _gain(each: _Axis, unit: Unit) -> float:
     return (_absolute(everything) - _absolute(inside) - _absolute(outside)) / spread
 
 
-def _told(each: _Axis, unit: Unit, hypotheses: int) -> tuple[float, float, float] | None:
+def _told(each: _Axis, unit: HostLink, hypotheses: int) -> tuple[float, float, float] | None:
     """Slowdown, confidence and seconds by one axis; None if it does not tell."""
     inside, outside = _split(each, unit)
     if not len(inside) or len(outside) < 2:

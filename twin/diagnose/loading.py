@@ -16,6 +16,7 @@ MIN_SECONDS = 2e-3
 UNUSUAL = 6.0
 """Deviations from the middle of all ranks and steps that make one wait a stall."""
 EVERYWHERE_SHARE = 0.05
+"""Of a step, at the middle of all ranks: from here on the data is slow, and not one rank."""
 
 
 def slow_loading(observed: Observed) -> list[Finding]:

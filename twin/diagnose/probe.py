@@ -12,7 +12,9 @@ from twin.description.problems import fail
 from twin.diagnose.observed import Floats, Ints
 
 MAX_BYTES = 1 << 40
+"""Of a message; a larger size is a damaged file, not a probe."""
 MIN_PAIRS = 4
+"""Of fewer pairs of hosts the median is no more than one of those it should judge."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def median_error(values: Floats) -> float:
 
 
 def chance_of_more(score: float, freedom: int) -> float:
-    """How likely a Student-distributed value is to exceed `score` (Abramowitz & Stegun 26.7.3, 26.7.4).
+    """Return the probability that a Student-distributed value exceeds `score` (Abramowitz & Stegun 26.7.3, 26.7.4).
 
     >>> round(chance_of_more(2.365, 7), 4), round(chance_of_more(1.96, 10_000), 4), chance_of_more(0.0, 3)
     (0.025, 0.025, 0.5)

@@ -16,8 +16,8 @@ from twin.description.problems import fail
 from twin.description.units import format_si
 from twin.engine.events import event_table
 from twin.engine.simulate import Simulation
+from twin.pages.timeline import timeline_html
 from twin.trace.chrome import is_chrome_trace, write_chrome
-from twin.trace.html import timeline_html
 from twin.trace.store import write_trace
 
 MAX_SHOWN = 8

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from twin.goodput.plan import Mode, Plan
+from twin.goodput.long_run import LongRun, Mode
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How state is saved."""
+    """The way state is saved."""
 
     mode: Mode
     interval_seconds: float
@@ -34,7 +34,7 @@ class Cycle:
     per_disk: int
     lag: float
     in_memory: bool
-    """Whether each cycle leaves a copy in a neighbour's memory."""
+    """True if each cycle leaves a copy in a neighbour's memory."""
 
     @property
     def seconds(self) -> float:
@@ -42,7 +42,7 @@ class Cycle:
         return self.work + self.still
 
 
-def cycle_of(plan: Plan, policy: Policy) -> Cycle:
+def cycle_of(plan: LongRun, policy: Policy) -> Cycle:
     """Work out what a run with this policy repeats.
 
     A checkpoint that is written in the background must be whole before the next one begins.
@@ -58,7 +58,7 @@ def cycle_of(plan: Plan, policy: Policy) -> Cycle:
     return Cycle(interval, still, per_disk, plan.write_seconds, in_memory=True)
 
 
-def saving_at_once(plan: Plan, policy: Policy) -> float:
+def saving_at_once(plan: LongRun, policy: Policy) -> float:
     """Seconds from the last step to a state that survives, before a stop that is wanted."""
     if policy.mode == "sync":
         return plan.write_seconds
@@ -68,7 +68,7 @@ def saving_at_once(plan: Plan, policy: Policy) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """How far a run got between two stops; seconds."""
+    """Progress of a run between two stops; seconds."""
 
     worked: float
     """In seconds of healthy steps."""

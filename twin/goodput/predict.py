@@ -11,26 +11,29 @@ import numpy as np
 from twin.description.problems import fail
 from twin.goodput.closed_form import daly, goodput, young
 from twin.goodput.cycle import Policy, cycle_of
-from twin.goodput.plan import Plan, Slowdown
+from twin.goodput.long_run import LongRun, Slowdown
 from twin.goodput.run import Account, run
 
 SCAN = 25
 """Intervals tried, evenly in the logarithm, from a twentieth of Young's to twenty times it."""
 SCAN_SEEDS = 24
+"""Runs for each interval that is tried; the same seeds for all, so that few tell intervals apart."""
 PERCENTILES = (10, 50, 90)
+"""The middle, and what one run in ten falls below or exceeds."""
 MAX_STOPS = 20_000_000
+"""Every stop is a turn of a loop in Python: with more, nobody waits for the forecast."""
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What a long run is expected to make of its time."""
 
-    plan: Plan
+    plan: LongRun
     policy: Policy
     seconds: float
     runs: tuple[Account, ...]
     chosen: bool
-    """Whether the interval was chosen here."""
+    """True if the interval was chosen here."""
     scanned: tuple[tuple[float, float], ...] = ()
     """(interval, mean goodput) of all intervals tried."""
 
@@ -87,7 +90,7 @@ def worth(found: Prediction, otherwise: Prediction) -> dict[str, float]:
 
 
 def predict(
-    plan: Plan,
+    plan: LongRun,
     policy: Policy,
     seconds: float,
     *,
@@ -112,7 +115,7 @@ def predict(
     return Prediction(plan, policy, seconds, tuple(runs), chosen, scanned)
 
 
-def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
+def _refuse_hopeless(plan: LongRun, seconds: float, seeds: int) -> None:
     restart = plan.restart_seconds + plan.read_seconds
     wanted = sum(s.per_second for s in plan.slowdowns if s.replaced)
     if wanted * 0.1 * restart > 1.0:
@@ -138,7 +141,7 @@ def _refuse_hopeless(plan: Plan, seconds: float, seeds: int) -> None:
 
 
 def best_interval(
-    plan: Plan,
+    plan: LongRun,
     policy: Policy,
     seconds: float,
     *,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from twin.goodput.cycle import Cycle, Policy, Span, cycle_of, saving_at_once, slowed, steady
-from twin.goodput.plan import Plan
+from twin.goodput.long_run import LongRun
 from twin.goodput.slow import Slowness, drawn
 
 __all__ = ["Account", "Policy", "run"]
@@ -48,7 +48,7 @@ class Account:
         return self.useful / self.total
 
 
-def run(plan: Plan, policy: Policy, seconds: float, seed: int) -> Account:
+def run(plan: LongRun, policy: Policy, seconds: float, seed: int) -> Account:
     """Simulate so many seconds of a run."""
     rng = np.random.default_rng([seed, 77])
     rate = plan.host_failures_per_second + plan.job_failures_per_second
@@ -122,7 +122,7 @@ def _wait_for_nodes(policy: Policy, account: Account, now: float, seconds: float
     return back
 
 
-def _restart(plan: Plan, account: Account, now: float, end: float, *, from_memory: bool) -> float:
+def _restart(plan: LongRun, account: Account, now: float, end: float, *, from_memory: bool) -> float:
     """Start anew and read the state, no longer than until `end`."""
     read = plan.neighbour_seconds + plan.copy_seconds if from_memory else plan.read_seconds
     spent = max(0.0, min(plan.restart_seconds + read, end - now))

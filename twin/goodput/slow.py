@@ -18,7 +18,7 @@ from twin.description.degraded import Degraded
 from twin.description.job import Job, Straggler
 from twin.description.placement import nodes_used
 from twin.engine.simulate import Simulation, simulate
-from twin.goodput.plan import Slowdown
+from twin.goodput.long_run import Slowdown
 
 PLACES = 8
 """Where a slow part is put, at random: on uneven grids it matters which rank or network card it is."""
@@ -103,12 +103,12 @@ def with_slow_link(job: Job, node: int, nic: int, rate: float) -> Job:
 
 @dataclass(frozen=True)
 class Slowness:
-    """How slow steps are at each moment of a run, drawn."""
+    """Slowness of steps at each moment of a run, drawn."""
 
     begins: Sequence[float] = (0.0,)
     """Where pieces begin, ascending, seconds from the start of the run; the first is 0."""
     factors: Sequence[float] = (1.0,)
-    """How many times longer a step takes in each piece."""
+    """Factor by which a step takes longer in each piece."""
     found: Sequence[float] = ()
     """When slow devices are found, ascending."""
 

@@ -1,4 +1,4 @@
-"""How ops are written in files: one strict form for each, and nothing else is read.
+"""The form of ops in files: one strict form for each, and nothing else is read.
 
 Every op says what it is (`op`), a compute op also what its kernel is (`type`).
 """

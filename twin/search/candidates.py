@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """Whether it can run."""
+        """True if it can run."""
         return self.hindrance is None
 
     def job(self, base: Job) -> Job:

@@ -20,6 +20,7 @@ from twin.search.candidates import on_grid
 from twin.strategies import check_grid, strategy_of
 
 CANDIDATES = 10
+"""So many of the published model's order are simulated for `auto`, as many as its paper looks at."""
 LONG = 3
 """Candidates with more micro-steps than this are compared by rehearsals before any is simulated."""
 CLOSE = 1.001
@@ -41,7 +42,7 @@ class Choice:
 
 
 def is_concrete(job: Job) -> bool:
-    """Whether grid and micro-batch are given."""
+    """Tell whether grid and micro-batch are given."""
     return job.grid != "auto" and job.batch.micro_sequences != "auto"
 
 

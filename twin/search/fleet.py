@@ -25,7 +25,7 @@ HOUR_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class Sized:
     """The best way to train on so many ranks, or why there is none."""
 
     ranks: int
@@ -50,10 +50,10 @@ class Fleet:
     job: Job
     tokens: float | None
     within_seconds: float | None
-    plans: tuple[Plan, ...]
+    plans: tuple[Sized, ...]
     wall_seconds: float
 
-    def bill(self, plan: Plan) -> Bill | None:
+    def bill(self, plan: Sized) -> Bill | None:
         """What the tokens cost with a plan; None without tokens or where nothing can run."""
         if self.tokens is None or plan.found is None:
             return None
@@ -63,20 +63,20 @@ class Fleet:
         seconds = steps * figures.step_seconds
         return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules)
 
-    def in_time(self, plan: Plan) -> bool | None:
-        """Whether a plan keeps the deadline; None if there is none."""
+    def in_time(self, plan: Sized) -> bool | None:
+        """Tell whether a plan keeps the deadline; None if there is none."""
         bill = self.bill(plan)
         if self.within_seconds is None or self.tokens is None:
             return None
         return bill is not None and bill.seconds <= self.within_seconds
 
     @property
-    def fewest(self) -> Plan | None:
+    def fewest(self) -> Sized | None:
         """The fewest ranks that keep the deadline."""
         return next((plan for plan in self.plans if self.in_time(plan)), None)
 
     @property
-    def chosen(self) -> Plan:
+    def chosen(self) -> Sized:
         """The fewest ranks that keep the deadline; without one, or if none does, the fastest."""
         if (fewest := self.fewest) is not None:
             return fewest
@@ -109,12 +109,12 @@ def search_fleet(
 
         sized = unsettled(job, ranks)
         if problems := check(sized):
-            plans.append(Plan(ranks, None, "; ".join(p.message for p in problems)))
+            plans.append(Sized(ranks, None, "; ".join(p.message for p in problems)))
             continue
         try:
-            plans.append(Plan(ranks, search(sized, over=over, by=by, only=only, workers=workers, progress=advance)))
+            plans.append(Sized(ranks, search(sized, over=over, by=by, only=only, workers=workers, progress=advance)))
         except DescriptionError as error:
-            plans.append(Plan(ranks, None, "; ".join(p.message for p in error.problems)))
+            plans.append(Sized(ranks, None, "; ".join(p.message for p in error.problems)))
     if only and all(plan.reason == NO_GRID for plan in plans):
         asked = " ".join(f"{a}={','.join(map(str, sorted(sizes)))}" for a, sizes in only.items())
         numbers = ", ".join(f"{plan.ranks:,}" for plan in plans)
@@ -151,7 +151,7 @@ def fleet_table(fleet: Fleet) -> pa.Table:
     return flat_table(fleet_json(fleet)["ranking"])
 
 
-def _plan_json(fleet: Fleet, plan: Plan) -> dict[str, Any]:
+def _plan_json(fleet: Fleet, plan: Sized) -> dict[str, Any]:
     if plan.found is None:
         return {"ranks": plan.ranks, "reason": plan.reason}
     bill = fleet.bill(plan)

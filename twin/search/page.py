@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Sequence
-from importlib import resources
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
+from twin.pages.shell import filled, printable
 from twin.search.fleet import DAY_SECONDS, Fleet
-from twin.search.search import Entry, Search, options_varied
+from twin.search.search import RankedCandidate, Search, options_varied
 from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
 
 ROWS = 20
@@ -34,31 +33,29 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
+@dataclass(frozen=True)
+class _Table:
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
 def page(fleet: Fleet) -> str:
     """Return the page; the plots are of the number of ranks that is chosen."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
-
     found = fleet.chosen.found
     assert found is not None
     job = found.job
-    template = resources.files("twin.search").joinpath("page.html").read_text(encoding="utf-8")
-    rows = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts_of(fleet))
-    data = json.dumps(_data(found), separators=(",", ":"), allow_nan=False)
-    parts = {
-        "TITLE": _text(
-            f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: every grid simulated"
-            if found.by == "simulation"
-            else f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: ranked by the published model"
-        ),
-        "FACTS": rows,
-        "PLANS": _by_ranks(fleet),
-        "MODEL": f"<p>{_text(model_words(found))}</p>" if model_words(found) else "",
-        "FASTEST": _fastest(found),
-        "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
-        "PLOTLY": get_plotlyjs(),
-    }
-    # in one pass, so that a title that looks like a placeholder stays a title
-    return re.sub(r"%(TITLE|FACTS|PLANS|MODEL|FASTEST|DATA|PLOTLY)%", lambda match: parts[match[1]], template)
+    how = "every grid simulated" if found.by == "simulation" else "ranked by the published model"
+    return filled(
+        "twin.search",
+        "page.html",
+        title=f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: {how}",
+        facts=facts_of(fleet),
+        data=_data(found),
+        plotly=True,
+        by_ranks=_by_ranks(fleet),
+        model=model_words(found),
+        fastest=_fastest(found),
+    )
 
 
 def _data(found: Search) -> dict[str, Any]:
@@ -71,7 +68,7 @@ def _data(found: Search) -> dict[str, Any]:
     return {"points": columns, "front": pareto(places), "published": top}
 
 
-def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
+def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
     figures, candidate = entry.figures, entry.candidate
     assert figures is not None
     assert candidate.memory is not None
@@ -99,7 +96,7 @@ def _point(entry: Entry, varied: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _fastest(found: Search) -> str:
+def _fastest(found: Search) -> _Table:
     varied = options_varied(found)
     head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
     rows = []
@@ -119,12 +116,12 @@ def _fastest(found: Search) -> str:
                 f"{entry.model_rank:,}",
             )
         )
-    return _table("Fastest", head, rows)
+    return _Table(head, rows)
 
 
-def _by_ranks(fleet: Fleet) -> str:
+def _by_ranks(fleet: Fleet) -> _Table:
     if len(fleet.plans) == 1 and fleet.tokens is None:
-        return ""
+        return _Table()
     head = ["ranks", axes_title(fleet.chosen.found), "step", "tokens/s"]
     head += ["days", "device hours", "energy (devices)"] if fleet.tokens else []
     rows = []
@@ -147,18 +144,9 @@ def _by_ranks(fleet: Fleet) -> str:
                 f"{bill.energy_joules / 3.6e9:,.1f} MWh",
             ]
         rows.append(row)
-    return _table("By number of ranks", head, rows)
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{_text(word)}</th>" for word in head)
-    body = "".join("<tr>" + "".join(f"<td>{_text(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return (
-        f'<h2>{_text(title)}</h2><div class="scroll"><table><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return _Table(head, rows)
 
 
 def _text(word: str) -> str:
-    # control characters and lone surrogates have no place in HTML
-    return html.escape("".join(c if c.isprintable() else "�" for c in word))
+    """Escape a word of a label, in which plotly reads tags."""
+    return escape(printable(word))

@@ -12,6 +12,7 @@ from twin.description.units import SUFFIXES, parse_quantity
 MAX_COUNTS = 64
 """Numbers of ranks that one search may ask for."""
 MAX_TOKENS = 1e18
+"""Far above any text there is; sums with it stay finite."""
 _NUMBER = re.compile(r"\d{1,12}")  # Python refuses to read thousands of digits
 _RANGE = re.compile(r"(\d{1,12})-(\d{1,12})(?::(\d{1,12}))?")
 _COUNT = re.compile(r"([\d_.]+(?:[eE]\d+)?)\s*([kMGBT]?)\s*(?:tokens?)?")

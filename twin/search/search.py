@@ -45,7 +45,7 @@ class Figures:
     energy_joules: float
     classes: int
     global_link_contention: bool
-    """Whether contention on links between dragonfly groups was simulated."""
+    """True if contention on links between dragonfly groups was simulated."""
 
     @property
     def exposed_share(self) -> float:
@@ -72,7 +72,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RankedCandidate:
     """One candidate with its place in both orders.
 
     `model_rank` is its place, from 1, by the published communication model, `rank` that in simulated
@@ -95,7 +95,7 @@ class Search:
     """What was searched, its grid and micro-batch open."""
     by: By
     over: frozenset[str]
-    entries: tuple[Entry, ...]
+    entries: tuple[RankedCandidate, ...]
     best: Simulation
     wall_seconds: float
 
@@ -105,16 +105,16 @@ class Search:
 
     @property
     def feasible(self) -> int:
-        """How many candidates can run."""
+        """Number of candidates that can run."""
         return sum(entry.candidate.feasible for entry in self.entries)
 
     @property
     def simulated(self) -> int:
-        """How many candidates were simulated."""
+        """Number of candidates that were simulated."""
         return sum(entry.figures is not None for entry in self.entries)
 
     @property
-    def top_of_model(self) -> list[Entry]:
+    def top_of_model(self) -> list[RankedCandidate]:
         """The published model's best, in its order."""
         ranked = [e for e in self.entries if e.model_rank is not None and e.model_rank <= TOP]
         return sorted(ranked, key=lambda e: e.model_rank or 0)
@@ -140,14 +140,14 @@ def search(
     ready = [candidate for candidate in found if candidate.feasible]
     if not ready:
         raise fail("ranks" if found else "grid", why_nothing(found), job.ranks)
-    ranked = [Entry(candidate, number) for number, candidate in enumerate(ready, 1)]
+    ranked = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
     if by == "simulation":
         entries = _in_order(simulated(base, ranked, workers, progress))
         entries, best = _fastest_done_properly(base, entries)
     else:
         best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
-    rest = [Entry(candidate) for candidate in found if not candidate.feasible]
+    rest = [RankedCandidate(candidate) for candidate in found if not candidate.feasible]
     return Search(base, by, over, (*entries, *rest), best, time.perf_counter() - begin)
 
 
@@ -164,7 +164,7 @@ def why_nothing(found: Sequence[Candidate]) -> str:
     return NO_GRID
 
 
-def simulated(base: Job, entries: Sequence[Entry], workers: int, progress: Progress) -> list[Entry]:
+def simulated(base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress) -> list[RankedCandidate]:
     """Simulate all of these, longest first, so that no process is left with a long one alone."""
     order = sorted(range(len(entries)), key=lambda i: -(entries[i].candidate.micro_steps or 0))
     batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
@@ -209,7 +209,7 @@ def _collected_at_the_end() -> Iterator[None]:
         gc.collect()
 
 
-def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+def _in_order(entries: Sequence[RankedCandidate]) -> list[RankedCandidate]:
     """Sort by simulated time, ties in the model's order, and number them."""
     done = [e for e in entries if e.figures is not None]
     done.sort(key=lambda e: (e.figures.step_seconds if e.figures else 0.0, e.model_rank))
@@ -217,7 +217,7 @@ def _in_order(entries: Sequence[Entry]) -> list[Entry]:
     return numbered + [e for e in entries if e.figures is None]
 
 
-def _fastest_done_properly(base: Job, entries: list[Entry]) -> tuple[list[Entry], Simulation]:
+def _fastest_done_properly(base: Job, entries: list[RankedCandidate]) -> tuple[list[RankedCandidate], Simulation]:
     """Simulate the fastest once more, with contention on global links, until it stays fastest.
 
     Leaving contention out makes a candidate look faster, if anything.
@@ -234,7 +234,7 @@ def _fastest_done_properly(base: Job, entries: list[Entry]) -> tuple[list[Entry]
     return entries, simulate(entries[0].candidate.job(base), max_classes=_classes(entries[0]))
 
 
-def _classes(entry: Entry) -> int | None:
+def _classes(entry: RankedCandidate) -> int | None:
     """The limit on classes with which an entry's figures came about."""
     assert entry.figures is not None
     return None if entry.figures.global_link_contention else MANY_CLASSES

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from twin.engine.report import as_json, report
-from twin.search.search import TOP, Entry, Search
+from twin.search.search import TOP, RankedCandidate, Search
 
 
 def search_json(found: Search) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def model_top(found: Search) -> dict[str, Any]:
     }
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: RankedCandidate) -> dict[str, Any]:
     """Return one candidate as an object: grid, options, figures or the reason there are none."""
     candidate, memory, figures = entry.candidate, entry.candidate.memory, entry.figures
     return {

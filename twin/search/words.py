@@ -53,7 +53,7 @@ def options_words(candidate: Candidate, varied: Sequence[str]) -> list[str]:
 
 
 def hindered(found: Search) -> list[str]:
-    """How many candidates cannot run, by what hinders them."""
+    """Count the candidates that cannot run, by what hinders them."""
     count = Counter(e.candidate.hindrance for e in found.entries if e.candidate.hindrance)
     words = [f"{count[kind]:,} for {text}" for kind, text in HINDRANCES.items() if count[kind]]
     failed = sum(bool(entry.failure) for entry in found.entries)

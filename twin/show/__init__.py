@@ -1,4 +1,4 @@
-"""How answers look on a terminal: rich tables, or one JSON object for programs."""
+"""Answers on a terminal: rich tables, or one JSON object for programs."""
 
 from twin.show.compare import comparison
 from twin.show.console import answer, print_json, progress

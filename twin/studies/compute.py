@@ -38,7 +38,7 @@ EngineName = Literal["folded", "des", "ranks"]
 
 @dataclass(frozen=True)
 class PointOptions:
-    """How points are computed."""
+    """The way points are computed."""
 
     engine: EngineName = "folded"
     seeds: int = 1

@@ -137,14 +137,14 @@ class Study(Spec):
 
     @property
     def named(self) -> bool:
-        """Whether points are cases with a name each, compared with the first."""
+        """True if points are cases with a name each, compared with the first."""
         names = [point.get("name") for point in self.points]
         distinct = len({canonical(name) for name in names}) == len(names)
         return bool(names) and None not in names and distinct and not self.vary
 
     @property
     def chooses_grids(self) -> bool:
-        """Whether each point chooses grid and micro-batch."""
+        """True if each point chooses grid and micro-batch."""
         return self.grid == "auto" or (self.grid is None and self.study in CHOSEN_GRIDS)
 
     @property
@@ -171,7 +171,7 @@ class Study(Spec):
 
 
 def has_twice(values: Sequence[Any] | Mapping[str, Any]) -> bool:
-    """Whether a list holds equal values; 1, 1.0 and true are different."""
+    """Tell whether a list holds equal values; 1, 1.0 and true are different."""
     listed = list(values.values()) if isinstance(values, Mapping) else list(values)
     return len({canonical(value) for value in listed}) < len(listed)
 
@@ -258,7 +258,7 @@ def _anchored_name(name: str, folder: Path) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Whether a machine is named by path, as the loader sees it."""
+    """Tell whether a machine is named by path, as the loader sees it."""
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 

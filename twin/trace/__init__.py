@@ -2,5 +2,5 @@
 
 * `table`: the columns. `store`: one directory per run (manifest and Parquet).
 * `metrics`: step time, exposed communication, idle time.
-* `chrome`: export for Perfetto. `html`: a self-contained timeline.
+* `chrome`: export for Perfetto. The timeline as a page is in `twin.pages`.
 """

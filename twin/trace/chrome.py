@@ -58,7 +58,7 @@ HEAD = '{"displayTimeUnit": "ms", "traceEvents": [\n'
 
 
 def is_chrome_trace(path: Path) -> bool:
-    """Whether a file begins as the ones that `write_chrome` makes."""
+    """Tell whether a file begins as the ones that `write_chrome` makes."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as file:

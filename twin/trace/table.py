@@ -90,7 +90,7 @@ def _check_numbers(table: pa.Table) -> list[str]:
     for name in ("bytes", "flops"):
         values = table.column(name).to_numpy()
         if strange := int(np.sum(~(np.isfinite(values) & (values >= 0)))):
-            problems.append(f"{strange} events have {name} that are negative or no number")
+            problems.append(f"{strange} events have {name} that are negative, NaN or infinite")
     return problems
 
 

@@ -36,7 +36,7 @@ class Session:
     host: str
     timeout_seconds: float
     to_empty: bool = False
-    """Whether what the host held before is of no use once a checkpoint is loaded, and this rank deletes it."""
+    """True if what the host held before is of no use once a checkpoint is loaded, and this rank deletes it."""
 
     def loaded(self) -> None:
         """Delete what was held before: a checkpoint that holds as much could be read."""
@@ -63,7 +63,7 @@ class MemoryCopies:
     _keeper: int | None = field(init=False, default=None)
     _senders: list[int] = field(init=False, default_factory=list)
     _leads: bool = field(init=False, default=True)
-    """Whether this rank deletes on its host."""
+    """True if this rank deletes on its host."""
     _outgoing: Outgoing | None = field(init=False, default=None)
     _job: _Job | None = field(init=False, default=None)
 

@@ -16,6 +16,7 @@ from runtime.survive.memory.part import put
 from runtime.survive.memory.place import data_file, part_file
 
 SLICE_BYTES = 1 << 26
+"""Of a message: large enough for the full rate of a link, small beside a host's memory."""
 NOTHING = -1
 """As a length: the sender has no part, for it could not be written."""
 

@@ -29,6 +29,7 @@ from runtime.checkpoint.tensor_file import DTYPE_NAMES, TensorFile, UnusableFile
 from runtime.survive.memory.place import data_file, part_file
 
 MAX_PART_BYTES = 1 << 28
+"""Of the text that describes a part, not of its tensors: more is a damaged file, and is not read."""
 
 
 class PartTensor(Record):

@@ -38,7 +38,7 @@ class Place:
         return cls(Path(directory) / f"fourfold-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}")
 
     def check(self) -> bool:
-        """Whether it is there. Raises DescriptionError if what is there is not ours alone."""
+        """Tell whether it is there. Raises DescriptionError if what is there is not ours alone."""
         try:
             found = self.root.lstat()
         except FileNotFoundError:

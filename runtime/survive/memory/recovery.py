@@ -129,7 +129,7 @@ class Assembly:
     """By the rank that holds it."""
     news: str = ""
     failed: bool = False
-    """Whether there was something that could not be brought to the disk: it stays in memory."""
+    """True if there was something that could not be brought to the disk: it stays in memory."""
     _left: list[tuple[int, str, int]] | None = None
     """Step, session and ranks of what could be put together, the newest last."""
     _holders: dict[int, list[int]] = field(default_factory=dict)

@@ -97,7 +97,7 @@ def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (NonFiniteError("no number"), 3),
+        (NonFiniteError("NaN"), 3),
         (DivergedError("a leap"), 3),
         (TakenOverError("gone"), 3),
         (CollectiveError("a peer is lost"), 1),

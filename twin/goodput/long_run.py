@@ -12,7 +12,7 @@ from twin.strategies.sizes import OPTIMIZER_BYTES
 Cause = Literal["device", "link"]
 """What makes steps slow for a while."""
 Mode = Literal["sync", "async", "memory"]
-"""How state is saved: steps wait for the file system; they wait for a copy to the host only, which is
+"""Ways to save state: steps wait for the file system; they wait for a copy to the host only, which is
 written meanwhile; and besides that a copy goes to a neighbour's memory after every few steps."""
 
 
@@ -22,17 +22,17 @@ class Slowdown:
 
     cause: Cause
     per_second: float
-    """How many begin in a second, on all parts of the job together."""
+    """Number that begin in a second, on all parts of the job together."""
     seconds: float
-    """How long each lasts: a slow device exactly, a link on average (exponentially)."""
+    """Time that each lasts: a slow device exactly, a link on average (exponentially)."""
     factors: tuple[float, ...]
-    """How many times longer a step takes meanwhile, 1 or more: by where the part is, each as likely."""
+    """Factors by which a step takes longer meanwhile, 1 or more: by where the part is, each as likely."""
     replaced: bool
-    """Whether it ends by a restart without the part."""
+    """True if it ends by a restart without the part."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class LongRun:
     """A long run. Rates are of the whole job, per second; times in seconds."""
 
     step_seconds: float
@@ -67,7 +67,7 @@ def state_bytes_of(job: Job) -> float:
     return float(OPTIMIZER_BYTES * job.model.parameters)
 
 
-def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> Plan:
+def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> LongRun:
     """Work out rates and times. Raises DescriptionError if the machine does not say how it fails."""
     machine = job.machine
     known = machine.reliability
@@ -87,7 +87,7 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     storage = known.storage
     nic = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
     repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
-    return Plan(
+    return LongRun(
         step_seconds=step_seconds,
         nodes=nodes,
         host_failures_per_second=device + node,

@@ -1,22 +1,19 @@
-"""A self-contained HTML timeline of chosen ranks, drawn by plotly.
+"""The page of a run: a timeline of chosen ranks, drawn by plotly.
 
 All events travel in the page, packed as arrays; a small script draws at most a few thousand
-bars for the visible window and refines when the reader zooms. Nothing is loaded from elsewhere.
+bars for the visible window and refines when the reader zooms.
 """
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twin.pages.shell import filled
 from twin.trace.names import in_order
 from twin.trace.palette import EVENTS, axis_colour
 
@@ -65,18 +62,7 @@ def timeline_html(
     events: pa.Table, rank_names: Mapping[int, str], title: str, facts: Sequence[tuple[str, str]] = ()
 ) -> str:
     """Return the page: title, a table of facts, the timeline."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - slow to import, needed only here
-
-    page = resources.files("twin.trace").joinpath("timeline.html").read_text(encoding="utf-8")
-    rows = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts)
     axes = dict.fromkeys(a for a in events["axis"].unique().to_pylist() if a)
     colours = {**EVENTS, **{axis: axis_colour(axis) for axis in axes}}
-    data = json.dumps({"lanes": lanes(events, rank_names), "colours": colours}, separators=(",", ":"))
-    parts = {
-        "TITLE": html.escape(title),
-        "FACTS": rows,
-        "DATA": data.replace("<", "\\u003c"),  # neither </script> nor <!-- may be seen
-        "PLOTLY": get_plotlyjs(),
-    }
-    # in one pass, so that a title that looks like a placeholder stays a title
-    return re.sub(r"%(TITLE|FACTS|DATA|PLOTLY)%", lambda match: parts[match[1]], page)
+    data = {"lanes": lanes(events, rank_names), "colours": colours}
+    return filled("twin.pages", "timeline.html", title=title, facts=facts, data=data, plotly=True)
