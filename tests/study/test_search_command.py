@@ -160,6 +160,11 @@ def test_places_that_cannot_be_written_are_refused_before_the_search(run, job, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["found", "mine.yaml", "taken"]
 
 
+def children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
 @pytest.mark.process
 @pytest.mark.quick
 def test_ctrl_c_ends_cleanly(tmp_path):
@@ -173,7 +178,10 @@ def test_ctrl_c_ends_cleanly(tmp_path):
         text=True,
         start_new_session=True,
     )
-    time.sleep(4)
+    until = time.monotonic() + 60
+    while len([c for child in children(process.pid) for c in children(child)]) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(2)  # the workers are there, and at it
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

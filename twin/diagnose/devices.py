@@ -33,7 +33,7 @@ APART = 1.25
 """Two groups of ranks are told apart from this factor between them on,"""
 CLEAR = 6.0
 """and from so many deviations of either."""
-FEW = 8
+MIN_RANKS_ONE_STEP = 8
 """Ranks of which one step tells no two groups apart."""
 
 
@@ -132,7 +132,7 @@ def _faster(logs: Floats, noise: float) -> NDArray[np.bool_]:
     at = int(np.argmax(gaps)) + 1  # so many are faster
     fast, slow = logs[order[:at]], logs[order[at:]]
     everybody = np.ones(len(logs), dtype=bool)
-    few = len(logs) < FEW and not noise  # of few ranks in one step, two may be alike by chance
+    few = len(logs) < MIN_RANKS_ONE_STEP and not noise  # of few ranks in one step, two may be alike by chance
     if few or len(slow) < 2 or not len(logs) <= 3 * len(slow) <= 1.5 * len(logs):
         return everybody  # few slow ones do not move a median, and most ranks are not slow
     within = max(float(fast.std()), float(slow.std()), noise, MIN_DEVIATION)

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import NoReturn, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-FEW = 4
+MIN_ITEMS = 4
 """Fewer pieces than this are not worth starting processes for."""
 
 
@@ -38,7 +39,7 @@ def in_parallel(
     processes are ended.
     """
     answers: list[Answer] = []
-    if workers <= 1 or len(items) < FEW:
+    if workers <= 1 or len(items) < MIN_ITEMS:
         for number, item in enumerate(items):
             progress(number, len(items))
             answers.append(work(item))
@@ -60,6 +61,7 @@ def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
     process closes it, or is killed, the pipe ends and the worker leaves at once.
     """
     context = multiprocessing.get_context("forkserver")
+    start_deaf()
     lifeline, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, context, initializer=leave_with, initargs=(lifeline,))
     try:
@@ -72,6 +74,15 @@ def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
         held.close()
         lifeline.close()
+
+
+def start_deaf() -> None:
+    """Start the process that workers are forked from with Ctrl-C blocked: one that hits its imports is a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_with(lifeline: Connection) -> None:
