@@ -13,7 +13,7 @@ import torch
 from runtime.step.context import Context
 from runtime.step.trainee import StepFigures
 from twin.description.job import Job
-from twin.trace.metrics import model_flops
+from twin.trace.metrics import job_flops, job_peak_flops_per_second
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,8 @@ class Speed:
 
 def speed(job: Job, step_seconds: float, *, peak_known: bool) -> Speed:
     """Turn a step's time into rates."""
-    model = job.model
-    flops = model_flops(
-        sequences=job.batch.sequences,
-        sequence=model.sequence,
-        layers=model.layers,
-        hidden=model.hidden,
-        mlp_ratio=model.mlp_ratio,
-        vocabulary=model.vocabulary,
-        recompute=False,
-        mlp_width=model.mlp_width,
-        activation=model.activation,
-    )
-    rate = flops / step_seconds
-    peak = peak_flops_per_second(job) * job.ranks
+    rate = job_flops(job, recompute=False) / step_seconds
+    peak = job_peak_flops_per_second(job)
     return Speed(job.tokens_per_step / step_seconds, rate, rate / peak if peak_known else None)
 
 
@@ -54,13 +42,6 @@ def is_described(job: Job, found: str) -> bool:
     """
     models = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")
     return bool(set(models.findall(job.machine.device.name)) & set(models.findall(found)))
-
-
-def peak_flops_per_second(job: Job) -> float:
-    """Peak of one device as the job's machine has it, in the job's precision."""
-    device = job.machine.device
-    peak = float(device.peak_flops_per_second)
-    return peak * float(device.gemm.fp32_share) if job.precision == "fp32" else peak
 
 
 def peak_memory_bytes(device: torch.device) -> int:

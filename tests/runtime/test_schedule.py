@@ -11,8 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runtime.plan.optimizer_settings import Schedule
-from runtime.records.metrics import peak_flops_per_second, speed
+from runtime.records.metrics import speed
 from runtime.records.metrics_file import MetricsFile
+from twin.trace.metrics import job_peak_flops_per_second
 
 
 def test_the_learning_rate_at_the_points_that_matter():
@@ -92,7 +93,7 @@ def test_speed_is_that_of_the_published_formula(make_job):
 def test_the_peak_is_that_of_the_precision(make_job, precision, peak):
     """NVIDIA's data sheet of the A100: 312 TFLOP/s in bf16, 19.5 in fp32."""
     job = make_job({"x": 2}, "perlmutter", precision=precision)
-    assert peak_flops_per_second(job) == pytest.approx(peak)
+    assert job_peak_flops_per_second(job) == pytest.approx(2 * peak)  # two ranks
 
 
 def test_a_resumed_run_keeps_whole_lines_of_steps_it_does_not_repeat(tmp_path):

@@ -17,7 +17,7 @@ from twin.engine.all_ranks import AllRanks
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Part, Simulation
 from twin.schedule.ops import axis_of
-from twin.trace.metrics import Breakdown, Intervals, breakdown, model_flops
+from twin.trace.metrics import Breakdown, Intervals, breakdown, job_flops, job_peak_flops_per_second
 
 
 @dataclass(frozen=True)
@@ -139,31 +139,15 @@ def report_all_ranks(every: AllRanks) -> Report:
 
 def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> Report:
     """Add what follows from the job and the length of its step."""
-    model = job.model
-    flops = {
-        again: model_flops(
-            sequences=job.batch.sequences,
-            sequence=model.sequence,
-            layers=model.layers,
-            hidden=model.hidden,
-            mlp_ratio=model.mlp_ratio,
-            vocabulary=model.vocabulary,
-            recompute=again,
-            mlp_width=model.mlp_width,
-            activation=model.activation,
-        )
-        for again in (False, True)
-    }
+    flops = {again: job_flops(job, recompute=again) for again in (False, True)}
     hardware = flops[job.recompute] / step
     device = job.machine.device
-    share = device.gemm.fp32_share if job.precision == "fp32" else 1.0
-    peak = job.ranks * device.peak_flops_per_second * share
     return Report(
         step_seconds=step,
         compute_seconds=compute_seconds,
         model_flops_per_second=flops[False] / step,
         hardware_flops_per_second=hardware,
-        peak_flops_per_second=peak,
+        peak_flops_per_second=job_peak_flops_per_second(job),
         tokens_per_second=job.tokens_per_step / step,
         memory=(memory := memory_use(job)),
         memory_advice="" if memory.fits else advice(job, memory),

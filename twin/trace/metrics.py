@@ -16,6 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.description.job import Job
+
 Floats = NDArray[np.float64]
 Intervals = tuple[Floats, Floats]
 """Starts and ends."""
@@ -117,3 +119,26 @@ def model_flops(
     products = 3 if activation == "swiglu" else 2  # of hidden × wide
     block = 2 * hidden * (4 * hidden + products * wide) + 4 * sequence * hidden  # of a token, once
     return float(sequences * sequence * (passes * layers * block + 6 * vocabulary * hidden))
+
+
+def job_flops(job: Job, *, recompute: bool) -> float:
+    """Flops of one step of a job; what predicted and measured rates are both reckoned from."""
+    model = job.model
+    return model_flops(
+        sequences=job.batch.sequences,
+        sequence=model.sequence,
+        layers=model.layers,
+        hidden=model.hidden,
+        mlp_ratio=model.mlp_ratio,
+        vocabulary=model.vocabulary,
+        recompute=recompute,
+        mlp_width=model.mlp_width,
+        activation=model.activation,
+    )
+
+
+def job_peak_flops_per_second(job: Job) -> float:
+    """Peak of all devices of a job as its machine has it, in the job's precision."""
+    device = job.machine.device
+    share = device.gemm.fp32_share if job.precision == "fp32" else 1.0
+    return float(job.ranks * device.peak_flops_per_second * share)
