@@ -12,8 +12,8 @@ import pytest
 from dashboards.catalog import Catalog
 from dashboards.page import PageContext
 from dashboards.settings import Settings
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from tests.dashboards import serving
-from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from tests.tiers import makes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.app import create_app
 from dashboards.security import cookie_name
 from dashboards.settings import Settings
-from tests.study.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
 
 EVIL = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><a href="javascript:alert(1)">\'&'
 """What strangers may call their ops."""

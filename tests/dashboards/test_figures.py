@@ -24,7 +24,7 @@ from dashboards.pages.trust import both_ways, spearman
 from dashboards.pages.verdict import compared, shown, term_row
 from dashboards.pairs import pairs_of
 from dashboards.rank_table import RANKS, rank_table_of
-from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job

@@ -15,8 +15,8 @@ from dashboards.timeline import raster
 from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.step import partners, step_of
 from dashboards.timeline.view import MAX_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
+from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from tests.profiles import examples
-from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from twin.description.problems import DescriptionError
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from tests.fuzz.harness import cases, fuzz, guarded, tree
 from tests.fuzz.mutations import NUMBERS, WORDS, as_json, damaged, texts
 from tests.fuzz.test_fuzz_descriptions import JOB
-from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
 
 SMALL = {key: JOB[key] for key in ("name", "model", "machine", "ranks", "grid", "batch", "stragglers")}

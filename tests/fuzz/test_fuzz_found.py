@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.compare.compare import compare
 from twin.description.problems import DescriptionError
 from twin.description.strict_yaml import parse_yaml

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
+from tests.compare.compare_traces import JOB, by_hand_measured, by_hand_predicted, table, write
 from tests.fuzz.harness import cases, fuzz, survives, tree
 from tests.fuzz.mutations import NUMBERS, as_json, damaged, texts
-from tests.study.compare_traces import JOB, by_hand_measured, by_hand_predicted, table, write
 from twin.compare.compare import compare
 from twin.compare.page import write_page
 from twin.engine.replay import replay

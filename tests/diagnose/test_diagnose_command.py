@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.study.observations import MODEL
+from tests.diagnose.observations import MODEL
 from twin.cli import application
 from twin.description.problems import DescriptionError
 from twin.diagnose.diagnose import diagnose_trace

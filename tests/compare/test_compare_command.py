@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, table, write
 from tests.runtime import runs
-from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, table, write
 from tests.tiers import makes
 from twin.cli import main
 from twin.compare.compare import compare

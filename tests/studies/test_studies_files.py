@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
-from tests.study.studies_files import TINY, write_study
+from tests.studies.studies_files import TINY, write_study
 from twin.description.load import with_value
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job

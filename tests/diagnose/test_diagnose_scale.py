@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.study.faulty_cases import Kind, diagnosed, drawn, verdict
+from tests.diagnose.faulty_cases import Kind, diagnosed, drawn, verdict
 
 
 def named(number: int, kind: Kind | None = None) -> tuple[bool, bool, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.studies_files import TINY, write_study
+from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
 from twin.description.load import load_machine
 from twin.strategies import load_job

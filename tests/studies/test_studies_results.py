@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import twin
-from tests.study.studies_files import TINY, write_study
+from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
 from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.diagnose.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
 from tests.profiles import examples
-from tests.study.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
 from tests.tiers import full
 from twin.diagnose.devices import slow_devices
 from twin.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank

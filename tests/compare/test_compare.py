@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
 from tests.profiles import examples
-from tests.study.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table, write
 from twin.compare.account import account, terms_of
 from twin.compare.compare import Comparison, compare
 from twin.compare.steps import read_steps

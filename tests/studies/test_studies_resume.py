@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.studies_files import write_study
+from tests.studies.studies_files import write_study
 from twin.cli import main
 from twin.description.problems import DescriptionError
 from twin.studies.compute import compute_point

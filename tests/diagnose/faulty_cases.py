@@ -1,6 +1,6 @@
 """Faults at 8,192 ranks, simulated with the machine's own noise, to be found without being told.
 
-    python -m tests.study.faulty_cases [--cases 200] [--first 0]
+    python -m tests.diagnose.faulty_cases [--cases 200] [--first 0]
 
 Each case draws a machine and grid, the devices' speeds, which device is 10 % slow or which NIC has half
 its rate, and the noise of every op. It is diagnosed twice: by one step alone, and with a step from
@@ -121,7 +121,7 @@ def verdict(case: Case, found: Diagnosis, after: AllRanks) -> tuple[bool, int]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.study.faulty_cases",
+        prog="python -m tests.diagnose.faulty_cases",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

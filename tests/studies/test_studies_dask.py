@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import twin
-from tests.study.studies_files import write_study
+from tests.studies.studies_files import write_study
 from tests.tiers import makes
 from twin.cli import main
 from twin.description.problems import DescriptionError

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.study.compare_traces import (
+from tests.compare.compare_traces import (
     Row,
     by_hand_measured,
     by_hand_predicted,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.profiles import examples
-from tests.study.compare_traces import (
+from tests.compare.compare_traces import (
     Row,
     by_hand_measured,
     by_hand_predicted,
@@ -22,6 +21,7 @@ from tests.study.compare_traces import (
     table,
     write,
 )
+from tests.profiles import examples
 from twin.compare.compare import compare
 from twin.description.problems import DescriptionError
 from twin.trace.table import SCHEMA
