@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine import simulate as _engine
-from twin.engine.every_rank import EveryRank, simulate_every_rank
 from twin.engine.interval import Interval
 from twin.engine.interval import interval as _interval
 from twin.engine.report import Report, as_json, report
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from twin.compare.compare import Comparison
+    from twin.engine.every_rank import EveryRank
     from twin.validate.measurements import Validation
     from twin.validate.validate import PublishedValidation
 
@@ -174,6 +174,8 @@ def simulate(
         raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
     settled, choice = settle(job, progress=progress)
     if engine == "ranks":
+        from twin.engine.every_rank import simulate_every_rank  # noqa: PLC0415  PyArrow starts threads
+
         every = simulate_every_rank(settled, seeds=seeds, ranks=ranks, workers=workers, progress=progress)
         kept, wall = every.simulation.of_recorded(), time.perf_counter() - begin
         return Prediction(settled, every.figures, kept, choice, every, None, wall)

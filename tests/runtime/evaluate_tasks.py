@@ -42,7 +42,7 @@ def losses(worker: Any, grid: dict[str, int], **options: Any) -> list[float]:
     trainee = build(worker.mesh(Grid(**grid)), grid, **options)
     file = TokenFile(Path("validation.bin"), held_out(), "")
     batches = Batches(file, LENGTH, 0, VOCABULARY, shuffle=False)
-    found = [validation_loss(trainee.context, trainee.model, batches, count) for count in COUNTS]
+    found = [validation_loss(trainee, batches, count) for count in COUNTS]
     assert trainee.context.training
     return found
 
@@ -50,6 +50,6 @@ def losses(worker: Any, grid: dict[str, int], **options: Any) -> list[float]:
 def texts(worker: Any, grid: dict[str, int], temperature: float, **options: Any) -> list[list[int]]:
     """The prompts, continued."""
     trainee = build(worker.mesh(Grid(**grid)), grid, **options)
-    found = [generate(trainee.context, trainee.model, prompt, MADE, temperature) for prompt in PROMPTS]
+    found = [generate(trainee, prompt, MADE, temperature) for prompt in PROMPTS]
     assert trainee.context.training
     return found
