@@ -27,7 +27,7 @@ from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
 from twin import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 CPU_INFO = Path("/proc/cpuinfo")
 Advance = Callable[[str, float], None]
 """Told the section that begins, and which share of the work is done."""

@@ -80,7 +80,8 @@ class Trained:
 
     def step(self) -> None:
         import torch
-        from runtime.step.step import MicroBatch
+
+        from runtime.step.trainee import MicroBatch
 
         weight = 1.0 / (SEQUENCES * MODEL["sequence"])
         weights = torch.full_like(self.window[:, 1:], weight, dtype=torch.float32)

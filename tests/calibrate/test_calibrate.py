@@ -121,7 +121,7 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         for size in (8, 1024, 262144, 1 << 20, 1 << 22)
     ]
     return {
-        "schema": 1,
+        "schema": 2,
         "name": "known",
         "date": "2026-11-20T12:00:00+00:00",
         "device": "a core",
@@ -254,7 +254,7 @@ def test_hosts_of_their_own_share_cores_within_each():
     assert (cores.shared_by, float(cores.count)) == ("node", pytest.approx(1.25))
 
 
-@pytest.mark.parametrize("change", [{"schema": 2}, {"gemm": []}, {"sharing": None}])
+@pytest.mark.parametrize("change", [{"schema": 1}, {"gemm": []}, {"sharing": None}])
 def test_foreign_measurements_are_refused(change):
     with pytest.raises(DescriptionError, match=next(iter(change))):
         machine_from({**measurements(), **change})

@@ -17,7 +17,7 @@ from twin.description.problems import fail
 from twin.description.spec import Spec
 from twin.description.units import SUFFIXES, format_si
 
-SCHEMA = 1
+SCHEMA = 2
 SOURCE = "MEASURED"
 DIGITS = 6
 ALIKE = 0.15
@@ -63,7 +63,11 @@ def machine_from(data: Mapping[str, Any]) -> str:
     Raises DescriptionError if the data are of another schema or lack what a machine needs.
     """
     if data.get("schema") != SCHEMA:
-        raise fail("schema", f"measurements of schema {SCHEMA} are read here", data.get("schema"))
+        raise fail(
+            "schema",
+            f"measurements of schema {SCHEMA} are read here; measure again with fourfold calibrate",
+            data.get("schema"),
+        )
     for section in ("gemm", "kernels", "attention", "host", "sharing"):
         if not data.get(section):
             raise fail(section, "has no measurements; measure again")

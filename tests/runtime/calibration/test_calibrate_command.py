@@ -23,6 +23,7 @@ ENTRY = {
     "kernels": {
         "name",
         "phase",
+        "work",
         "bytes",
         "flops",
         "shape",
@@ -119,7 +120,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_data_say_where_they_come_from(measured):
-    assert measured["schema"] == 1
+    assert measured["schema"] == 2
     assert (measured["name"], measured["ranks"], measured["backend"]) == ("two", 2, "gloo")
     assert [each["host"] for each in measured["hosts"]] == [0, 0]
     assert abs((datetime.now(UTC) - datetime.fromisoformat(measured["date"])).total_seconds()) < 600
