@@ -34,7 +34,7 @@ APART = 1.25
 CLEAR = 6.0
 """and from so many deviations of either."""
 MIN_RANKS_ONE_STEP = 8
-"""Ranks of which one step tells no two groups apart."""
+"""Of fewer ranks one step tells no two groups apart."""
 
 
 def slow_devices(observed: Observed, reference: Observed | None = None) -> list[Finding]:
