@@ -188,3 +188,22 @@ def test_ctrl_c_ends_cleanly(tmp_path):
     assert out == ""
     assert "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["long.yaml"]
+
+
+def test_a_strategy_without_a_published_model_is_given_no_place_by_one(tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text("{strategy: ddp, model: gpt2, machine: perlmutter, ranks: 8, batch: {sequences: 32}}\n")
+    main_ends(["search", str(job), "--out", str(tmp_path / "found")], 0)
+    shown, page = capsys.readouterr().out, (tmp_path / "found" / "search.html").read_text(encoding="utf-8")
+    rows = json.loads((tmp_path / "found" / "ranking.json").read_text(encoding="utf-8"))["ranking"]
+    assert "model's place" not in shown
+    assert "2502.08145" not in page
+    assert {(r["communication_model_rank"], r["communication_model_seconds"]) for r in rows} == {(None, None)}
+    main_ends(["search", str(job), "--by", "axonn"], 2)
+    assert "ddp has no published model" in capsys.readouterr().err
+
+
+def main_ends(arguments: list[str], code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert int(ended.value.code or 0) == code

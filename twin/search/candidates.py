@@ -98,7 +98,7 @@ def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Ite
             if too_long := check_grid(settled):
                 yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long))
             else:
-                key = strategy.rank_key_seconds(settled)
+                key = strategy.rank_key_seconds(settled) if strategy.ordered_by else None
                 yield Candidate(grid, options, micro, settled.micro_steps, use, key)
 
 

@@ -53,6 +53,7 @@ def page(fleet: Fleet) -> str:
         data=_data(found),
         plotly=True,
         by_ranks=_by_ranks(fleet),
+        ordered=bool(found.top_of_model),
         model=model_words(found),
         fastest=_fastest(found),
     )
@@ -78,7 +79,7 @@ def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
     lines = [
         f"<b>{figures.step_seconds:.4g} s</b>, {_text(grid_words(candidate.grid))}",
         _text(", ".join(options_words(candidate, varied))),
-        f"place {entry.rank} simulated, {entry.model_rank} by the published model",
+        f"place {entry.rank} simulated" + (f", {entry.model_rank} by the published model" if entry.model_rank else ""),
         f"{memory:.3g} GB per rank, {candidate.memory.largest_category} most",
         f"{figures.hardware_percent_of_peak:.1f} % of peak, {figures.tokens_per_second:,.0f} tokens/s",
         f"compute {figures.compute_seconds:.3g} s, exposed communication {exposed:.1f} %"
@@ -98,7 +99,8 @@ def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
 
 def _fastest(found: Search) -> _Table:
     varied = options_varied(found)
-    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory", "place by the model")
+    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory")
+    ordered = ("place by the model",) if found.top_of_model else ()
     rows = []
     for entry in found.entries[:ROWS]:
         figures, candidate = entry.figures, entry.candidate
@@ -113,10 +115,10 @@ def _fastest(found: Search) -> _Table:
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
                 f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
-                f"{entry.model_rank:,}",
+                *(f"{entry.model_rank:,}" for _ in ordered),
             )
         )
-    return _Table(head, rows)
+    return _Table((*head, *ordered), rows)
 
 
 def _by_ranks(fleet: Fleet) -> _Table:

@@ -20,6 +20,7 @@ from twin.engine.parallel import in_parallel
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, candidates, unsettled
+from twin.strategies import strategy_of
 
 By = Literal["simulation", "axonn"]
 Progress = Callable[[int, int], None]
@@ -75,8 +76,8 @@ class Figures:
 class RankedCandidate:
     """One candidate with its place in both orders.
 
-    `model_rank` is its place, from 1, by the published communication model, `rank` that in simulated
-    time; None for what cannot run or was not simulated.
+    `model_rank` is its place, from 1, by the published communication model, None where the strategy has none; `rank`
+    that in simulated time. None for what cannot run or was not simulated.
     """
 
     candidate: Candidate
@@ -135,6 +136,9 @@ def search(
     simulated. Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()
+    ordered = bool(strategy_of(job).ordered_by)
+    if by != "simulation" and not ordered:
+        raise fail("--by", f"strategy {job.strategy} has no published model to rank by; leave the option out", by)
     base = unsettled(job)
     found = candidates(base, over, only)
     ready = [candidate for candidate in found if candidate.feasible]
@@ -147,6 +151,8 @@ def search(
     else:
         best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
+    if not ordered:  # by what they were numbered is no model's order
+        entries = [replace(entry, model_rank=None) for entry in entries]
     rest = [RankedCandidate(candidate) for candidate in found if not candidate.feasible]
     return Search(base, by, over, (*entries, *rest), best, time.perf_counter() - begin)
 

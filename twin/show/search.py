@@ -66,7 +66,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
     from twin.search.search import options_varied
     from twin.search.words import axes_title, options_words
 
-    varied, simulated = options_varied(found), found.by == "simulation"
+    varied, simulated, ordered = options_varied(found), found.by == "simulation", bool(found.top_of_model)
     console.print(f"\n{'Fastest' if simulated else 'First by the published communication model'}:")
     table = Table(
         "",
@@ -77,7 +77,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
         "of peak",
         "tokens/s",
         "memory",
-        "model's place",
+        *(["model's place"] if ordered else []),
         box=None,
         pad_edge=False,
     )
@@ -102,7 +102,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
             ", ".join(options_words(candidate, varied)),
             *cells,
             f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
-            f"{entry.model_rank:,}",
+            *([f"{entry.model_rank:,}"] if ordered else []),
         )
     console.print(table)
 
