@@ -3,7 +3,8 @@
     python tools/run_tests.py quick|full|all [ARGUMENT ...]      (arguments for pytest)
 
 Those that start ranks run one after another: two pools of ranks at once would wait for each other's cores, and
-time out. The others run beside them, two at a time. (A shell's `&` would not do: what it starts ignores Ctrl-C,
+time out. The others run beside them, two at a time, and leave them the cores they ask for: ranks that wait for a
+turn keep each other waiting, at a core each. (A shell's `&` would not do: what it starts ignores Ctrl-C,
 which tests send.)
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -87,7 +89,15 @@ def groups(tier: str, arguments: list[str]) -> list[Group]:
     """Make both groups; the longer one first."""
     profile = "quick" if tier == "quick" else "full"
     pytest = [sys.executable, "-m", "pytest", f"--hypothesis-profile={profile}", "--durations=12", *arguments]
-    return [Group(name, [*pytest, *how, "-m", selection(tier, kinds)]) for name, (kinds, how) in GROUPS.items()]
+    return [
+        Group(name, [*priority(name), *pytest, *how, "-m", selection(tier, kinds)])
+        for name, (kinds, how) in GROUPS.items()
+    ]
+
+
+def priority(group: str) -> list[str]:
+    """Write what lets a group's processes step back, where there is such a command."""
+    return ["nice", "-n", "10"] if group == "others" and shutil.which("nice") else []
 
 
 def main() -> None:

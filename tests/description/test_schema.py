@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +24,48 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = {"model": "gpt2", "machine": "frontier", "ranks": 8, "grid": "auto", "batch": {"sequences": 8}}
 
 
-def validator(schema: dict[str, Any]) -> Any:
+SCHEMAS = {"job": job_schema, "machine": machine_schema}
+
+
+@cache
+def validator(what: str) -> Any:
+    """Make the validator of jobs or of machines; once, since to check a schema takes half a second."""
+    schema = SCHEMAS[what]()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
-def complaints(schema: dict[str, Any], instance: object) -> list[str]:
-    return [f"{e.json_path}: {e.message[:200]}" for e in validator(schema).iter_errors(instance)]
+def complaints(what: str, instance: object) -> list[str]:
+    return [f"{e.json_path}: {e.message[:200]}" for e in validator(what).iter_errors(instance)]
 
 
-@pytest.mark.parametrize("schema", [job_schema(), machine_schema()], ids=["job", "machine"])
-def test_schema_is_valid_json_schema(schema):
+@pytest.mark.parametrize("what", SCHEMAS)
+def test_schema_is_valid_json_schema(what):
+    schema = SCHEMAS[what]()
     assert schema["$schema"] == DIALECT == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
-    validator(schema)
+    assert validator(what).schema == schema
     assert schema["title"]
     assert json.loads(json.dumps(schema)) == schema
 
 
-@pytest.mark.parametrize("what", ["job", "machine"])
+@pytest.mark.parametrize("what", SCHEMAS)
 def test_command_prints_the_schema(capsys, what):
     with pytest.raises(SystemExit) as ended:
         main(["schema", what])
     assert ended.value.code in {0, None}
-    assert json.loads(capsys.readouterr().out) == {"job": job_schema, "machine": machine_schema}[what]()
+    assert json.loads(capsys.readouterr().out) == SCHEMAS[what]()
 
 
 @pytest.mark.parametrize("path", sorted(TOPOLOGIES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_machine_satisfies_the_schema(path):
-    assert complaints(machine_schema(), yaml.safe_load(path.read_text(encoding="utf-8"))) == []
+    assert complaints("machine", yaml.safe_load(path.read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_satisfies_the_schema(path):
     instance = yaml.safe_load(path.read_text(encoding="utf-8"))
-    schema = machine_schema() if "devices_per_node" in instance or "extends" in instance else job_schema()
-    assert complaints(schema, instance) == []
+    what = "machine" if "devices_per_node" in instance or "extends" in instance else "job"
+    assert complaints(what, instance) == []
 
 
 ACCEPTED: dict[str, dict[str, Any]] = {
@@ -78,7 +86,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 def test_what_the_loader_accepts_satisfies_the_schema(name):
     instance = JOB | ACCEPTED[name]
     load_job(copy.deepcopy(instance))
-    assert complaints(job_schema(), instance) == []
+    assert complaints("job", instance) == []
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -95,7 +103,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_schema_catches_wrong_keys_and_types(name):
-    assert complaints(job_schema(), JOB | REFUSED[name])
+    assert complaints("job", JOB | REFUSED[name])
 
 
 def test_keys_are_documented_for_editors():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
+from tests.tiers import full
 from twin.description.job import Job
 from twin.engine import pricing
 from twin.engine.program import START
@@ -164,17 +165,16 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize(
-    "grid",
-    [
-        {"data": 4, "z": 4, "y": 2, "x": 2},
-        {"data": 3, "z": 5, "x": 4},
-        {"data": 2, "z": 6, "y": 5},
-        {"z": 7, "y": 3, "x": 3},
-        {"data": 7, "y": 3, "x": 2},
-    ],
-    ids=str,
+CONTENDING = (
+    {"data": 4, "z": 4, "y": 2, "x": 2},
+    {"data": 3, "z": 5, "x": 4},
+    {"data": 2, "z": 6, "y": 5},
+    {"z": 7, "y": 3, "x": 3},
+    {"data": 7, "y": 3, "x": 2},
 )
+
+
+@pytest.mark.parametrize("grid", full(CONTENDING, *CONTENDING[2:]), ids=str)
 @pytest.mark.parametrize("slow", [(), (5,), (0, 13, 14)], ids=str)
 def test_folding_under_contention(make_job, grid, slow) -> None:
     """On narrow links, where collectives do stretch each other (asserted)."""
