@@ -60,6 +60,7 @@ def shows_a_problem(component: Component) -> bool:
     return any(getattr(node, "className", "") == "problem" for node in inside(component))
 
 
+SOME = ("/verdict", "/timeline", "/memory")
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda p: p.path)
 
 
@@ -82,9 +83,7 @@ def test_without_parameters_a_page_says_what_it_needs(page: Page, context: PageC
     assert not shows_a_problem(shown) or "Runs" in text_of(shown)
 
 
-@pytest.mark.parametrize(
-    "page", full(PAGES, *(p for p in PAGES if p.path not in ("/verdict", "/timeline", "/memory"))), ids=lambda p: p.path
-)
+@pytest.mark.parametrize("page", full(PAGES, *(p for p in PAGES if p.path not in SOME)), ids=lambda p: p.path)
 def test_bad_parameters_give_a_message_or_are_ignored(page: Page, context: PageContext, names, queries):
     """No exception but a DescriptionError leaves a page, whichever of its parameters is bad."""
     small = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
@@ -106,7 +105,7 @@ OTHERS = (
 )
 
 
-@by_path
+@pytest.mark.parametrize("page", full(PAGES, *(p for p in PAGES if p.path not in SOME)), ids=lambda p: p.path)
 def test_an_entry_of_another_kind_gives_a_message(page: Page, context: PageContext, names):
     for label in OTHERS:
         for query in (

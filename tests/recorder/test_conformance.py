@@ -16,6 +16,8 @@ from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 
 VARIATIONS = (
+    *("axes y", "axes z y", "axes data", "axes data y", "axes z y x", "no OAR", "no recomputation", "dropout", "llama"),
+    *("prefetch 5, not recomputed", "blocks, not recomputed", "one in flight", "sharded fp32, no clipping", "4,096"),
     *("axes y x", "axes z x", "axes data x", "axes data y x", "axes data z", "axes data z x", "axes data z y"),
     *("three in flight, buckets", "all in flight", "cached 1", "cached all", "cached all, blocks", "blocks, ahead 2"),
     *("blocks, no OAG", "buckets of everything", "buckets, blocks", "buckets, no ORS", "dropout, fused", "rotary"),

@@ -15,7 +15,7 @@ from tests.runtime import parity
 from tests.runtime.ddp_tasks import describe
 from tests.runtime.runs import environment
 from tests.runtime.test_parity import TOLERANCE, assemble, serial
-from tests.tiers import quick
+from tests.tiers import full, quick
 from twin.description.problems import DescriptionError
 from twin.schedule.difference import difference
 from twin.schedule.ops import Start
@@ -51,9 +51,9 @@ def test_it_trains_as_the_serial_model_does(pool: Any, ranks: int, variant: str)
         np.testing.assert_allclose(full[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", full([1, 2, 4, 8], 2, 8))
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "goldfish"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", full(["fp32", "bf16"], "fp32"))
 def test_recorded_and_generated_schedules_are_equal(ranks: int, variant: str, precision: str) -> None:
     job = describe(ranks, **VARIANTS[variant], precision=precision)
     for rank in {0, ranks - 1}:

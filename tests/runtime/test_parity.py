@@ -53,10 +53,14 @@ SAMPLE = [
     *random.Random(20261120).sample(CASES, 13),
 ]
 EACH_ONCE = {
-    (("data", 2), ("z", 2)): "plain overlapped_data sharded_optimizer sharded_recompute one_micro_step no_clip",
+    (
+        ("data", 2),
+        ("z", 2),
+    ): "plain overlapped_data sharded_optimizer sharded_recompute one_micro_step no_clip goldfish",
     (("z", 2), ("x", 2)): "no_overlap no_ors one_in_flight deep_prefetch cached block_gathers fused odd_vocabulary",
     (("z", 2), ("y", 2)): "no_oag cached_kept block_gathers_recompute llama fused_llama",
-    (("data", 2), ("y", 2), ("x", 2)): "recompute no_oar plain_attention no_biases goldfish",
+    (("y", 2), ("x", 2)): "no_oar plain_attention no_biases",
+    (("data", 2), ("y", 2), ("x", 2)): "recompute",
 }
 """Every option, on a grid whose axes it has to do with."""
 ONCE = [(dict.fromkeys(AXES, 1) | dict(grid), v) for grid, variants in EACH_ONCE.items() for v in variants.split()]
