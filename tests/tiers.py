@@ -5,6 +5,7 @@ A test that starts a process and is not marked fails: `make test` would slow dow
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.process import BaseProcess
@@ -75,8 +76,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Forget what reading the tests has started, to see what this machine can do."""
+    """Forget what reading the tests has started, to see what this machine can do.
+
+    And leave what is there now to no collection of garbage: six thousand tests are half a second each time.
+    """
     _started.clear()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

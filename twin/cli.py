@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -245,12 +246,18 @@ def application() -> typer.Typer:
     return app
 
 
+@cache
+def command() -> Callable[..., Any]:
+    """Make what parses a command line and calls; once, since to read what all commands take costs 30 ms."""
+    return typer.main.get_command(application())
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; the entry point of the `fourfold` script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no "×" is no reason to fail
     try:
-        return application()(args=arguments)
+        return command()(args=arguments)
     except DescriptionError as error:
         print(f"fourfold: {error}", file=sys.stderr)
         sys.exit(BAD_INPUT)
