@@ -98,6 +98,7 @@ def served(settings: Settings) -> Iterator[Server]:
     try:
         yield Server(server.socket.getsockname()[1], settings.token, settings.prefix)
     finally:
-        server.close()
         server.task_dispatcher.shutdown()
-        thread.join(timeout=1)  # connections that a browser keeps open hold it
+        # by the thread that waits for these sockets: one closed under its eyes is an error in it
+        server.trigger.pull_trigger(lambda: [each.close() for each in list(server._map.values())])
+        thread.join()

@@ -60,7 +60,9 @@ def test_groups_are_those_found_by_trying_all_ranks(sizes):
             assert np.flatnonzero(number == number[rank]).tolist() == members(grid, rank, axis)
 
 
-@pytest.mark.parametrize(("sizes", "per_host"), [((4, 1, 1, 1), 2), ((2, 2, 2, 2), 2), ((8, 4, 2, 2), 4)])
+@pytest.mark.parametrize(
+    ("sizes", "per_host"), full([((4, 1, 1, 1), 2), ((2, 2, 2, 2), 2), ((8, 4, 2, 2), 4)], ((8, 4, 2, 2), 4))
+)
 @pytest.mark.parametrize(("steps", "noise"), full([(1, 0.05), (3, 0.1), (8, 0.05)], (1, 0.05), (8, 0.05)))
 def test_healthy_runs_are_let_alone(sizes, per_host, steps, noise):
     """Each kind of culprit is told from 99 % on: of 200 healthy runs few may raise an alarm, whatever their size."""
