@@ -8,12 +8,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import timeit
 from pathlib import Path
 
 from tests.benchmarks.processes import machine, measure
+from twin.cost.gemm import gemm_seconds
+from twin.description.load import load_machine
+from twin.schedule.kernels import Gemm
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-RUNS = 5
+RUNS, CALLS = 5, 200
 
 
 def main() -> None:
@@ -31,6 +35,9 @@ def main() -> None:
     for _ in range(RUNS):
         subprocess.run([sys.executable, "-m", "twin", "--help"], check=True, stdout=subprocess.DEVNULL)
     print(f"fourfold --help {(time.perf_counter() - begin) / RUNS:.2f} s")
+    device, gemm = load_machine("dgx-a100").device, Gemm(4096, 12288, 4096)
+    calls = timeit.repeat(lambda: gemm_seconds(device, gemm), number=CALLS, repeat=RUNS)
+    print(f"the price of one GEMM {min(calls) / CALLS * 1e6:.0f} us")
 
 
 if __name__ == "__main__":
