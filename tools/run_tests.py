@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -104,6 +105,8 @@ def main() -> None:
     """Run both groups; print what each says, then how long it took; fail if one does."""
     if len(sys.argv) < 2 or sys.argv[1] not in TIERS:
         sys.exit(f"usage: python tools/run_tests.py {'|'.join(TIERS)} [ARGUMENT ...]")
+    # started with `&` by a script, Ctrl-C would be ignored here and in all that is started
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tier, begun = sys.argv[1], time.monotonic()
     running = groups(tier, sys.argv[2:])
     for group in running:
