@@ -157,7 +157,8 @@ def content(page: Page | None, context: PageContext, query: dict[str, str]) -> C
 def carried(page: Page, query: dict[str, str]) -> str:
     """Return the part of an address that a link to a page takes along."""
     kept = {key: query[key] for key in page.needs.split(",") if key in query}
-    return f"?{urlencode(kept)}" if kept else ""
+    # half a surrogate pair, which JSON can hold, has no bytes in UTF-8
+    return f"?{urlencode(kept, errors='replace')}" if kept else ""
 
 
 def _keep_state(app: Dash) -> None:

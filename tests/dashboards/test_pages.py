@@ -137,6 +137,7 @@ def test_links_carry_what_their_page_needs():
     page = Page("/p", "P", lambda _c, _q: None, needs="run,other")
     assert carried(page, {"run": "a&b", "other": "c", "show": "x"}) == "?run=a%26b&other=c"
     assert carried(page, {}) == ""
+    assert carried(page, {"run": "\ud800"}) == "?run=%3F"  # half a surrogate pair, as JSON can hold
 
 
 def test_long_addresses_are_not_read_to_the_end():
