@@ -21,7 +21,7 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
-STEPS = 1500
+STEPS = 700
 """Of a run that hosts come to and go from: it must not be over before they do."""
 
 
