@@ -30,6 +30,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "simulate": ("simulate", "examples/gpt-320b-frontier-32768.yaml", "--json"),
     "validate": ("validate", "--workers", str(os.cpu_count() or 1), "--json"),
     "iterations": ("validate", "--measurements", "iteration-times-a100.csv", "--json"),
+    "fsdp": ("validate", "--measurements", "iteration-times-mpt-fsdp.csv", "--json"),
+    "published": ("validate", "--measurements", "published-training.yaml", "--json"),
 }
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
@@ -114,18 +116,31 @@ def tuning(name: str) -> Callable[[Answer], str]:
 
 
 def iterations(answer: Answer) -> str:
-    """Write the errors of a table of iterations."""
+    """Write the errors of a table of iterations; a constant chosen from one row says nothing."""
     rows = [
         [
-            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"],
+            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"].split(" (")[0],
             str(group["count"]),
             percent(group["mean"], digits=1),
             percent(group["median"], digits=1),
-            percent(group["bias"], signed=True),
+            percent(group["p90"], digits=1),
+            percent(group["bias"], signed=True, digits=1),
+            percent(group["inside"]),
+            percent(group["constant_mfu_mean"], digits=1) if group["count"] > 1 else "",
         ]
         for group in answer["groups"]
     ]
-    return table(("rows", "count", "mean error", "median", "bias"), rows)
+    head = ("rows", "count", "mean error", "median", "90 % below", "bias", "in interval", "mean error of one MFU")
+    return table(head, rows)
+
+
+def left_out(answer: Answer) -> str:
+    """Write how many rows are told apart, and why the others are not, most frequent first."""
+    reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
+    count = sum(answer["skipped"].values())
+    return f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: " + "; ".join(
+        f"{reason} ({number})" for reason, number in reasons
+    )
 
 
 FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
@@ -142,6 +157,9 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "reproducer-untuned": ("validate", tuning("untuned")),
     "ablation": ("validate", ablation),
     "iterations": ("iterations", iterations),
+    "fsdp": ("fsdp", iterations),
+    "published": ("published", iterations),
+    "left-out": ("published", left_out),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""
@@ -166,7 +184,7 @@ class Answers:
         if name not in self.known:
             return None
         for number, word in enumerate(words):
-            if word.endswith(".csv"):
+            if words[number - 1] == "--measurements":
                 if self.data is None or not (self.data / word).exists():
                     print(f"{word}: give --data DIR to have its figures made again", file=sys.stderr)
                     return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from twin.compare.compare import Comparison
     from twin.engine.every_rank import EveryRank
-    from twin.validate.measurements import Validation
+    from twin.validate.groups import Validation
     from twin.validate.validate import PublishedValidation
 
 __all__ = [
@@ -227,9 +227,10 @@ def validate(measurements: str | Path, *, workers: int = 1, progress: Progress =
 def validate(
     measurements: str | Path | None = None, *, workers: int = 1, progress: Progress = _silent
 ) -> PublishedValidation | Validation:
-    """Compare predictions with published runs, or with a CSV file of your own measurements.
+    """Compare predictions with published runs, or with a file of your own measurements.
 
-    The file has columns of collectives, of matrix products or of iterations; see `fourfold validate --help`.
+    A CSV file has columns of collectives, of matrix products or of iterations, a YAML file training runs
+    (docs/reference/job-file.md). Groups of iterations are `IterationGroup`.
     Published runs take about a minute. Raises DescriptionError for a file that cannot be read.
     """
     if measurements is None:

@@ -127,8 +127,9 @@ def validate(
     measurements: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.csv",
-            help="Measured collectives, GEMMs or iterations to compare with; published runs if absent.",
+            metavar="FILE",
+            help="Measured collectives, GEMMs or iterations (CSV) or training runs (YAML) to compare with; "
+            "the runs of this project's paper if absent.",
         ),
     ] = None,
     as_json: Json = False,

@@ -20,6 +20,10 @@ from runtime.watch.wanted import WatchWanted
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import STANDARD_LIBRARY, Train
+from twin.schedule.kernels import UNFUSED
+
+TRAINED_ATTENTION = ("flash", *UNFUSED)
+"""Forms of attention that the runtime has; kernels by name are the twin's."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,13 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     if job.precision == "fp16":
         raise fail(
             "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
+        )
+    if job.attention not in TRAINED_ATTENTION:
+        raise fail(
+            "attention",
+            f"the runtime trains with {', '.join(TRAINED_ATTENTION)}; kernels by name are for simulation, and PyTorch "
+            "chooses among its own for flash",
+            job.attention,
         )
     device = choose_device(options.device, process)
     path = Path(options.data)

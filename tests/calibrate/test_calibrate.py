@@ -49,9 +49,10 @@ CORES = 2.0
 def device() -> Device:
     """The CPU core that is to be found again."""
     base = load_device("cpu-core")
-    update = {"main_loop_share": 0.9, "launch_seconds": 2e-6, "feed_bytes_per_second": 60e9}
+    update = {"main_loop_share": 0.9, "launch_seconds": 2e-6, "feed_bytes_per_flop": 0.7}
     gemm = base.gemm.model_copy(update={k: Parameter(v) for k, v in update.items()})
-    attention = base.attention.model_copy(update={"forward_share": Parameter(0.5), "backward_share": Parameter(0.45)})
+    rates = {"forward_share": Parameter(0.5), "backward_share": Parameter(0.45)}
+    attention = {"flash": base.attention["flash"].model_copy(update=rates)}
     return base.model_copy(update={"gemm": gemm, "attention": attention})
 
 

@@ -1,14 +1,22 @@
 """Attention and memory-bound kernels: bounds, shares, and published rates."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twin.calibrate import fit_attention
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
+from twin.description.parameter import Parameter
 from twin.schedule.kernels import Attention, Gemm, Memory
+
+TABLE = Path(__file__).parents[3] / "shared" / "data" / "attention.csv"
+needs_table = pytest.mark.skipif(not TABLE.exists(), reason="../shared/data/attention.csv is not here")
 
 DEVICES = {name: load_device(name) for name in names("devices")}
 GPUS = [name for name, device in DEVICES.items() if device.type == "gpu"]
@@ -79,7 +87,7 @@ def test_fused_beats_plain_for_long_sequences(name: str, backward: bool) -> None
         ("a100-sxm4-80gb", 64, False, 160, 200),
         ("a100-sxm4-80gb", 128, True, 165, 197),
         ("h100-sxm", 128, False, 330, 375),
-        ("h100-sxm", 64, False, 280, 315),
+        ("h100-sxm", 64, False, 280, 330),
         ("h100-sxm", 64, True, 260, 300),
         ("mi250x-gcd", 64, False, 35, 88),
         ("mi250x-gcd", 64, True, 45, 63),
@@ -93,7 +101,8 @@ def test_flash_rates(name: str, head_size: int, backward: bool, low: float, high
 def test_short_sequences_waste_part_of_the_mask() -> None:
     device = DEVICES["a100-sxm4-80gb"]
     short, long = Attention(16, 1024, 16, 128), Attention(1, 16384, 16, 128)
-    assert 0.7 < rate(device, short) / rate(device, long) < 0.9
+    # forward and backward of FlashAttention 2 at 1,024 and 16,384 tokens, its README: 133 and 189 TFLOP/s
+    assert rate(device, short) / rate(device, long) == pytest.approx(133 / 189, rel=0.05)
 
 
 def test_few_heads_leave_units_idle() -> None:
@@ -106,9 +115,9 @@ def test_few_heads_leave_units_idle() -> None:
 @pytest.mark.parametrize(
     ("name", "elements", "giga_elements_per_second", "tolerance"),
     [
-        ("a100-sxm", 536870912, 390.3, 0.1),
-        ("a100-sxm", 134217728, 360.2, 0.1),
-        ("mi210", 536870912, 154.4, 0.3),  # the share also covers layer norm and softmax
+        ("a100-sxm", 536870912, 390.3, 0.25),  # the slowest of three public sources
+        ("a100-sxm", 134217728, 360.2, 0.25),
+        ("mi210", 536870912, 154.4, 0.1),
     ],
 )
 def test_gelu(name: str, elements: int, giga_elements_per_second: float, tolerance: float) -> None:
@@ -119,12 +128,51 @@ def test_gelu(name: str, elements: int, giga_elements_per_second: float, toleran
 # Layer norm and softmax of (rows, columns) in fp16, same source. The measured times include the
 # launch by the CPU, 13 to 52 us, so large sizes only.
 @pytest.mark.parametrize(
-    ("name", "giga_elements_per_second"), [("a100-sxm", 385.8), ("a100-sxm", 278.8), ("mi210", 104.1), ("mi210", 88.0)]
+    ("name", "kind", "giga_elements_per_second"),
+    [
+        ("a100-sxm", "norm/normalize", 385.8),
+        ("a100-sxm", "loss/sum", 278.8),
+        ("mi210", "norm/normalize", 104.1),
+        ("mi210", "loss/sum", 88.0),
+    ],
 )
-def test_norm_and_softmax(name: str, giga_elements_per_second: float) -> None:
+def test_norm_and_softmax(name: str, kind: str, giga_elements_per_second: float) -> None:
     elements = 32768 * 4096
-    seconds = kernel_seconds(DEVICES[name], Memory(4.0 * elements))
-    assert elements / seconds / 1e9 == pytest.approx(giga_elements_per_second, rel=0.45)
+    seconds = kernel_seconds(DEVICES[name], Memory(4.0 * elements), kind=kind)
+    assert elements / seconds / 1e9 == pytest.approx(giga_elements_per_second, rel=0.5)  # public sources differ so
+
+
+def test_kinds_of_memory_bound_work_have_rates_of_their_own() -> None:
+    """Shares of peak that public tables give: norm backward of PyTorch on A100 0.35, element-wise work 0.87."""
+    device, size = DEVICES["a100-sxm4-80gb"], 1e9
+    for kind, share in (("bwd/norm/gradient", 0.35), ("", 0.87)):
+        seconds = kernel_seconds(device, Memory(size), kind=kind) - device.kernel_latency_seconds
+        assert size / seconds == pytest.approx(share * device.memory_bandwidth_bytes_per_second, rel=1e-6)
+    twice = device.model_copy(
+        update={"memory_bandwidth_bytes_per_second": Parameter(2 * device.memory_bandwidth_bytes_per_second)}
+    )
+    one, two = (kernel_seconds(d, Memory(1e12), kind="bwd/norm/gradient") for d in (device, twice))
+    assert two == pytest.approx(one / 2, rel=1e-3)
+
+
+@needs_table
+@pytest.mark.parametrize(
+    ("device", "kernel", "limit"),
+    [
+        *(("a100-sxm4-80gb", kernel, 0.07) for kernel in ("flash1", "flash2", "triton", "cutlass")),
+        *(("h100-sxm", kernel, 0.08) for kernel in ("flash1", "flash2", "flash3", "cudnn", "triton2")),
+    ],
+)
+def test_attention_by_kernel(device: str, kernel: str, limit: float) -> None:
+    found = fit_attention.errors(DEVICES[device], kernel, fit_attention.read_rows(TABLE)[device, kernel])
+    assert len(found) > 20
+    assert np.median(np.abs(found)) < limit
+    assert abs(np.median(found)) < 0.05
+
+
+def test_a_kernel_without_rates_is_refused() -> None:
+    with pytest.raises(ValueError, match="no rates of flash3 on a100-sxm4-80gb; it has flash2"):
+        kernel_seconds(DEVICES["a100-sxm4-80gb"], Attention(1, 128, 1, 64, "flash3"))
 
 
 @given(devices, st.floats(0, 1e12), st.integers(1, 20))

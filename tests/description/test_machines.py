@@ -18,7 +18,19 @@ from twin.description.parameter import Kind, Parameter
 from twin.description.spec import Spec
 
 ROOT = Path(topologies.__file__).parent
-MACHINES = ["alps", "dgx-a100", "dgx-h100", "frontier", "hgx-h200", "laptop", "perlmutter", "perlmutter-80gb"]
+MACHINES = [
+    "alps",
+    "dgx-a100",
+    "dgx-a100-4nic",
+    "dgx-h100",
+    "eos",
+    "frontier",
+    "hgx-h200",
+    "laptop",
+    "perlmutter",
+    "perlmutter-80gb",
+    "selene",
+]
 
 
 Known = tuple[str, ...]
@@ -99,7 +111,7 @@ def test_shares_and_rates_are_possible(name):
         if path.endswith("_latency_seconds"):
             assert 1e-8 < value < 1e-3, path
     assert 0 <= machine.variation.device_speed_spread < 0.5
-    assert machine.device.gemm.sustained_flops_per_second <= machine.device.peak_flops_per_second
+    assert machine.device.gemm.sustained_share <= 1
 
 
 # Peak dense bf16/fp16 TFLOP/s, memory (GB or GiB as sold), memory TB/s of the makers' datasheets.
@@ -186,6 +198,15 @@ def test_switched_nodes_have_ports(name, gigabytes):
     machine = load_machine(name)
     assert machine.fabric.links == ()
     assert machine.fabric.port_bandwidth_bytes_per_second == gigabytes * 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("dgx-a100-4nic", 100), ("dgx-a100", 200), ("selene", 200), ("dgx-h100", 400), ("eos", 400), ("hgx-h200", 400)],
+)
+def test_a_node_of_eight_injects_what_its_nics_carry(name, gigabytes):
+    nic = load_machine(name).nic
+    assert len(nic.devices) * nic.bandwidth_bytes_per_second == gigabytes * 1e9
 
 
 @pytest.mark.parametrize("name", ["frontier", "perlmutter", "alps"])

@@ -139,7 +139,7 @@ def test_a_machine_without_the_authors_table_uses_its_links() -> None:
     job = placed("dgx-a100", Grid(data=2, z=2, y=2, x=4))
     grid, machine = job.concrete_grid, job.machine
     port = machine.fabric.port_bandwidth_bytes_per_second * machine.fabric.efficiency
-    node = 4 * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    node = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
     assert axis_bandwidth(machine, grid, "x") == pytest.approx(port)
     assert axis_bandwidth(machine, grid, "y") == pytest.approx(port)
     assert axis_bandwidth(machine, grid, "z") == pytest.approx(node / 8)

@@ -18,7 +18,9 @@ from twin.cli import main
 from twin.engine.simulate import simulate
 from twin.engine.single import collective_answer
 from twin.strategies import load_job
-from twin.validate.measurements import iteration_job, summary, validate_file
+from twin.validate.groups import summary
+from twin.validate.measurements import validate_file
+from twin.validate.megatron import iteration_job
 
 COLLECTIVES = ["machine", "collective", "library", "ranks", "bytes", "microseconds"]
 GEMMS = ["device", "m", "n", "k", "microseconds"]
@@ -154,7 +156,7 @@ def test_the_job_of_an_iteration_is_what_was_run():
     model = job.model
     assert (model.layers, model.hidden, model.heads, model.sequence) == (4, 1024, 16, 512)
     assert model.vocabulary == 50688  # the next multiple of 512 after 50,257
-    assert (job.precision, job.recompute, job.machine.name) == ("fp16", True, "dgx-a100")
+    assert (job.precision, job.recompute, job.machine.name) == ("fp16", True, "dgx-a100-4nic")
 
 
 def test_iterations_measured_as_predicted_but_for_a_factor(ask, tmp_path):

@@ -28,8 +28,8 @@ GEMM_START = {
     "main_loop_share": 0.8,
     "launch_seconds": 3e-6,
     "tile_seconds": 0.3e-6,
-    "feed_bytes_per_second": 40e9,
-    "write_bytes_per_second": 20e9,
+    "feed_bytes_per_flop": 0.4,
+    "write_bytes_per_flop": 0.2,
     "memory_share": 0.7,
 }
 GEMM_BOUNDS = {
@@ -37,15 +37,15 @@ GEMM_BOUNDS = {
     "memory_share": (0.05, 1.0),
     "launch_seconds": (1e-8, 1e-3),
     "tile_seconds": (1e-10, 1e-4),
-    "feed_bytes_per_second": (1e9, 1e13),
-    "write_bytes_per_second": (1e9, 1e13),
+    "feed_bytes_per_flop": (1e-3, 1e3),
+    "write_bytes_per_flop": (1e-3, 1e3),
 }
-ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "half_head_size": 16.0, "block_rows": 64.0}
+ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "narrow_ratio": 0.9, "masked_rows": 128.0}
 ATTENTION_BOUNDS = {
     "forward_share": (0.01, 1.0),
     "backward_share": (0.01, 1.0),
-    "half_head_size": (0.1, 1000.0),
-    "block_rows": (1.0, 4096.0),
+    "narrow_ratio": (0.2, 2.0),
+    "masked_rows": (1.0, 4096.0),
 }
 BETWEEN = "between"
 
@@ -113,7 +113,7 @@ def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitte
     peak = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, seconds, strict=True))
     if base.type == "gpu":
         peak = float(base.peak_flops_per_second)
-    fixed: dict[str, float] = {"sustained_flops_per_second": peak}
+    fixed: dict[str, float] = {"sustained_share": 1.0}
 
     def model(constants: Mapping[str, float]) -> Array:
         device = with_gemm(base, peak, {**fixed, **constants})
@@ -150,7 +150,8 @@ def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitt
 
     def model(constants: Mapping[str, float]) -> Array:
         update = {name: Parameter(value, "calibrated", "fit") for name, value in constants.items()}
-        device = base.model_copy(update={"attention": base.attention.model_copy(update=update)})
+        kernel = base.attention[base.usual_attention].model_copy(update=update)
+        device = base.model_copy(update={"attention": {base.usual_attention: kernel}})
         return np.array([kernel_seconds(device, kernel) for kernel in kernels])
 
     return fit(model, measured, ATTENTION_START, bounds=ATTENTION_BOUNDS)

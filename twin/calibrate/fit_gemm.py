@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.gemm import products_seconds
+from twin.cost.gemm import products_seconds, with_empty_operands
 from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
@@ -28,7 +28,7 @@ from twin.description.parameter import Parameter
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-SHARES = ("main_loop_share", "memory_share", "wave_smoothing")
+SHARES = ("main_loop_share", "memory_share", "wave_smoothing", "sustained_share")
 """Fitted as log-odds; all others as logarithms."""
 START = {
     "main_loop_share": 0.95,
@@ -37,14 +37,16 @@ START = {
     "launch_seconds": 2e-6,
     "split_seconds": 2e-6,
     "tile_seconds": 1e-6,
-    "feed_bytes_per_second": 100e9,
-    "write_bytes_per_second": 50e9,
+    "feed_bytes_per_flop": 0.03,
+    "write_bytes_per_flop": 0.015,
+    "sustained_share": 0.8,
 }
-"""The constants fitted and where every fit starts, whatever the YAML says; also
-`sustained_flops_per_second`, from 0.8 of the peak, where it binds."""
+"""The constants fitted and where every fit starts, whatever the YAML says."""
 MIN_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
 """What a table of fewer than `MIN_ROWS` rows can tell; the others stay as in the YAML."""
 MIN_ROWS = 100
+RANDOM = "rand"
+"""How tables begin to name operands of random numbers."""
 REACH, SHARE_REACH = 3.0, 5.0
 """Distance that a constant may move from its start: e-folds, and log-odds for shares."""
 LARGE_FLOPS = 1e10
@@ -72,10 +74,25 @@ class Rows:
         return 2 * self.m * self.n * self.k
 
 
-def read_rows(path: Path, device: str) -> Rows:
-    """Read the rows of one device from a table with times in microseconds."""
+def is_filled(path: Path) -> bool:
+    """Tell whether a table says what its operands hold; the older ones do not, and theirs were never filled."""
     with path.open(newline="", encoding="utf-8") as file:
-        table = [r for r in csv.DictReader(file) if r["device"] == device]
+        return "operands" in (csv.DictReader(file).fieldnames or [])
+
+
+def read_rows(path: Path, device: str) -> Rows:
+    """Read the rows of one device from a table with times in microseconds.
+
+    Where the table says what the operands hold, those of random numbers in 16 bits.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        table = [
+            r
+            for r in csv.DictReader(file)
+            if r["device"] == device
+            and r.get("operands", RANDOM).startswith(RANDOM)
+            and not r.get("dtype", "").startswith("fp8")
+        ]
     values = np.array([[float(r[c]) for c in ("m", "n", "k", "microseconds")] for r in table])
     m, n, k, microseconds = values.reshape(-1, 4).T
     return Rows(m, n, k, microseconds * 1e-6)
@@ -112,24 +129,22 @@ def fit(device: Device, rows: Rows) -> tuple[Device, dict[str, tuple[float, floa
     """Fit the constants; return the device, and each constant with its standard error."""
     from scipy.optimize import least_squares  # noqa: PLC0415 (twin does not depend on scipy)
 
-    peak = float(device.peak_flops_per_second)
-    starts = {**START, "sustained_flops_per_second": 0.8 * peak}
-    constants = tuple(starts) if len(rows.m) >= MIN_ROWS else MIN_CONSTANTS
-    start = np.array([np.log(starts[c] / (1 - starts[c])) if c in SHARES else np.log(starts[c]) for c in constants])
+    constants = tuple(START) if len(rows.m) >= MIN_ROWS else MIN_CONSTANTS
+    start = np.array([np.log(START[c] / (1 - START[c])) if c in SHARES else np.log(START[c]) for c in constants])
     reach = np.array([SHARE_REACH if c in SHARES else REACH for c in constants])
-    upper = np.array(
-        [
-            np.log(peak) if c == "sustained_flops_per_second" else s + r
-            for c, s, r in zip(constants, start, reach, strict=True)
-        ]
-    )
     weight = np.where(rows.flops >= LARGE_FLOPS, 1.0, SMALL_WEIGHT)
 
     def residuals(x: Array) -> Array:
         return np.asarray(weight * np.log1p(errors(with_constants(device, constants, x), rows)))
 
     found = least_squares(
-        residuals, start, bounds=(start - reach, upper), loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=100
+        residuals,
+        start,
+        bounds=(start - reach, start + reach),
+        loss="soft_l1",
+        f_scale=0.1,
+        diff_step=1e-3,
+        max_nfev=100,
     )
     told = np.abs(found.jac).sum(axis=0) > 0
     spread = float(np.var(residuals(found.x)))
@@ -179,9 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=names("devices"), help="one device; default all in the table")
     options = parser.parse_args(arguments)
     for name in [options.device] if options.device else names("devices"):
-        rows = read_rows(options.table, name)
+        device, rows = load_device(name), read_rows(options.table, name)
+        if not is_filled(options.table):
+            device = with_empty_operands(device)
         if len(rows.m):
-            sys.stdout.write("\n".join(report(load_device(name), rows)) + "\n")
+            sys.stdout.write("\n".join(report(device, rows)) + "\n")
 
 
 if __name__ == "__main__":

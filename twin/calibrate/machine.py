@@ -131,13 +131,13 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         raw["peak"] = write.measured(peak, "_flops_per_second", fastest)
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
-        raw["gemm"]["sustained"] = write.measured(peak, "_flops_per_second", fastest)
+        raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
     raw["host"] = write.calibrated(compute.host_seconds(data), "_seconds")
     for name, constant in products.items():
         key, suffix = _key(name)
         raw["gemm"][key] = write.calibrated(constant, suffix)
     for name, constant in attention.items():
-        raw["attention"][name] = write.calibrated(constant)
+        raw["attention"][base.usual_attention][name] = write.calibrated(constant)
     raw["kernels"] = {
         kind: {"start": write.calibrated(start, "_seconds"), "rate": write.calibrated(rate, "_bytes_per_second")}
         for kind, (start, rate) in kernels.items()

@@ -66,6 +66,14 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     )
 
 
+def with_empty_operands(device: Device) -> Device:
+    """Return the device as it multiplies operands that hold no data, where that is known to differ.
+
+    Zeros switch few transistors. Tables that were measured so say nothing about training.
+    """
+    return device if device.gemm_unfilled is None else device.model_copy(update={"gemm": device.gemm_unfilled})
+
+
 def products_seconds(device: Device, m: Array, n: Array, k: Array) -> Array:
     """Return the seconds of many two-byte products at once (for fitting and plotting)."""
     products = _Products(m[:, None], n[:, None], k[:, None])
@@ -86,13 +94,13 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     wide = model.fp32_share if element_bytes >= 4 else 1.0
-    unit_rate = device.peak_flops_per_second * model.main_loop_share * wide / model.units
+    unit_peak = device.peak_flops_per_second / model.units
     step = model.tile_depth_bytes / element_bytes
     depth = np.ceil(k / parts / step) * step
 
-    arithmetic = 2 * rows * columns * depth / unit_rate
-    supply = (rows + columns) * depth * (element_bytes / model.feed_bytes_per_second)
-    writing = rows * columns * (element_bytes / model.write_bytes_per_second)
+    arithmetic = 2 * rows * columns * depth / (unit_peak * model.main_loop_share * wide)
+    supply = (rows + columns) * depth * (element_bytes / (unit_peak * model.feed_bytes_per_flop))
+    writing = rows * columns * (element_bytes / (unit_peak * model.write_bytes_per_flop))
     tile = _joined(arithmetic, supply, _OVERLAP_IN_TILE) + writing + model.tile_seconds
     busy = _waves(model, down * across * parts * batch) * tile
 
@@ -100,7 +108,8 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     partial = np.where(parts > 1, parts * (_PARTIAL_BYTES * batch) * m * n, 0.0)
     rate = device.memory_bandwidth_bytes_per_second * model.memory_share
     seconds = _joined(busy, (traffic + partial) / rate, _OVERLAP_WITH_MEMORY)
-    seconds = np.maximum(seconds, 2 * batch * m * n * k / (model.sustained_flops_per_second * wide))
+    sustained = device.peak_flops_per_second * model.sustained_share * wide
+    seconds = np.maximum(seconds, 2 * batch * m * n * k / sustained)
     return seconds + model.launch_seconds + np.where(parts > 1, model.split_seconds, 0.0)
 
 

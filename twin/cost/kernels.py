@@ -1,8 +1,8 @@
 """The time that one kernel op takes on an otherwise idle device.
 
 * Matrix products: `twin.cost.gemm`.
-* Attention, fused: the flops of the unmasked half, at a share of peak that grows with the head
-  size, on as many units as there are blocks of rows. Unfused: two batched products (four in
+* Attention, fused: the flops of the unmasked half, at the share of peak of its kernel, which depends
+  on head size and length, on as many units as there are blocks of rows. Unfused: two batched products (four in
   backward) and memory passes over the score matrix between them, nothing skipped.
 * Memory-bound work: bytes at the rate ordinary framework kernels reach, and never less than a
   device's floor for each kernel.
@@ -12,34 +12,29 @@ The time the CPU needs to issue kernels is not here: see `Device.host_seconds`.
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 from twin.cost.gemm import gemm_seconds
-from twin.description.device import Device
-from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+from twin.description.device import AttentionModel, Device
+from twin.schedule.kernels import UNFUSED, Attention, AttentionForm, Gemm, Kernel, Memory
 from twin.schedule.ops import Phase
 
 _COMPUTED_BACKWARD = 2.5 / 2.0
 """Fused backward computes Q·Kᵀ again: 2.5 × forward, of which `Attention.flops` counts 2."""
 
-_MASKED_BLOCKS = 2.0
-"""Blocks of columns lost for each block of rows: the half-masked one, and the wait for longer rows.
-
-Assumed, not measured: with 128 rows it costs 12 % at 2048 tokens and 2 % at 16384.
-"""
-
 
 def measured_kind(device: Device, kernel: Kernel, phase: Phase) -> str:
-    """Return the key of `Device.kernels` that prices a memory-bound kernel; empty if none was measured.
+    """Return the key of `Device.kernels` or `memory_shares` for a memory-bound kernel; empty if none was measured.
 
     It is the kernel's kind of work, of backward passes with `bwd/` before it. What was not measured
     over split features is priced as over whole ones.
     """
-    if not device.kernels or not isinstance(kernel, Memory) or not kernel.work:
+    if not isinstance(kernel, Memory) or not kernel.work:
         return ""
     work = kind_of_work(kernel.work, phase)
     known = (work, work.removesuffix("/split"))
-    return next((kind for kind in known if kind in device.kernels), "")
+    return next((kind for kind in known if kind in device.kernels or kind in device.memory_shares), "")
 
 
 def kind_of_work(work: str, phase: Phase) -> str:
@@ -57,33 +52,46 @@ def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True, kind: 
         case Gemm():
             return gemm_seconds(device, kernel, tuned=tuned)
         case Attention():
-            if kernel.form == "flash":
-                return _fused_attention_seconds(device, kernel)
-            return _plain_attention_seconds(device, kernel, tuned=tuned)
+            if kernel.form in UNFUSED:
+                return _plain_attention_seconds(device, kernel, tuned=tuned)
+            return _fused_attention_seconds(device, kernel)
         case Memory():
             rate = device.kernels.get(kind or "")
             if rate is not None:
                 return rate.start_seconds + kernel.bytes / rate.rate_bytes_per_second
-            return _memory_seconds(device, kernel)
+            return _memory_seconds(device, kernel, kind or "")
     assert_never(kernel)
 
 
-def _memory_seconds(device: Device, memory: Memory) -> float:
+def _memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
     """Streaming time, each kernel's start included: a kernel ramps up and drains."""
-    rate = device.memory_bandwidth_bytes_per_second * device.elementwise_efficiency
+    rate = device.memory_bandwidth_bytes_per_second * device.memory_shares.get(kind, device.elementwise_efficiency)
     arithmetic = memory.flops / device.peak_flops_per_second
     return max(memory.bytes / rate, arithmetic) + memory.kernels * device.kernel_latency_seconds
 
 
+_WIDE_HEAD = 128
+"""Head size that the shares of an attention kernel refer to."""
+
+
+def attention_model(device: Device, form: AttentionForm) -> AttentionModel:
+    """Return the rates of a kernel; raises ValueError where the device has none measured."""
+    name = device.usual_attention if form == "flash" else form
+    if name not in device.attention:
+        raise ValueError(f"no rates of {name} on {device.name}; it has {', '.join(device.attention)}")
+    return device.attention[name]
+
+
 def _fused_attention_seconds(device: Device, attention: Attention) -> float:
-    model, size, length = device.attention, attention.head_size, attention.sequence_length
+    model, length = attention_model(device, attention.form), attention.sequence_length
     share = model.backward_share if attention.backward else model.forward_share
-    rate = device.peak_flops_per_second * share * size / (size + model.half_head_size)
+    rate = device.peak_flops_per_second * share * length / (length + model.half_length)
+    rate *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / attention.head_size))
     if attention.element_bytes >= 4:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
     occupied = min(blocks / device.gemm.units, 1.0)
-    unmasked = min((1 + _MASKED_BLOCKS * model.block_rows / length) / 2, 1.0)
+    unmasked = min((1 + model.masked_rows / length) / 2, 1.0)
     computed = attention.flops * (_COMPUTED_BACKWARD if attention.backward else 1.0) * unmasked
     streaming = attention.bytes / (device.memory_bandwidth_bytes_per_second * device.memory_efficiency)
     floor = attention.kernels * device.kernel_latency_seconds

@@ -10,10 +10,12 @@ of the machine around it. The numbers are in `topologies/devices/*.yaml`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from twin.description.earlier import device_of_today
 from twin.description.parameter import Parameter
 from twin.description.spec import Spec
 
@@ -46,10 +48,10 @@ class GemmModel(Spec):
     """Share of the peak that the inner loop reaches when its operands are there."""
     fp32_share: Parameter
     """Peak rate with 4-byte operands as a share of the 2-byte peak."""
-    feed_bytes_per_second: Parameter
-    """Rate at which one unit receives operand tiles, from the shared cache."""
-    write_bytes_per_second: Parameter
-    """Rate at which one unit writes a finished tile, not hidden behind the inner loop."""
+    feed_bytes_per_flop: Parameter
+    """Bytes of operand tiles that reach a unit, from the shared cache, while it could do one flop at peak."""
+    write_bytes_per_flop: Parameter
+    """The same for a finished tile that is written, not hidden behind the inner loop."""
     tile_seconds: Parameter
     """Start of one tile: filling the pipeline."""
     wave_smoothing: Parameter
@@ -62,23 +64,28 @@ class GemmModel(Spec):
     """Shared last-level cache."""
     memory_share: Parameter
     """Share of the peak memory rate that operands stream at."""
-    sustained_flops_per_second: Parameter
-    """Rate at which the power limit holds large products."""
+    sustained_share: Parameter
+    """Share of the peak at which the power limit holds large products of operands that hold data."""
     slow_layouts: tuple[SlowLayout, ...] = ()
     """Layouts that this device is known to be slow at."""
 
 
 class AttentionModel(Spec):
-    """Self-attention: rates of the flash form."""
+    """Self-attention that keeps no score matrix, by one kernel."""
 
     forward_share: Parameter
-    """Share of peak of fused forward on the flops it computes: long sequences, wide heads."""
+    """Share of peak of forward on the flops it computes: long sequences, heads of 128."""
     backward_share: Parameter
     """The same for backward, which computes 2.5 times the flops of forward."""
-    half_head_size: Parameter
-    """Head size at which the fused rate is half of the wide-head rate."""
+    narrow_ratio: Parameter
+    """Rate with heads of 64 over that with heads of 128; other sizes follow the same power law."""
+    half_length: Parameter
+    """Sequence length at which the rate is half of that with long ones, were nothing masked."""
+    masked_rows: Parameter
+    """Rows of the score matrix's masked half that are computed all the same: half-masked blocks, and the
+    wait for longer rows."""
     block_rows: Parameter
-    """Rows of Q that one unit works on at a time; blocks masked entirely are skipped."""
+    """Rows of Q that one unit works on at a time."""
 
 
 class KernelRate(Spec):
@@ -117,17 +124,32 @@ class Device(Spec):
     """Least time of one kernel on the device."""
     host_seconds: Parameter
     """CPU time an eager training loop needs to issue one kernel, autograd included."""
+    collective_host_seconds: Parameter | None = None
+    """CPU time to issue one collective; by default that of two kernels, its launch and its events."""
     idle_watts: Parameter
     """Power with nothing running."""
     busy_watts: Parameter
     """Power of a device at work, at most its limit."""
     gemm: GemmModel
     """Matrix products."""
-    attention: AttentionModel
-    """Self-attention."""
+    gemm_unfilled: GemmModel | None = None
+    """Products of operands that were never filled: zeros switch few transistors, so the power limit
+    does not bite. For tables that were measured so; training has data."""
+    attention: dict[str, AttentionModel] = Field(min_length=1)
+    """Self-attention by kernel (`flash2`, `cudnn`, …)."""
+    usual_attention: str
+    """Which of these `attention: flash` is."""
+    memory_shares: dict[str, Parameter] = Field(default_factory=dict)
+    """Share of the peak memory rate by kind of work (`twin.cost.kernels.kind_of_work`); of all others
+    `elementwise_efficiency`."""
     kernels: dict[str, KernelRate] = Field(default_factory=dict)
     """Rates of kinds of work (`twin.cost.kernels.kind_of_work`) that were measured one by one; all
     others run at `elementwise_efficiency`. What bounds a CPU is not memory alone: exp, tanh, sums."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, raw: Any) -> Any:
+        return device_of_today(raw) if isinstance(raw, Mapping) else raw
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -138,7 +160,7 @@ class Device(Spec):
         ]
         problems += [
             f"gemm.{name}: {getattr(self.gemm, name):g} is not between 0 and 1"
-            for name in ("main_loop_share", "memory_share", "wave_smoothing", "fp32_share")
+            for name in ("main_loop_share", "memory_share", "wave_smoothing", "fp32_share", "sustained_share")
             if not 0 <= getattr(self.gemm, name) <= 1
         ]
         if self.gemm.units < 1:
@@ -147,6 +169,13 @@ class Device(Spec):
             problems.append("reserved_memory: leaves no memory for tensors")
         if self.idle_watts > self.busy_watts:
             problems.append(f"idle: {self.idle_watts:g} W is more than busy {self.busy_watts:g} W")
+        if self.usual_attention not in self.attention:
+            problems.append(f"usual_attention: {self.usual_attention!r} is none of {', '.join(self.attention)}")
+        problems += [
+            f"memory_shares.{kind}: {share:g} is not between 0 and 1"
+            for kind, share in self.memory_shares.items()
+            if not 0 < share <= 1
+        ]
         if problems:
             raise ValueError("; ".join(problems))
         return self

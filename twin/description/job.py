@@ -65,8 +65,12 @@ class Job(Spec):
     """Of products and activations; master weights are fp32. The runtime trains in bf16 and fp32."""
     recompute: StrictBool = True
     """Activation checkpointing of every block."""
-    attention: Literal["flash", "fused_softmax", "plain"] = "flash"
-    """flash: no score matrix in memory; fused_softmax: one kernel between two batched products
+    attention: Literal[
+        "flash", "flash1", "flash2", "flash3", "triton", "triton2", "cudnn", "ck", "cutlass", "fused_softmax", "plain"
+    ] = "flash"
+    """flash: no score matrix in memory, by the kernel that is usual on the device, or by the one named
+    (FlashAttention 1 to 3, its first and second version in Triton, cuDNN's, AMD's CK, xformers' cutlass),
+    whose rates are measured one by one; fused_softmax: one kernel between two batched products
     (Megatron's); plain: a kernel each for scale, mask and softmax."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout after attention and MLP, and on unfused attention's scores."""

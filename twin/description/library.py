@@ -124,6 +124,9 @@ class Tree(Spec):
     """Share of the NICs' usable rate reached when two nodes take part."""
     many_nodes_efficiency: Parameter
     """The same for three nodes or more, where a node has two children."""
+    shared_nic_efficiency: Parameter | None = None
+    """The most of it where more devices of a node take part than it has NICs for them: trees would need
+    more channels than they are given. Without it sharing costs nothing."""
     piece_bytes: Parameter
     """The pipelined pieces of a message of M bytes have √(M · piece) bytes …"""
     largest_piece_bytes: Parameter

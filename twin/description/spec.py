@@ -6,7 +6,7 @@ and takes `25 GB/s`; if the field is a `Parameter`, also kind and source.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core.core_schema import ValidationInfo
@@ -40,8 +40,18 @@ class Spec(BaseModel):
         options = (annotation, *get_args(annotation))
         if Counted in options and raw is not None:
             return Counted.read(raw)
+        if get_origin(annotation) is dict and Parameter in options:
+            return {key: _named(key, value) for key, value in raw.items()} if isinstance(raw, dict) else raw
         if Parameter in options and raw is not None:
             return Parameter.read(raw, name)
         if float in options and (raw is None or isinstance(raw, str | bool | int | float)):
             return raw if raw is None else parse_quantity(raw, split_name(name)[1])
         return raw
+
+
+def _named(key: object, raw: object) -> Parameter:
+    """Read a plain number of a mapping; what is wrong with it is said with its key."""
+    try:
+        return Parameter.read(raw, "")
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None

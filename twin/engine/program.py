@@ -104,7 +104,8 @@ class _Compiler:
         self._device = job.machine.device
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
-        host = _COLLECTIVE_HOST_KERNELS * self._device.host_seconds
+        own = self._device.collective_host_seconds
+        host = float(_COLLECTIVE_HOST_KERNELS * self._device.host_seconds if own is None else own)
         self._collective = (host, 0.0) if self._on_device else (0.0, host)
         self._prices: dict[Kernel | tuple[Kernel, str], tuple[float, float]] = {}
 
@@ -167,14 +168,14 @@ class _Compiler:
         price = self._prices.get(key)
         if price is None:
             seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
-            issue = (1 if kind else launches(kernel)) * device.host_seconds
+            issue = (1 if kind in device.kernels else launches(kernel)) * device.host_seconds
             price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
             self._prices[key] = price
         return price
 
 
 _COLLECTIVE_HOST_KERNELS = 2
-"""A collective costs the host its launch and two stream events: about two kernels."""
+"""A collective costs the host its launch and two stream events: about two kernels, unless the device says."""
 
 
 def launches(kernel: Kernel) -> int:

@@ -43,9 +43,15 @@ class Gemm:
         return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
 
 
-AttentionForm = Literal["flash", "fused_softmax", "plain"]
-"""flash: no score matrix in memory; fused_softmax: batched products around one kernel that
-scales, masks and normalises; plain: a kernel for each of these."""
+AttentionForm = Literal[
+    "flash", "flash1", "flash2", "flash3", "triton", "triton2", "cudnn", "ck", "cutlass", "fused_softmax", "plain"
+]
+"""flash: no score matrix in memory, by the kernel that is usual on the device; flash1, flash2 and flash3
+(FlashAttention by version), triton (its first version in Triton), triton2 (Triton's tutorial, after its
+second), cudnn, ck (AMD's Composable Kernel), cutlass (xformers): by this one; fused_softmax: batched
+products around one kernel that scales, masks and normalises; plain: a kernel for each of these."""
+UNFUSED = ("fused_softmax", "plain")
+"""Forms that write the score matrix to memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Attention:
         the unmasked half (of one matrix forward, of two backward) and writes all.
         Dropout reads and writes, and writes or reads a mask of one byte.
         """
-        if self.form == "flash":
+        if self.form not in UNFUSED:
             return 0.0
         own = {"fused_softmax": (1.5, 2.0), "plain": (6.0, 7.0)}[self.form][self.backward]
         return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
@@ -97,7 +103,7 @@ class Attention:
     @property
     def kernels(self) -> int:
         """Kernels on the device, copies into and out of the heads' layout included."""
-        if self.form == "flash":
+        if self.form not in UNFUSED:
             return 3 if self.backward else 1  # backward: row sums, gradients, conversion of dQ
         between = {"fused_softmax": (1, 1), "plain": (3, 3)}[self.form][self.backward]
         return (4 if self.backward else 2) + between + self.dropout + 2

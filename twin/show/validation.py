@@ -11,12 +11,16 @@ from rich.table import Table
 from twin.show.console import make_console, print_json, vars_of
 
 if TYPE_CHECKING:
-    from twin.validate.measurements import Group, Validation
+    from twin.validate.groups import Group, Validation
     from twin.validate.validate import PublishedValidation
 
 
 COLLECTIVES_TITLE = "Collectives, package data (Frontier all-gather from 256 MiB: the source reports spikes below)"
 WORST_SHOWN = 5
+LONGEST_NAME = 48
+"""Letters of a group's name for people; JSON has it whole."""
+ITERATION_COLUMNS = {"inside": "in interval", "constant_mfu_mean": "one MFU"}
+"""Figures that groups of training iterations have besides, and their titles."""
 DERIVED = {
     "group",
     "predicted",
@@ -29,21 +33,35 @@ DERIVED = {
     "measured_microseconds",
     "predicted_milliseconds",
     "measured_milliseconds",
+    "predicted_seconds",
+    "measured_seconds",
+    "interval",
+    "inside",
+    "measured_mfu",
+    "measured_from",
+    "assumed",
+    "step_milliseconds",
 }
 """Columns of a compared row that the shown row does not repeat."""
 
 
 def _groups(title: str, groups: Sequence[Group]) -> Table:
-    table = Table(
-        "group", "rows", "median error", "mean error", "90 % below", "bias", title=title, title_justify="left"
-    )
+    figures = [vars_of(g) for g in groups]
+    more = {key: said for key, said in ITERATION_COLUMNS.items() if figures and all(key in of for of in figures)}
+    titles = ("group", "rows", "median error", "mean error", "90 % below", "bias", *more.values())
+    table = Table(*titles, title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    for g in groups:
-        table.add_row(
-            escape(g.name), str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}"
-        )
+    for g, of in zip(groups, figures, strict=True):
+        shown = (str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}")
+        table.add_row(escape(shortened(g.name)), *shown, *(f"{of[key]:.1%}" for key in more))
     return table
+
+
+def shortened(name: str) -> str:
+    """Leave out the middle of a long name: sources differ at both ends."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half].rstrip()} … {name[-half:].lstrip()}"
 
 
 def measurements(result: Validation, *, as_json: bool) -> None:
@@ -60,16 +78,20 @@ def measurements(result: Validation, *, as_json: bool) -> None:
         return
     console = make_console()
     console.print(_groups(f"Predicted against measured: {result.kind}", result.groups))
+    if result.kind == "iterations" and result.rows:
+        console.print(
+            "[dim]one MFU: mean error of the one share of the peak that fits these rows best, chosen after the fact[/]"
+        )
     worst = sorted(result.rows, key=lambda row: -abs(row["error"]))[:WORST_SHOWN]
     if len(result.rows) > WORST_SHOWN:
         console.print(f"The {WORST_SHOWN} rows that are furthest off (all rows: --json)")
     table = Table("row", "predicted", "measured", "error")
     for row in worst:
-        own = {k: v for k, v in row.items() if k not in DERIVED}
+        own = {k: v for k, v in row.items() if k not in DERIVED} if "id" not in row else {"": row["id"]}
         shown = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in own.items())
         table.add_row(escape(shown), f"{row['predicted']:.4g}", f"{row['measured']:.4g}", f"{row['error']:+.1%}")
     console.print(table)
-    for reason, count in result.skipped.items():
+    for reason, count in sorted(result.skipped.items(), key=lambda item: -item[1]):
         console.print(f"[yellow]{count} rows left out:[/] {escape(reason)}")
     if not result.rows:
         console.print("[bold red]No row could be compared.[/]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twin.description.job import Job
+from twin.schedule.kernels import UNFUSED
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -21,6 +22,6 @@ def block_activation_bytes(
     saved = e * tokens * (4 * residual_width + 4 * attended + mlp_up_width + mlp_width)
     saved += 4 * FP32_BYTES * tokens
     scores = sequences * heads * length
-    if job.attention == "flash":
+    if job.attention not in UNFUSED:
         return float(saved + FP32_BYTES * scores)
     return float(saved + (2 * e + (job.dropout > 0)) * scores * length)

@@ -4,18 +4,16 @@ The kind of a table is told by its header:
 
 * `machine,collective,library,ranks,bytes,microseconds`
 * `device,m,n,k,microseconds`
-* `nodes,gpus,global_batch_sequences,micro_batch_sequences,layers,hidden,heads,sequence_length,
-  data_parallel,tensor_parallel,iteration_milliseconds` (simulated as y = tensor_parallel)
+* training iterations of Megatron-DeepSpeed (`megatron.COLUMNS`) and of FSDP (`mpt.COLUMNS`)
 
-Further columns are carried along. Rows that the twin does not know (another library, an
-unknown machine) are counted and named, never dropped in silence.
+A YAML file holds published training runs (`training_runs`). Further columns are carried along. Rows that
+the twin does not know (another library, an unknown machine) are counted and named, never dropped in silence.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ import numpy as np
 
 from twin.calibrate.collective_table import TABLE_MACHINES, wrapper_seconds
 from twin.cost.collective import collective_cost
-from twin.cost.gemm import gemm_seconds
+from twin.cost.gemm import gemm_seconds, with_empty_operands
 from twin.cost.placement import Placement
 from twin.description.device import Device
 from twin.description.library import CollectiveKind
@@ -33,75 +31,37 @@ from twin.description.machine import Machine
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
 from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.parallel import in_parallel
-from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
-from twin.strategies import load_job
+from twin.validate import megatron, mpt
+from twin.validate.groups import Progress, Validation, summary
+from twin.validate.iterations import Iteration, compare_iterations
+from twin.validate.training_runs import training_runs
 
 COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
 GEMMS = ("device", "m", "n", "k", "microseconds")
-ITERATIONS = (
-    "nodes",
-    "gpus",
-    "global_batch_sequences",
-    "micro_batch_sequences",
-    "layers",
-    "hidden",
-    "heads",
-    "sequence_length",
-    "data_parallel",
-    "tensor_parallel",
-    "iteration_milliseconds",
-)
-WORDS = {"machine", "collective", "library", "device", "nodes", "source"}
-ITERATION_MACHINE = "dgx-a100"
-VOCABULARY, VOCABULARY_MULTIPLE = 50257, 128
-"""GPT-2's vocabulary; Megatron pads it to a multiple of 128 × tensor_parallel."""
+WORDS = {"machine", "collective", "library", "device", "nodes", "source", "precision"}
+SWITCHES = {"recompute"}
 MAX_ROWS = 200_000
 SIZES = SUFFIXES["_bytes"]
 
-Progress = Callable[[int, int], None]
 TABLED: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
 """Collectives whose constants are calibrated; others are not compared with measurements."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Errors of one group of rows; errors are |predicted − measured| / measured."""
-
-    name: str
-    count: int
-    median: float
-    mean: float
-    p90: float
-    bias: float
-    """Mean of the signed errors."""
-
-
-@dataclass(frozen=True)
-class Validation:
-    """A whole table compared."""
-
-    kind: str
-    groups: list[Group]
-    rows: list[dict[str, Any]]
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Reason → number of rows."""
-
-
 def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
-    """Compare the rows of a CSV file with predictions."""
+    """Compare the rows of a CSV file, or of a YAML file of training runs, with predictions."""
+    if path.suffix in {".yaml", ".yml"}:
+        return compare_iterations(training_runs(path), "seconds", workers=workers, progress=progress)
     header, rows = _read(path)
-    kinds: dict[tuple[str, ...], tuple[str, Callable[..., Any]]] = {
-        COLLECTIVES: ("collectives", _collective),
-        GEMMS: ("gemm", _gemm),
-        ITERATIONS: ("iterations", _iteration),
-    }
-    for columns, (kind, predict) in kinds.items():
+    for columns, reader in ITERATIONS.items():
+        if set(columns) <= set(header):
+            iterations = [reader(row) for row in _numbers(path, rows, columns)]
+            return compare_iterations(iterations, "milliseconds", workers=workers, progress=progress)
+    for columns, (kind, predict) in PIECES.items():
         if set(columns) <= set(header):
             measured = _numbers(path, rows, columns)
-            answers = in_parallel(predict, measured, workers if kind == "iterations" else 1, progress)
-            return _compare(kind, measured, answers, columns[-1])
-    wanted = "; or ".join(",".join(columns) for columns in kinds)
+            return _compare(kind, measured, in_parallel(predict, measured, 1, progress))
+    wanted = "; or ".join(",".join(columns) for columns in (*PIECES, *ITERATIONS))
     raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
 
 
@@ -135,6 +95,11 @@ def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[st
                 if not text:
                     problems.append(Problem(f"line {line}, {column}", "missing"))
                 continue
+            if column in SWITCHES:
+                new[column] = (text or "").strip().lower() == "true"
+                if (text or "").strip().lower() not in {"true", "false"}:
+                    problems.append(Problem(f"line {line}, {column}", "must be True or False", text))
+                continue
             try:
                 value = parse_quantity(text or "", SIZES if column == "bytes" else None)
             except ValueError:
@@ -150,9 +115,7 @@ def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[st
     return converted
 
 
-def _compare(
-    kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, str] | str], measured: str
-) -> Validation:
+def _compare(kind: str, rows: list[dict[str, Any]], answers: list[tuple[float, str] | str]) -> Validation:
     done, skipped = [], dict[str, int]()
     by_group: dict[str, list[float]] = {}
     for row, answer in zip(rows, answers, strict=True):
@@ -160,36 +123,21 @@ def _compare(
             skipped[answer] = skipped.get(answer, 0) + 1
             continue
         seconds, group = answer
-        scale = 1e3 if measured.endswith("milliseconds") else 1e6
-        predicted = seconds * scale
-        error = predicted / row[measured] - 1.0
-        unit = measured.rsplit("_", maxsplit=1)[-1]
+        predicted, measured = seconds * 1e6, row["microseconds"]
+        error = predicted / measured - 1.0
         done.append(
             {
                 **row,
                 "group": group,
-                f"predicted_{unit}": predicted,
-                f"measured_{unit}": row[measured],
+                "predicted_microseconds": predicted,
+                "measured_microseconds": measured,
                 "predicted": predicted,
-                "measured": row[measured],
+                "measured": measured,
                 "error": error,
             }
         )
         by_group.setdefault(group, []).append(error)
     return Validation(kind, [summary(name, errors) for name, errors in by_group.items()], done, skipped)
-
-
-def summary(name: str, errors: Sequence[float]) -> Group:
-    """Summarise signed relative errors."""
-    size = np.abs(np.array(errors))
-    return Group(
-        name,
-        len(size),
-        float(np.median(size)),
-        float(size.mean()),
-        float(np.percentile(size, 90)),
-        float(np.mean(errors)),
-    )
 
 
 @lru_cache(maxsize=64)
@@ -237,45 +185,19 @@ def _gemm(row: Mapping[str, Any]) -> tuple[float, str] | str:
     device = _device(row["device"])
     if isinstance(device, str):
         return device
+    if not row.get("operands"):  # the older tables, whose operands were never filled
+        device = with_empty_operands(device)
     gemm = Gemm(int(row["m"]), int(row["n"]), int(row["k"]), "TN")
     return gemm_seconds(device, gemm, tuned=False), row["device"]
 
 
-def iteration_job(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the job of a Megatron-DeepSpeed iteration: fp16, full recomputation.
-
-    Fused softmax, fused bias and dropout, and dropout 0.1 are Megatron's defaults.
-    """
-
-    def whole(key: str) -> int:
-        return int(row[key])
-
-    multiple = VOCABULARY_MULTIPLE * whole("tensor_parallel")
-    vocabulary = -(-VOCABULARY // multiple) * multiple
-    return {
-        "name": "measured iteration",
-        "model": {
-            "layers": whole("layers"),
-            "hidden": whole("hidden"),
-            "heads": whole("heads"),
-            "sequence": whole("sequence_length"),
-            "vocabulary": vocabulary,
-        },
-        "machine": row.get("machine") or ITERATION_MACHINE,
-        "ranks": whole("gpus"),
-        "grid": {"data": whole("data_parallel"), "y": whole("tensor_parallel")},
-        "batch": {"sequences": whole("global_batch_sequences"), "micro_sequences": whole("micro_batch_sequences")},
-        "precision": "fp16",
-        "attention": "fused_softmax",
-        "dropout": 0.1,
-        "fused_elementwise": True,
-        "overlap": {"all_reduce": False},
-    }
-
-
-def _iteration(row: Mapping[str, Any]) -> tuple[float, str] | str:
-    try:
-        job = load_job(iteration_job(row))
-    except DescriptionError as error:
-        return str(error.problems[0])
-    return simulate(job).step_seconds, str(row["nodes"])
+PIECES: dict[tuple[str, ...], tuple[str, Callable[..., tuple[float, str] | str]]] = {
+    COLLECTIVES: ("collectives", _collective),
+    GEMMS: ("gemm", _gemm),
+}
+"""Columns of tables of pieces of a step → what they are, and what predicts a row's seconds and group."""
+ITERATIONS: dict[tuple[str, ...], Callable[[dict[str, Any]], Iteration]] = {
+    megatron.COLUMNS: megatron.iteration,
+    mpt.COLUMNS: mpt.iteration,
+}
+"""Columns of tables of training iterations → what reads a row."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from twin.engine.parallel import in_parallel
 from twin.validate import published
-from twin.validate.measurements import Group, summary, validate_file
+from twin.validate.groups import Group, summary
+from twin.validate.measurements import validate_file
 from twin.validate.published import Comparison
 
 COLLECTIVES = Path(__file__).parent / "data" / "collectives.csv"

@@ -10,6 +10,7 @@ from twin.description.grid import GridSpec
 from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
+from twin.schedule.kernels import UNFUSED
 
 
 class Grid(GridSpec):
@@ -39,7 +40,7 @@ def check(job: DdpJob) -> list[Problem]:
     problems = []
     if job.dropout:
         problems.append(Problem("dropout", "ddp has none; set 0, or use strategy: four_d", job.dropout))
-    if job.attention != "flash":
+    if job.attention in UNFUSED:
         problems.append(Problem("attention", "ddp has flash only; or use strategy: four_d", job.attention))
     if job.fused_elementwise:
         problems.append(Problem("fused_elementwise", "ddp has none; set false, or use strategy: four_d", True))

@@ -177,6 +177,7 @@ class _Step:
             sequence_length=model.sequence,
             heads=model.heads,
             head_size=model.head_size,
+            form=self.job.attention,
             backward=backward,
             element_bytes=self.e,
         )

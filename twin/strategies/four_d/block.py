@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import Attention, Memory
+from twin.schedule.kernels import UNFUSED, Attention, Memory
 from twin.strategies.four_d import linear as linear4d
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
@@ -47,7 +47,7 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
         heads=shapes.heads_y,
         head_size=job.model.head_size,
         form=job.attention,
-        dropout=job.dropout > 0 and job.attention != "flash",
+        dropout=job.dropout > 0 and job.attention in UNFUSED,
         backward=backward,
         element_bytes=job.element_bytes,
     )

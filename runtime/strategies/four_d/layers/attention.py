@@ -16,7 +16,7 @@ from runtime.parallel import random
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region
 from runtime.strategies.four_d.context import FourDContext
-from twin.schedule.kernels import Attention, Memory
+from twin.schedule.kernels import UNFUSED, Attention, Memory
 
 
 class Attention4D(torch.nn.Module):
@@ -46,8 +46,8 @@ class Attention4D(torch.nn.Module):
 
             qkv = Region(context.ops, self.place, "rotary", turn, moved, moved)(qkv)
         form = context.job.attention
-        run = self._flash if form == "flash" else self._explicit
-        dropped = form != "flash" and context.job.dropout > 0 and context.training
+        run = self._explicit if form in UNFUSED else self._flash
+        dropped = form in UNFUSED and context.job.dropout > 0 and context.training
 
         def describe(*, backward: bool = False) -> Attention:
             return Attention(sequences, length, self.heads, self.head_size, form, dropped, backward, e)

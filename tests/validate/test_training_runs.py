@@ -1,0 +1,275 @@
+"""Published training runs in YAML: rows told as jobs, rows left out with a reason, files refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from twin.cli import main
+from twin.engine.simulate import simulate
+from twin.show.validation import LONGEST_NAME, shortened
+from twin.strategies import load_job
+from twin.validate.measurements import validate_file
+from twin.validate.printed_time import FORMULAS, Printed
+from twin.validate.training_runs import training_run, training_runs
+
+FILE = Path(__file__).parents[3] / "shared" / "data" / "published-training.yaml"
+needs_file = pytest.mark.skipif(not FILE.exists(), reason="../shared/data/published-training.yaml is not here")
+
+GPT = {"layers": 48, "hidden": 6144, "heads": 64, "ffn": 24576, "mlp": "gelu", "seq": 2048, "vocab": 51200}
+LLAMA = {"layers": 40, "hidden": 5120, "heads": 40, "ffn": 13824, "mlp": "swiglu", "vocab": 32000}
+TENSOR: dict[str, Any] = {
+    "id": "tensor",
+    "source": "a paper, Table 5",
+    "machine": "selene_a100_80g",
+    "gpus": 16,
+    "tp": 8,
+    "pp": 1,
+    "dp": 2,
+    "micro_batch": 4,
+    "global_batch": 16,
+    "recompute": "full",
+    "sequence_parallel": False,
+    "zero_stage": 0,
+    "precision": "fp16",
+    "flash_attention": False,
+    "iteration_s": 1.42,
+}
+FSDP: dict[str, Any] = {
+    "id": "fsdp",
+    "source": "notes of a repository",
+    "machine": "titan_a100_64",
+    "gpus": 64,
+    "dp_shard": 64,
+    "tp": 1,
+    "local_batch": 2,
+    "global_batch": 128,
+    "seq": 4096,
+    "recompute": "none",
+    "precision": "bf16",
+    "zero_stage": "FSDP2 per-block",
+    "flash_attention": True,
+    "tokens_per_s_per_gpu": 2162,
+}
+
+
+def job_of(row: dict[str, Any], model: dict[str, Any]) -> Any:
+    keys = training_run(row, model).job
+    assert isinstance(keys, dict), keys
+    return load_job(keys)
+
+
+def test_tensor_parallelism_times_data():
+    """Megatron: y = tp, fp16 with fused softmax, everything recomputed, the all-reduce not overlapped."""
+    job = job_of(TENSOR, GPT)
+    assert job.concrete_grid.by_axis() == {"data": 2, "z": 1, "y": 8, "x": 1}
+    assert (job.ranks, job.batch.sequences, job.batch.micro_sequences, job.micro_steps) == (16, 16, 4, 2)
+    assert (job.precision, job.recompute, job.attention, job.dropout) == ("fp16", True, "fused_softmax", 0.1)
+    assert (job.overlap.all_reduce, job.data_reduction.mode, job.machine.name) == (False, "one_bucket", "selene")
+    model = job.model
+    assert (model.layers, model.hidden, model.heads, model.sequence) == (48, 6144, 64, 2048)
+    assert (model.vocabulary, model.mlp_hidden, model.positions, model.biases) == (51200, 24576, "learned", True)
+
+
+def test_fsdp_is_z_in_blocks_and_its_time_comes_from_the_throughput():
+    job = job_of(FSDP, LLAMA)
+    assert job.concrete_grid.by_axis() == {"data": 1, "z": 64, "y": 1, "x": 1}
+    assert (job.gather_unit, job.attention, job.recompute, job.dropout) == ("block", "flash", False, 0.0)
+    assert (job.model.activation, job.model.positions, job.model.biases) == ("swiglu", "rotary", False)
+    assert (job.model.mlp_hidden, job.model.sequence) == (13824, 4096)
+    assert training_run(FSDP, LLAMA).seconds == pytest.approx(2 * 4096 / 2162)
+
+
+def test_zero_stages():
+    assert job_of(TENSOR | {"zero_stage": 1}, GPT).data_reduction.mode == "sharded"
+    assert job_of(TENSOR | {"zero_stage": 2, "global_batch": 8}, GPT).data_reduction.mode == "sharded"
+    third = job_of(TENSOR | {"zero_stage": 3}, GPT)
+    assert third.concrete_grid.by_axis() == {"data": 1, "z": 2, "y": 8, "x": 1}
+    assert third.gather_unit == "linear"
+    hybrid = job_of(FSDP | {"dp_shard": 16}, LLAMA)
+    assert hybrid.concrete_grid.by_axis() == {"data": 4, "z": 16, "y": 1, "x": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "model", "reason"),
+    [
+        ({"kind": "ratio"}, {}, "kind ratio: not one training iteration"),
+        ({"bound": "at least"}, {}, "a bound, not a measurement"),
+        ({"profiler": "on"}, {}, "measured under a profiler"),
+        ({"gpus": "128-512 (linear)"}, {}, "gpus is not stated as a number"),
+        ({"tp": "not stated"}, {}, "tp is not stated as a number"),
+        ({"precision": "fp8 rowwise"}, {}, "fp8"),
+        ({"pp": 2, "dp": 1}, {}, "pipeline parallelism"),
+        ({"cp": 2, "dp": 1}, {}, "context parallelism"),
+        ({"dp": 4}, {}, "the degrees do not multiply to the GPUs"),
+        ({"sequence_parallel": True}, {}, "sequence parallelism"),
+        ({"sequence_parallel": "tp overlap on (so yes)"}, {}, "sequence parallelism"),
+        ({}, {"kv_heads": 8}, "grouped-query attention"),
+        ({}, {"mlp": "squared_relu"}, "MLP of squared_relu"),
+        ({}, {"note": "parallel residual"}, "parallel block or other changes of the model"),
+        ({"machine": "elsewhere"}, {}, "machine elsewhere is not known here"),
+        ({"recompute": "selective"}, {}, "recomputation: selective"),
+        ({"recompute": "not stated"}, {}, "recomputation is not stated"),
+        ({"compile": True}, {}, "compiled, or tensor parallelism overlapped"),
+        ({"flash_attention": "not stated"}, {}, "the attention kernel is not stated"),
+        ({"micro_batch": "not stated"}, {}, "micro_batch is not stated as a number"),
+        ({"zeropp": True}, {}, "ZeRO++"),
+        ({"zero_stage": 2}, {}, "ZeRO-2 with several micro-steps"),
+        ({"zero_stage": "distributed optimizer, overlapped"}, {}, "optimizer states sharded and overlapped"),
+    ],
+)
+def test_what_cannot_be_expressed_is_left_out_with_its_reason(change, model, reason):
+    assert training_run(TENSOR | change, GPT | model).job == reason
+
+
+def test_sizes_may_stand_in_the_row_and_must_stand_somewhere():
+    sizes = {key: GPT[key] for key in ("layers", "hidden", "heads", "seq")}
+    assert job_of(TENSOR | sizes, {}).model.vocabulary == 51200
+    assert training_run(TENSOR | sizes, {}).notes["assumed"] == ["vocabulary 51200"]
+    assert job_of(TENSOR | {"layers_override": 6}, GPT).model.layers == 6
+    assert training_run(TENSOR, {}).job == "the model's sizes are not given"
+
+
+def test_a_row_without_a_time_is_left_out():
+    row = {key: value for key, value in TENSOR.items() if key != "iteration_s"}
+    assert training_run(row, GPT).job == "no iteration time, and no throughput that gives it"
+    assert isinstance(training_run(row | {"tflops_per_gpu": 140, "flop_formula": "kor22_model"}, GPT).job, dict)
+
+
+def write(folder: Path, rows: Any, models: Any = None) -> Path:
+    path = folder / "runs.yaml"
+    data = {"models": {"gpt": GPT, "llama": LLAMA} if models is None else models, "rows": rows}
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def test_a_file_is_compared_by_source(capsys, tmp_path):
+    tensor, fsdp = TENSOR | {"model": "gpt"}, FSDP | {"model": "llama"}
+    predicted = simulate(job_of(TENSOR, GPT)).step_seconds
+    rows = [tensor | {"iteration_s": predicted * 1.1}, fsdp, tensor | {"pp": 2, "dp": 1}, fsdp | {"kind": "memory"}]
+    path = write(tmp_path, rows)
+    with pytest.raises(SystemExit):
+        main(["validate", "--measurements", str(path), "--json"])
+    got = json.loads(capsys.readouterr().out)
+    assert [g["name"] for g in got["groups"]] == ["a paper, Table 5", "notes of a repository"]
+    assert got["rows"][0]["error"] == pytest.approx(1 / 1.1 - 1)
+    assert (got["rows"][0]["inside"], got["rows"][0]["measured_from"]) == (True, "iteration_s")
+    assert got["rows"][1]["assumed"] == ["eight HDR NICs a node"]
+    assert sum(got["skipped"].values()) == 2
+    with pytest.raises(SystemExit):
+        main(["validate", "--measurements", str(path)])
+    out = capsys.readouterr().out
+    assert "pipeline parallelism" in out
+    assert "a paper, Table 5" in out
+
+
+def test_long_sources_are_shortened_for_people():
+    assert shortened("x" * LONGEST_NAME) == "x" * LONGEST_NAME
+    short = shortened("a repository, " + "x" * 100 + ", table 7")
+    assert short.startswith("a repository")
+    assert short.endswith("table 7")
+    assert len(short) <= LONGEST_NAME + 3
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no source": ([{key: v for key, v in TENSOR.items() if key != "source"}], "rows.0 (tensor).source"),
+    "text for a time": ([TENSOR | {"iteration_s": "fast"}], "rows.0 (tensor).iteration_s"),
+    "no time at all": ([TENSOR | {"iteration_s": 0}], "rows.0 (tensor).iteration_s"),
+    "truth for a time": ([TENSOR | {"tflops_per_gpu": True}], "rows.0 (tensor).tflops_per_gpu"),
+    "text for a size": ([TENSOR | {"layers": "48"}], "rows.0 (tensor).layers"),
+    "negative degree": ([TENSOR, TENSOR | {"tp": -8}], "rows.1 (tensor).tp"),
+    "half a GPU": ([TENSOR | {"gpus": 0.5}], "rows.0 (tensor).gpus"),
+    "unknown model": ([TENSOR | {"model": "gtp"}], "did you mean 'gpt'"),
+    "model in a row": ([TENSOR | {"model": dict(GPT)}], "rows.0 (tensor).model"),
+    "no run": (["fast"], "rows.0"),
+    "no runs": ([], "rows"),
+    "rows of another kind": ({"a": 1}, "rows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_row_and_key(capsys, tmp_path, name):
+    rows, words = BAD[name]
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "--measurements", str(write(tmp_path, rows))])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models: {}\nrows: []\nrows: []\n", "given twice"),
+        ("rows: [{source: a, source: b}]\n", "given twice"),
+        ("models: {a: &x {layers: 1}}\nrows: [*x]\n", "anchors"),
+        ("models: {}\n", "rows: missing"),
+        ("rows: [{source: a}]\n", "models: missing"),
+        ("models: {a: {hidden: 8, heads: 1}}\nrows: [{source: a}]\n", "models.a.layers: missing"),
+        ("- 1\n", "mapping"),
+        ("rows: [\n", "not valid YAML"),
+        ("", "empty"),
+        ("#" * (1 << 20) + "\nrows: []\n", "larger than 1 MiB"),
+    ],
+)
+def test_what_is_no_such_yaml_is_refused(capsys, tmp_path, text, words):
+    path = tmp_path / "runs.yml"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "--measurements", str(path)])
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert words in err
+    assert "Traceback" not in err
+
+
+@needs_file
+def test_every_published_row_is_expressed_or_left_out_with_a_reason():
+    iterations = training_runs(FILE)
+    told = [one for one in iterations if not isinstance(one.job, str)]
+    assert len(iterations) == 431
+    assert {one.row["id"] for one in told} >= {
+        "sc21_t1_3.6b",
+        "kor22_t5_22b_full",
+        "mlm2020_a100_8b",
+        "forge_s_128_ssd",
+    }
+    for one in told:
+        assert load_job(one.job).ranks == one.row["gpus"]
+        assert one.seconds > 0
+
+
+@needs_file
+def test_times_from_printed_rates_agree_with_the_days_that_the_source_prints():
+    """arXiv 2104.04473 Table 2 has both TFLOP/s and the days that 300 billion tokens take."""
+    rows = [one for one in training_runs(FILE) if "zero3" in one.row["id"] and "days_for_300B_tokens" in one.row]
+    assert len(rows) == 3
+    for one in rows:
+        iterations = 300e9 / (one.row["global_batch"] * 2048)
+        assert one.seconds * iterations / 86400 == pytest.approx(one.row["days_for_300B_tokens"], rel=0.006)
+
+
+@needs_file
+def test_formulas_agree_with_rows_that_print_both_rate_and_time():
+    both = [one for one in training_runs(FILE) if one.seconds and {"iteration_s", "tflops_per_gpu"} <= set(one.row)]
+    assert len(both) >= 6
+    for one in both:
+        assert not isinstance(one.job, str)
+        job, row = load_job(one.job), one.row
+        model = job.model
+        sizes = Printed(
+            model.layers, model.hidden, model.sequence, model.vocabulary, job.batch.sequences, job.recompute
+        )
+        flops = FORMULAS[row["flop_formula"]](sizes)
+        assert flops / row["iteration_s"] / row["gpus"] / 1e12 == pytest.approx(row["tflops_per_gpu"], rel=0.005)
+
+
+def test_validate_file_takes_either_ending(tmp_path):
+    path = write(tmp_path, [TENSOR | {"model": "gpt"}])
+    other = path.rename(tmp_path / "runs.yml")
+    assert len(validate_file(other).rows) == 1

@@ -1,0 +1,58 @@
+"""What a comparison of predictions with measurements says: its rows, and the errors of groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Errors of one group of rows; errors are |predicted − measured| / measured."""
+
+    name: str
+    count: int
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    """Mean of the signed errors."""
+
+
+@dataclass(frozen=True)
+class IterationGroup(Group):
+    """Errors of the training iterations of one source, and what they are to be read against."""
+
+    inside: float
+    """Share of the rows whose measured time lies inside the twin's interval."""
+    constant_mfu_mean: float
+    """Mean error of one constant model FLOPs utilisation, chosen with these rows in hand."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A whole table compared."""
+
+    kind: str
+    groups: list[Group]
+    rows: list[dict[str, Any]]
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Reason → number of rows."""
+
+
+def summary(name: str, errors: Sequence[float]) -> Group:
+    """Summarise signed relative errors."""
+    size = np.abs(np.array(errors))
+    return Group(
+        name,
+        len(size),
+        float(np.median(size)),
+        float(size.mean()),
+        float(np.percentile(size, 90)),
+        float(np.mean(errors)),
+    )

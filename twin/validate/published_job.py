@@ -1,0 +1,258 @@
+"""A published training run → the job that says the same, or why no strategy here can say it.
+
+What is expressed: tensor parallelism (y), data parallelism plain or with sharded optimizer states (data),
+ZeRO-3 and FSDP (z), and their products. Assumed where a row does not say otherwise, as Megatron has them:
+a GPT with learned positions and biases (SwiGLU: rotary, none of either), fused softmax where attention is not
+flash, fused bias and dropout, dropout 0.1 of a GPT, one bucket of gradients reduced after the backward pass,
+the input gradient's all-reduce not overlapped. DeepSpeed's ZeRO-3 gathers linear by linear, FSDP block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from twin.description.load import names
+from twin.validate.megatron import MEGATRON
+
+Row = Mapping[str, Any]
+
+_A100_40GB = {"extends": "dgx-a100", "device": "a100-sxm4-40gb"}
+MACHINES: dict[str, str | dict[str, Any]] = {
+    "selene_a100_80g": "selene",
+    "dgx_a100_2020": _A100_40GB,
+    "dgx_a100_40g": _A100_40GB,
+    "megascale_ampere": "dgx-a100",
+    "titan_a100_64": "dgx-a100",
+    "vtrain_a100_80g_512": "dgx-a100-4nic",
+    "dgx_a100_2box_ib100": {
+        "extends": "dgx-a100",
+        "nic": {"devices": [[0, 1, 2, 3, 4, 5, 6, 7]], "bandwidth": "100 Gbit/s"},
+    },
+    "eos_dgx_h100": "eos",
+    "dgx_h100": "dgx-h100",
+    "h200_8x": "hgx-h200",
+    "frontier_mi250x": "frontier",
+    "perlmutter_a100": "perlmutter",
+}
+"""Machines of the published runs → machines here. A name of `fourfold machines` stands for itself."""
+ASSUMED_MACHINES = {
+    "dgx_a100_2020": "A100 of 40 GB, the only ones of that time",
+    "titan_a100_64": "eight HDR NICs a node",
+}
+VOCABULARY = 51200
+"""Where a source has none: GPT-2's, padded as Megatron's papers do."""
+NOT_STATED = "not stated"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row together with its model; what the row says itself wins."""
+
+    row: Row
+    model: Row
+
+    def degree(self, key: str) -> int | None:
+        """Return a size that is 1 where the row has none, and None where it is not a number there."""
+        value = self.row.get(key, 1)
+        return value if isinstance(value, int) else None
+
+    def shape(self, *keys: str) -> Any:
+        """Return the first of some keys that the row, or else the model has."""
+        return next((part[key] for part in (self.row, self.model) for key in keys if key in part), None)
+
+    def says(self, key: str) -> str:
+        """Return a key's value as lower-case text."""
+        return str(self.row.get(key, NOT_STATED)).lower()
+
+    @property
+    def ranks(self) -> int:
+        """Devices; only asked for where it is stated."""
+        return int(self.row["gpus"])
+
+    @property
+    def replicas(self) -> int:
+        """Streams of micro-batches."""
+        return self.ranks // int(self.row.get("tp", 1) * self.row.get("pp", 1) * self.row.get("cp", 1))
+
+    @cached_property
+    def micro_batch(self) -> int | None:
+        """Sequences at a time; None where neither they nor their number are stated."""
+        for key in ("micro_batch", "local_batch"):
+            if isinstance(value := self.row.get(key), int):
+                return value
+        for key in ("num_microbatches", "grad_accumulation"):
+            if isinstance(value := self.row.get(key), int):
+                return max(1, int(self.row["global_batch"]) // (self.replicas * value))
+        return None
+
+    @property
+    def stage(self) -> str:
+        """Return what is sharded over data: 0 to 3, `fsdp`, `overlapped`, or another word of the row."""
+        said = self.says("zero_stage")
+        if said.startswith("fsdp"):
+            return "fsdp"
+        return "overlapped" if said.startswith("distributed optimizer") else "0" if said == NOT_STATED else said
+
+
+def refusal(run: Run) -> str | None:
+    """Say why a row is not one iteration of a job that a strategy here expresses."""
+    return next((reason for test in REFUSALS if (reason := test(run))), None)
+
+
+def _what(run: Run) -> str | None:
+    row = run.row
+    if "kind" in row:
+        return f"kind {row['kind']}: not one training iteration"
+    if "bound" in row:
+        return "a bound, not a measurement"
+    if "profiler" in row:
+        return "measured under a profiler"
+    if any(not isinstance(run.shape(key), int) for key in ("layers", "hidden", "heads", "seq")):
+        return "the model's sizes are not given"
+    return None
+
+
+def _degrees(run: Run) -> str | None:
+    if missing := [key for key in ("gpus", "global_batch") if not isinstance(run.row.get(key), int)]:
+        return f"{missing[0]} is not stated as a number"
+    if missing := [key for key in ("tp", "pp", "cp") if run.degree(key) is None]:
+        return f"{missing[0]} is not stated as a number"
+    return None
+
+
+def _cut(run: Run) -> str | None:
+    row = run.row
+    if row.get("pp", 1) > 1:
+        return "pipeline parallelism"
+    if row.get("cp", 1) > 1:
+        return "context parallelism"
+    if row.get("sequence_parallel") is True or "yes" in run.says("sequence_parallel"):
+        return "sequence parallelism"
+    if "sequence parallelism" in run.says("strategy"):
+        return "sequence parallelism"
+    stated = row.get("dp", run.replicas)
+    if run.replicas * row.get("tp", 1) != run.ranks or (isinstance(stated, int) and stated != run.replicas):
+        return "the degrees do not multiply to the GPUs"
+    return None
+
+
+def _machine(run: Run) -> str | None:
+    name = run.row.get("machine")
+    return None if name in MACHINES or name in names() else f"machine {name} is not known here"
+
+
+def _numbers(run: Run) -> str | None:
+    if "fp8" in run.says("precision"):
+        return "fp8"
+    return None if run.says("precision")[:4] in {"fp16", "bf16", "fp32"} else "precision is not stated"
+
+
+def _model(run: Run) -> str | None:
+    model = run.model
+    if model.get("kv_heads", model.get("heads")) != model.get("heads"):
+        return "grouped-query attention"
+    if (mlp := model.get("mlp", "gelu")) not in {"gelu", "swiglu"}:
+        return f"MLP of {mlp}"
+    if "parallel residual" in str(model.get("note", "")) or "model_changes" in run.row:
+        return "parallel block or other changes of the model"
+    return None
+
+
+def _options(run: Run) -> str | None:
+    row = run.row
+    if not run.says("recompute").startswith(("full", "none")):
+        said = run.says("recompute")
+        return "recomputation is not stated" if said.startswith(NOT_STATED) else f"recomputation: {said}"
+    if row.get("compile") is True or row.get("async_tp") is True:
+        return "compiled, or tensor parallelism overlapped"
+    if not isinstance(row.get("flash_attention"), bool):
+        return "the attention kernel is not stated"
+    return "micro_batch is not stated as a number" if run.micro_batch is None else None
+
+
+def _sharding(run: Run) -> str | None:
+    if run.row.get("zeropp") is True:
+        return "ZeRO++"
+    if run.replicas == 1 or run.stage in {"0", "1", "3", "fsdp"}:
+        return None
+    if run.stage == "2":
+        one = run.row["global_batch"] == run.replicas * (run.micro_batch or 1)
+        return None if one else "ZeRO-2 with several micro-steps"  # one reduce-scatter a step: ZeRO-1's
+    return "optimizer states sharded and overlapped" if run.stage == "overlapped" else f"ZeRO stage {run.stage}"
+
+
+REFUSALS: tuple[Callable[[Run], str | None], ...] = (
+    _what,
+    _degrees,
+    _numbers,
+    _cut,
+    _model,
+    _machine,
+    _options,
+    _sharding,
+)
+
+
+def job_keys(run: Run) -> dict[str, Any]:
+    """Make the keys of the job of a row that nothing refuses."""
+    row, model = run.row, run.model
+    return {
+        "name": str(row.get("id", "published run")),
+        "model": _model_keys(run),
+        "machine": MACHINES.get(row["machine"], row["machine"]),
+        "ranks": run.ranks,
+        **_grid_keys(run),
+        "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
+        "precision": run.says("precision")[:4],
+        "recompute": run.says("recompute").startswith("full"),
+        **MEGATRON,
+        "attention": "flash" if row["flash_attention"] else MEGATRON["attention"],
+        "dropout": MEGATRON["dropout"] if _learned(model) else 0.0,
+        "fused_elementwise": run.stage != "fsdp",
+        "kernel_tuning": False,
+    }
+
+
+def _model_keys(run: Run) -> dict[str, Any]:
+    vocabulary, ffn, gelu = run.shape("vocab"), run.shape("ffn"), run.model.get("mlp", "gelu") == "gelu"
+    return {
+        "layers": run.shape("layers_override", "layers"),
+        "hidden": run.shape("hidden"),
+        "heads": run.shape("heads"),
+        "sequence": run.shape("seq"),
+        "vocabulary": vocabulary if isinstance(vocabulary, int) else VOCABULARY,
+        "activation": "gelu" if gelu else "swiglu",
+        "positions": "learned" if _learned(run.model) else "rotary",
+        "biases": gelu,
+        **({"mlp_width": ffn} if ffn else {}),
+    }
+
+
+def _learned(model: Row) -> bool:
+    return model.get("mlp", "gelu") == "gelu" and "rotary" not in str(model.get("note", ""))
+
+
+def _grid_keys(run: Run) -> dict[str, Any]:
+    y, replicas = run.row.get("tp", 1), run.replicas
+    if run.stage in {"3", "fsdp"}:
+        shard = run.row.get("dp_shard")
+        z = shard if isinstance(shard, int) and replicas % shard == 0 else replicas
+        unit = "block" if run.stage == "fsdp" else "linear"
+        return {"grid": {"data": replicas // z, "z": z, "y": y}, "gather_unit": unit}
+    sharded = {} if run.stage == "0" or replicas == 1 else {"data_reduction": {"mode": "sharded"}}
+    return {"grid": {"data": replicas, "y": y}, **sharded}
+
+
+def assumptions(run: Run) -> list[str]:
+    """Name what a row leaves open and its job had to settle."""
+    found = [f"{key}: {run.row[key]}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
+    if not isinstance(run.shape("vocab"), int):
+        found.append(f"vocabulary {VOCABULARY}")
+    if run.says("zero_stage") == NOT_STATED:
+        found.append("ZeRO stage 0")
+    if note := ASSUMED_MACHINES.get(run.row["machine"]):
+        found.append(note)
+    return found
