@@ -177,6 +177,7 @@ def test_y_divides_the_width_of_the_mlp_too(y, width):
         ("model.mlp_width", 0, ["greater than 0"]),
         ("model.mlp_width", 2.5, ["2.5"]),
         ("gather_unit", "layer", ["'linear'", "'block'"]),
+        ("attention", "flash3", ["no rate of it is known on cpu-core", "flash, fused_softmax, plain"]),
     ],
 )
 def test_unknown_variants_are_refused_by_name(key, value, needles):

@@ -206,6 +206,12 @@ def test_half_precision_is_refused(tmp_path):
     assert "fp16 needs loss scaling" in refused(train(alone(tmp_path, precision="fp16"), tmp_path))
 
 
+@pytest.mark.slow
+def test_attention_kernels_by_name_are_for_simulation(tmp_path):
+    job = alone(tmp_path, machine="dgx-a100", attention="triton")
+    assert "the runtime trains with flash, fused_softmax, plain" in refused(train(job, tmp_path))
+
+
 def test_no_gpu_here(tmp_path):
     import torch
 

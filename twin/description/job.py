@@ -23,6 +23,8 @@ from twin.description.spec import Spec
 from twin.description.train import Train, check_train
 
 DEFAULT_STRATEGY = "four_d"
+UNNAMED_ATTENTION = ("flash", "fused_softmax", "plain")
+"""Forms of attention that every device has; the others are kernels that were measured on some."""
 MAX_BLOCKS = 40_000
 """Micro-steps × layers of a step that is written out op by op (some 110 ops a block)."""
 
@@ -155,7 +157,7 @@ def check(job: Job) -> list[Problem]:
                 job.ranks,
             )
         )
-    problems += _check_heads(model)
+    problems += _check_heads(model) + _check_attention(job)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
     for i, straggler in enumerate(job.stragglers):
@@ -168,6 +170,15 @@ def check(job: Job) -> list[Problem]:
     if not misplaced:
         problems += check_degraded(machine, job.ranks, job.placement, job.degraded)
     return problems + check_train(job.train)
+
+
+def _check_attention(job: Job) -> list[Problem]:
+    """A kernel named one by one must have rates on the job's device."""
+    device = job.machine.device
+    if job.attention in UNNAMED_ATTENTION or job.attention in device.attention:
+        return []
+    known = ", ".join([*UNNAMED_ATTENTION, *device.attention])
+    return [Problem("attention", f"no rate of it is known on {device.name}; choose from {known}", job.attention)]
 
 
 def _check_heads(model: Model) -> list[Problem]:
