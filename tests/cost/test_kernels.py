@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.recorder.jobs import JOBS
 from twin.calibrate import fit_attention
 from twin.cost.gemm import gemm_seconds
-from twin.cost.kernels import kernel_seconds
+from twin.cost.kernels import kernel_seconds, kind_of_work
 from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
 from twin.schedule.kernels import Attention, Gemm, Memory
+from twin.schedule.ops import Compute
+from twin.strategies.four_d.step import generate
 
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "attention.csv"
 needs_table = pytest.mark.skipif(not TABLE.exists(), reason="../shared/data/attention.csv is not here")
@@ -193,3 +196,16 @@ def test_small_kernels_reach_a_smaller_share() -> None:
 def test_optimizer_arithmetic_counts_when_memory_does_not() -> None:
     device = DEVICES["cpu-core"]
     assert kernel_seconds(device, Memory(8.0, flops=1e9)) > 1e9 / device.peak_flops_per_second
+
+
+def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None:
+    """A kind that is misspelt would silently run at the rate of element-wise work."""
+    kinds = {
+        kind_of_work(op.kernel.work, op.phase).removesuffix("/split")
+        for name in ("axes data z y x", "fused swiglu", "llama", "sharded")
+        for _, op in generate(JOBS[name]).named()
+        if isinstance(op, Compute) and isinstance(op.kernel, Memory)
+    }
+    of_other_strategies = {"collect"}
+    for device in DEVICES.values():
+        assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
