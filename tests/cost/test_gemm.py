@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.calibrate.fit_gemm import LARGE_FLOPS, errors, read_rows, report
-from twin.cost.gemm import gemm_seconds, products_seconds, with_empty_operands
+from twin.calibrate.unfilled import constants, with_empty_operands
+from twin.cost.gemm import gemm_seconds, products_seconds
 from twin.cost.kernels import kernel_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
@@ -177,7 +178,7 @@ def test_gated_mlps_that_were_timed_whole() -> None:
     assert np.quantile(np.abs(found), 0.9) < 0.08
 
 
-@pytest.mark.parametrize("name", [n for n, d in DEVICES.items() if d.gemm_unfilled is not None])
+@pytest.mark.parametrize("name", sorted(constants()))
 def test_data_caps_large_products_and_touches_small_ones_less(name: str) -> None:
     large, small = Gemm(16384, 8192, 8192), Gemm(512, 1024, 1024)
     filled, empty = DEVICES[name], UNFILLED[name]

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.gemm import products_seconds, with_empty_operands
+from twin.calibrate.unfilled import holds_data, with_empty_operands
+from twin.cost.gemm import products_seconds
 from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
@@ -45,8 +46,6 @@ START = {
 MIN_CONSTANTS = ("main_loop_share", "memory_share", "launch_seconds")
 """What a table of fewer than `MIN_ROWS` rows can tell; the others stay as in the YAML."""
 MIN_ROWS = 100
-RANDOM = "rand"
-"""How tables begin to name operands of random numbers."""
 REACH, SHARE_REACH = 3.0, 5.0
 """Distance that a constant may move from its start: e-folds, and log-odds for shares."""
 LARGE_FLOPS = 1e10
@@ -83,14 +82,14 @@ def is_filled(path: Path) -> bool:
 def read_rows(path: Path, device: str) -> Rows:
     """Read the rows of one device from a table with times in microseconds.
 
-    Where the table says what the operands hold, those of random numbers in 16 bits.
+    Where the table says what the operands hold, those that hold data, in 16 bits.
     """
     with path.open(newline="", encoding="utf-8") as file:
         table = [
             r
             for r in csv.DictReader(file)
             if r["device"] == device
-            and r.get("operands", RANDOM).startswith(RANDOM)
+            and ("operands" not in r or holds_data(r["operands"]))
             and not r.get("dtype", "").startswith("fp8")
         ]
     values = np.array([[float(r[c]) for c in ("m", "n", "k", "microseconds")] for r in table])

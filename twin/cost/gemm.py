@@ -66,14 +66,6 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     )
 
 
-def with_empty_operands(device: Device) -> Device:
-    """Return the device as it multiplies operands that hold no data, where that is known to differ.
-
-    Zeros switch few transistors. Tables that were measured so say nothing about training.
-    """
-    return device if device.gemm_unfilled is None else device.model_copy(update={"gemm": device.gemm_unfilled})
-
-
 def products_seconds(device: Device, m: Array, n: Array, k: Array) -> Array:
     """Return the seconds of many two-byte products at once (for fitting and plotting)."""
     products = _Products(m[:, None], n[:, None], k[:, None])

@@ -132,9 +132,6 @@ class Device(Spec):
     """Power of a device at work, at most its limit."""
     gemm: GemmModel
     """Matrix products."""
-    gemm_unfilled: GemmModel | None = None
-    """Products of operands that were never filled: zeros switch few transistors, so the power limit
-    does not bite. For tables that were measured so; training has data."""
     attention: dict[str, AttentionModel] = Field(min_length=1)
     """Self-attention by kernel (`flash2`, `cudnn`, …)."""
     usual_attention: str

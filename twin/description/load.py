@@ -24,7 +24,7 @@ from twin.description.model import presets
 from twin.description.parameter import USER
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
-from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_yaml
+from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_packaged_yaml, read_yaml
 
 ROOT = Path(topologies.__file__).parent
 
@@ -105,7 +105,7 @@ def _packaged(name: str, folder: str, path: str) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _read_packaged(path: Path) -> dict[str, Any]:
     """Read a file that comes with Fourfold; a study of thousands of jobs reads it once."""
-    return read_yaml(path)
+    return read_packaged_yaml(path)
 
 
 def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path = Path()) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from twin.calibrate.collective_table import TABLE_MACHINES, wrapper_seconds
+from twin.calibrate.unfilled import holds_data, with_empty_operands
 from twin.cost.collective import collective_cost
-from twin.cost.gemm import gemm_seconds, with_empty_operands
+from twin.cost.gemm import gemm_seconds
 from twin.cost.placement import Placement
 from twin.description.device import Device
 from twin.description.library import CollectiveKind
@@ -185,7 +186,9 @@ def _gemm(row: Mapping[str, Any]) -> tuple[float, str] | str:
     device = _device(row["device"])
     if isinstance(device, str):
         return device
-    if not row.get("operands"):  # the older tables, whose operands were never filled
+    if str(row.get("dtype", "")).startswith("fp8"):
+        return "products of fp8"
+    if not holds_data(row.get("operands")):
         device = with_empty_operands(device)
     gemm = Gemm(int(row["m"]), int(row["n"]), int(row["k"]), "TN")
     return gemm_seconds(device, gemm, tuned=False), row["device"]
