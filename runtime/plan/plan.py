@@ -17,13 +17,10 @@ from runtime.launch.meeting import choose_device
 from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
+from twin.description.attention import UNNAMED_ATTENTION
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import STANDARD_LIBRARY, Train
-from twin.schedule.kernels import UNFUSED
-
-TRAINED_ATTENTION = ("flash", *UNFUSED)
-"""Forms of attention that the runtime has; kernels by name are the twin's."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,10 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
         raise fail(
             "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
         )
-    if job.attention not in TRAINED_ATTENTION:
+    if job.attention not in UNNAMED_ATTENTION:
         raise fail(
             "attention",
-            f"the runtime trains with {', '.join(TRAINED_ATTENTION)}; kernels by name are for simulation, and PyTorch "
+            f"the runtime trains with {', '.join(UNNAMED_ATTENTION)}; kernels by name are for simulation, and PyTorch "
             "chooses among its own for flash",
             job.attention,
         )

@@ -133,6 +133,20 @@ def test_products_measured_as_predicted_but_for_a_factor(ask, tmp_path):
     assert [(g["name"], g["count"]) for g in got["groups"]] == [("mi250x-gcd", 3)]
 
 
+def test_what_operands_hold_is_heeded(ask, tmp_path):
+    """Random numbers are priced as in training, zeros as in tables that were never filled; fp8 is no row of ours."""
+    header, product = "device,m,n,k,microseconds,dtype,operands", "a100-sxm4-80gb,8192,8192,8192,4000"
+    rows = [f"{product},bf16,{operands}" for operands in ("randn", "zeros", "activation 0 (x)", "")]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([header, *rows, f"{product},fp8 (bf16 out),randn"]))
+    got = ask("validate", "--measurements", path)
+    filled, *empty = (row["predicted"] for row in got["rows"])
+    assert 2 * 8192**3 / filled / 1e6 == pytest.approx(257, rel=0.01)
+    assert len(set(empty)) == 1
+    assert empty[0] < 0.95 * filled
+    assert got["skipped"] == {"products of fp8": 1}
+
+
 ITERATION = {
     "nodes": "one-node",
     "gpus": 8,

@@ -16,8 +16,9 @@ import math
 from typing import assert_never
 
 from twin.cost.gemm import gemm_seconds
+from twin.description.attention import UNFUSED, AttentionForm
 from twin.description.device import AttentionModel, Device
-from twin.schedule.kernels import UNFUSED, Attention, AttentionForm, Gemm, Kernel, Memory
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
 from twin.schedule.ops import Phase
 
 _COMPUTED_BACKWARD = 2.5 / 2.0

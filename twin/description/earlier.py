@@ -26,7 +26,7 @@ def device_of_today(raw: Mapping[str, Any]) -> dict[str, Any]:
     gemm, attention = data.get("gemm"), data.get("attention")
     if isinstance(gemm, Mapping) and "sustained" in gemm:
         data["gemm"] = _shares(gemm, data.get("peak"))
-    if isinstance(attention, Mapping) and "forward_share" in attention:
+    if isinstance(attention, Mapping) and "half_head_size" in attention:
         data["attention"] = {_ONLY_KERNEL: _kernel(attention)}
         data.setdefault("usual_attention", _ONLY_KERNEL)
     return data
@@ -43,9 +43,8 @@ def _shares(gemm: Mapping[str, Any], peak: Any) -> dict[str, Any]:
     ):
         old = split_name(key)[0]
         if old in gemm:
-            data[new] = _with(
-                gemm[old], min(_number(gemm[old], key) / whole, 1.0 if old == "sustained" else float("inf"))
-            )
+            share = _number(gemm[old], key) / whole
+            data[new] = _with(gemm[old], min(share, 1.0) if old == "sustained" else share)
     return data
 
 

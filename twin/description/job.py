@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, SerializationInfo, StrictBool, field_serializer
 
+from twin.description.attention import UNNAMED_ATTENTION, AttentionForm
 from twin.description.degraded import Degraded, check_degraded
 from twin.description.grid import GridSpec, divisors, nearest
 from twin.description.machine import Machine
@@ -23,8 +24,6 @@ from twin.description.spec import Spec
 from twin.description.train import Train, check_train
 
 DEFAULT_STRATEGY = "four_d"
-UNNAMED_ATTENTION = ("flash", "fused_softmax", "plain")
-"""Forms of attention that every device has; the others are kernels that were measured on some."""
 MAX_BLOCKS = 40_000
 """Micro-steps × layers of a step that is written out op by op (some 110 ops a block)."""
 
@@ -67,9 +66,7 @@ class Job(Spec):
     """Of products and activations; master weights are fp32. The runtime trains in bf16 and fp32."""
     recompute: StrictBool = True
     """Activation checkpointing of every block."""
-    attention: Literal[
-        "flash", "flash1", "flash2", "flash3", "triton", "triton2", "cudnn", "ck", "cutlass", "fused_softmax", "plain"
-    ] = "flash"
+    attention: AttentionForm = "flash"
     """flash: no score matrix in memory, by the kernel that is usual on the device, or by the one named
     (FlashAttention 1 to 3, its first and second version in Triton, cuDNN's, AMD's CK, xformers' cutlass),
     whose rates are measured one by one; fused_softmax: one kernel between two batched products

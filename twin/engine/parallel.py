@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.connection import Connection
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -60,6 +60,9 @@ def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
     Each holds the reading end of a pipe whose writing end only the starting process has. When that
     process closes it, or is killed, the pipe ends and the worker leaves at once.
     """
+    import multiprocessing  # noqa: PLC0415  not for those who only count cores
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
     context = multiprocessing.get_context("forkserver")
     start_deaf()
     lifeline, held = context.Pipe(duplex=False)
@@ -78,6 +81,8 @@ def pool_with_lifeline(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def start_deaf() -> None:
     """Start the process that workers are forked from with Ctrl-C blocked: one that hits its imports is a traceback."""
+    from multiprocessing import forkserver  # noqa: PLC0415
+
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()

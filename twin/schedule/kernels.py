@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from twin.description.attention import UNFUSED, AttentionForm
+
 Mode = Literal["NN", "NT", "TN"]
 """Operand layout of a GEMM as the (column-major) BLAS library sees it, the field's usual names.
 
@@ -41,17 +43,6 @@ class Gemm:
     def bytes(self) -> float:
         """Least traffic to memory: each operand once."""
         return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
-
-
-AttentionForm = Literal[
-    "flash", "flash1", "flash2", "flash3", "triton", "triton2", "cudnn", "ck", "cutlass", "fused_softmax", "plain"
-]
-"""flash: no score matrix in memory, by the kernel that is usual on the device; flash1, flash2 and flash3
-(FlashAttention by version), triton (its first version in Triton), triton2 (Triton's tutorial, after its
-second), cudnn, ck (AMD's Composable Kernel), cutlass (xformers): by this one; fused_softmax: batched
-products around one kernel that scales, masks and normalises; plain: a kernel for each of these."""
-UNFUSED = ("fused_softmax", "plain")
-"""Forms that write the score matrix to memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from twin.description.attention import AttentionForm
 from twin.description.library import CollectiveKind
 from twin.description.problems import fail
-from twin.schedule.kernels import Attention, AttentionForm, Gemm, Kernel, Memory, Mode
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory, Mode
 from twin.schedule.ops import Compute, Op, Phase, Repeat, Simple, Start, Wait
 
 FORMAT = "fourfold-schedule"

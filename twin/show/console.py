@@ -29,10 +29,13 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error, if it is a terminal, for work that reports (done, all)."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _done, _total: None
+        return
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(console=console, transient=True) as bars:
         task = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 

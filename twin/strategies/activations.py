@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from twin.description.attention import UNFUSED
 from twin.description.job import Job
-from twin.schedule.kernels import UNFUSED
 from twin.strategies.sizes import FP32_BYTES
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from twin.description.attention import UNFUSED
 from twin.description.grid import GridSpec
 from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
-from twin.schedule.kernels import UNFUSED
 
 
 class Grid(GridSpec):

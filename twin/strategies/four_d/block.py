@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twin.description.attention import UNFUSED
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import UNFUSED, Attention, Memory
+from twin.schedule.kernels import Attention, Memory
 from twin.strategies.four_d import linear as linear4d
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters

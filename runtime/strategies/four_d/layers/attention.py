@@ -16,7 +16,8 @@ from runtime.parallel import random
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region
 from runtime.strategies.four_d.context import FourDContext
-from twin.schedule.kernels import UNFUSED, Attention, Memory
+from twin.description.attention import UNFUSED
+from twin.schedule.kernels import Attention, Memory
 
 
 class Attention4D(torch.nn.Module):
