@@ -2,7 +2,9 @@
 
 `collective_cost` answers for one group alone on the machine. Groups that run at the same time
 share NICs, links and global links; the engine divides these by the loads given here. The time
-has two parts: a start-up that contention does not touch, and a transfer that it stretches. A
+has two parts: a start-up that contention does not touch, and a transfer that it stretches. Where
+the hops overlap with the moving of other pieces they belong to the transfer, the first as well:
+a start-up that held it would leave less to stretch when a link becomes slower to answer. A
 collective that mostly waits for latency has a long transfer for its bytes and so leaves the
 links to others.
 

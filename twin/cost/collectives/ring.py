@@ -47,18 +47,20 @@ def ring_options(group: Group, library: Library, kind: CollectiveKind, bytes_: f
         latency = (steps - between) * local_hop + between * network_hop
         rate = fastest * (protocol.network_share if network else protocol.local_share)
         transfer = moved / rate
+        base = float(protocol.base_seconds)
         if network and name == "Simple":
             rest = hypot(max(latency, steps * library.ring.network_step.of(kind)), transfer)
+            startup = base  # the first hop is one of those that overlap
         else:
             rest = latency + transfer
-        base = float(protocol.base_seconds)
+            startup = base + (network_hop if network else local_hop)
         far = moved * group.nodes / group.ranks if network else 0.0
         options.append(
             Option(
                 algorithm="ring",
                 protocol=name,
                 seconds=base + rest,
-                startup_seconds=base + (network_hop if network else local_hop),
+                startup_seconds=startup,
                 wire_seconds=transfer,
                 local_bytes=moved if group.members > 1 else 0.0,
                 nic_bytes=moved if network else 0.0,

@@ -60,7 +60,7 @@ def tree_options(group: Group, library: Library, kind: CollectiveKind, bytes_: f
                 algorithm="tree",
                 protocol=name,
                 seconds=protocol.base_seconds + hypot(latency, wire),
-                startup_seconds=protocol.base_seconds + network_hop,
+                startup_seconds=float(protocol.base_seconds),  # the first hop is one of those that overlap
                 wire_seconds=wire,
                 local_bytes=2.0 * bytes_ if group.members > 1 else 0.0,
                 nic_bytes=sent,

@@ -73,6 +73,7 @@ def _across(
     wire = max(sent / (group.network_rate * level.network_efficiency.of(kind)), uplinks)
     # A ring's steps are posted ahead of the transfers; a doubling step needs the one before it.
     network = steps * hop + wire if recursive else hypot(steps * hop, wire)
+    first = hop if recursive else 0.0
     device = group.machine.device
     copied = 2.0 * bytes_ if group.members > 1 else 0.0
     copy = copied / (device.memory_bandwidth_bytes_per_second * level.copy_efficiency)
@@ -81,7 +82,7 @@ def _across(
         algorithm="two-level recursive" if recursive else "two-level ring",
         protocol="Simple",
         seconds=level.base_seconds + network + copy + local,
-        startup_seconds=level.base_seconds + hop + (inside.startup_seconds if inside else 0.0),
+        startup_seconds=level.base_seconds + first + (inside.startup_seconds if inside else 0.0),
         wire_seconds=wire + (inside.wire_seconds if inside else 0.0),
         local_bytes=inside.local_bytes if inside else 0.0,
         nic_bytes=sent,
