@@ -20,11 +20,6 @@ from twin.engine.interval import Interval
 from twin.engine.interval import interval as _interval
 from twin.engine.report import Report, as_json, report
 from twin.engine.simulate import Simulation
-from twin.search import search as _search
-from twin.search.choose import Choice, choose, is_concrete
-from twin.search.over import parse_over
-from twin.search.quantities import parse_grid
-from twin.search.search import By, Search
 from twin.strategies import load_job, strategy_of
 
 if TYPE_CHECKING:
@@ -32,6 +27,8 @@ if TYPE_CHECKING:
 
     from twin.compare.compare import Comparison
     from twin.engine.every_rank import EveryRank
+    from twin.search.choose import Choice
+    from twin.search.search import By, Search
     from twin.validate.groups import Validation
     from twin.validate.validate import PublishedValidation
 
@@ -41,7 +38,6 @@ __all__ = [
     "Job",
     "Prediction",
     "Report",
-    "Search",
     "compare",
     "load_job",
     "search",
@@ -137,8 +133,10 @@ def settle(job: JobLike, *, progress: Progress = _silent) -> tuple[Job, Choice |
     Raises DescriptionError if nothing fits.
     """
     described = _job(job)
-    if is_concrete(described):
+    if described.is_concrete:
         return described, None
+    from twin.search.choose import choose  # noqa: PLC0415  only where something is left open
+
     choice = choose(described, progress=progress)
     return choice.best.job, choice
 
@@ -207,10 +205,14 @@ def search(
 
     Raises DescriptionError if nothing can run.
     """
+    from twin.search.over import parse_over  # noqa: PLC0415  only where it is wanted
+    from twin.search.quantities import parse_grid  # noqa: PLC0415
+    from twin.search.search import search as ranked  # noqa: PLC0415
+
     described = _job(job)
     strategy = strategy_of(described)
     sizes = [f"{axis}={','.join(map(str, of))}" for axis, of in (only or {}).items()]
-    return _search.search(
+    return ranked(
         described,
         over=parse_over(",".join(over), strategy),
         by=by,

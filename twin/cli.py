@@ -88,13 +88,13 @@ def machines(
     as_json: Json = False,
 ) -> None:
     """List the machines that are known, or describe one with the source of every number."""
-    from twin import show
     from twin.description.load import load_machine, names
+    from twin.show import machines as shown
 
     if name is None:
-        show.machine_list([load_machine(n) for n in names()], as_json=as_json)
+        shown.machine_list([load_machine(n) for n in names()], as_json=as_json)
     else:
-        show.machine(load_machine(name), as_json=as_json)
+        shown.machine(load_machine(name), as_json=as_json)
 
 
 @app.command()
@@ -102,24 +102,24 @@ def models(
     name: Annotated[str | None, typer.Argument(help="Model to describe; all if absent.")] = None, as_json: Json = False
 ) -> None:
     """List the models known by name."""
-    from twin import show
     from twin.description.model import presets
     from twin.description.problems import did_you_mean, fail
+    from twin.show import machines as shown
 
     known = presets()
     if name is not None and name not in known:
         raise fail("model", did_you_mean(name, known), name)
-    show.models([known[name]] if name else list(known.values()), as_json=as_json)
+    shown.models([known[name]] if name else list(known.values()), as_json=as_json)
 
 
 @app.command()
 def schema(what: Annotated[SchemaName, typer.Argument(help="Which file's schema.")]) -> None:
     """Print the JSON schema of job or machine files, for editors that check YAML."""
-    from twin import show
     from twin.description.schema import machine_schema
+    from twin.show import console
     from twin.strategies.schema import job_schema
 
-    show.print_json(job_schema() if what is SchemaName.job else machine_schema())
+    console.print_json(job_schema() if what is SchemaName.job else machine_schema())
 
 
 @app.command()
@@ -136,20 +136,21 @@ def validate(
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes to use.")] = 2,
 ) -> None:
     """Compare predictions with published runs, or with your own measurements."""
-    from twin import show
+    from twin.show import console
+    from twin.show import validation as shown
 
     if measurements is not None:
         from twin.validate.measurements import validate_file
 
-        with show.progress("comparing") as advance:
+        with console.progress("comparing") as advance:
             result = validate_file(measurements, workers=workers, progress=advance)
-        show.measurements(result, as_json=as_json)
+        shown.measurements(result, as_json=as_json)
     else:
         from twin.validate.validate import validate_published
 
-        with show.progress("simulating published runs") as advance:
+        with console.progress("simulating published runs") as advance:
             published = validate_published(workers=workers, progress=advance)
-        show.published(published, as_json=as_json)
+        shown.published(published, as_json=as_json)
 
 
 @app.command()
@@ -164,16 +165,16 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say where the difference between a predicted and a measured step comes from."""
-    from twin import show
     from twin.compare.compare import compare as held_together
     from twin.compare.page import check_page, write_page
+    from twin.show import compare as shown
 
     if html is not None:
         check_page(html, overwrite=force)
     found = held_together(predicted, measured, step)
     if html is not None:
         write_page(html, found, overwrite=force)
-    show.comparison(found, as_json=as_json, page=html)
+    shown.comparison(found, as_json=as_json, page=html)
 
 
 @app.command()
@@ -189,10 +190,10 @@ def collective(
     as_json: Json = False,
 ) -> None:
     """Say how long one collective takes, alone and with all its sister groups at work."""
-    from twin import show
     from twin.engine.single import collective_answer
+    from twin.show import console
 
-    show.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
+    console.answer(collective_answer(machine, kind.value, ranks, bytes_, stride, library), as_json=as_json)
 
 
 @app.command()
@@ -208,17 +209,18 @@ def gemm(
     as_json: Json = False,
 ) -> None:
     """Say how long one matrix product C[m, n] = A[m, k] · B[k, n] takes on a machine's device."""
-    from twin import show
     from twin.engine.single import gemm_answer
+    from twin.show import console
 
-    show.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
+    console.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
 
 
 def resolve(job: Job) -> Job:
     """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
-    from twin import api, show
+    from twin import api
+    from twin.show import console
 
-    with show.progress("simulating candidates") as advance:
+    with console.progress("simulating candidates") as advance:
         return api.settle(job, progress=advance)[0]
 
 

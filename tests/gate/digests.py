@@ -18,7 +18,7 @@ from twin.description.job import Job
 from twin.engine.events import event_table
 from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate
-from twin.search.choose import choose, is_concrete
+from twin.search.choose import choose
 
 MAX_RANKS = 4
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ NOT_PREDICTED = ("wall_seconds", "simulated_seconds", "directory", "out", "path"
 def event_digest(case: Case) -> str:
     """Digest the events of some ranks of a case."""
     job = case.describe()
-    if not is_concrete(job):
+    if not job.is_concrete:
         job = choose(job).best.job
     return table_digest(_events(case, job))
 

@@ -11,7 +11,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.search import choose as choose_module
-from twin.search.choose import CANDIDATES, candidates, choose, is_concrete, with_grid
+from twin.search.choose import CANDIDATES, candidates, choose, with_grid
 from twin.strategies import load_job
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
@@ -79,7 +79,7 @@ def test_the_best_is_the_fastest_of_the_ten_best_ranked() -> None:
     times = {j.concrete_grid.sizes: simulate(j).step_seconds for j in ranked[:CANDIDATES]}
     assert {s.job.concrete_grid.sizes: s.step_seconds for s in choice.simulations} == times
     assert choice.best.step_seconds == min(times.values())
-    assert is_concrete(choice.best.job)
+    assert choice.best.job.is_concrete
 
 
 def test_leaving_global_links_out_at_first_does_not_change_the_best(monkeypatch) -> None:

@@ -10,6 +10,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from tools.reference.markdown import code, first_paragraph, table
+from twin.description.docstrings import field_texts
 from twin.description.grid import GridSpec
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.machine import Machine
@@ -82,7 +83,7 @@ def section(model: type[Spec], only: list[str] | None = None) -> str:
     if not fields:
         return "No keys of its own.\n"
     rows = [
-        [code(key(name, field)), kind(name, field), meaning(field), default(name, field)]
+        [code(key(name, field)), kind(name, field), meaning(model, name, field), default(name, field)]
         for name, field in fields.items()
     ]
     return table(["key", "type", "meaning", "default"], rows)
@@ -93,10 +94,11 @@ def key(name: str, field: FieldInfo) -> str:
     return field.alias or split_name(name)[0]
 
 
-def meaning(field: FieldInfo) -> str:
+def meaning(model: type[Spec], name: str, field: FieldInfo) -> str:
     """Say what a key is: its own docstring, or that of what it holds."""
-    if field.description:
-        return field.description
+    text = field_texts(model).get(name)
+    if text:
+        return text
     return " ".join(first_paragraph(part.__doc__) for part in list(parts_of(field.annotation))[:1])
 
 

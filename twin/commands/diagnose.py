@@ -35,13 +35,14 @@ def diagnose(
     as_json: Json = False,
 ) -> None:
     """Name what is slow in a trace: a rank, a host, a link, an axis, the loading of data; or nothing."""
-    from twin import show
     from twin.diagnose.diagnose import diagnose_trace
+    from twin.show import console
+    from twin.show import diagnosis as shown
 
     found, job = diagnose_trace(trace, machine, reference)
     if as_json:
-        show.print_json(found.as_json())
+        console.print_json(found.as_json())
     else:
-        show.diagnosis(found, job)
+        shown.diagnosis(found, job)
     if check and not found.healthy:
         raise typer.Exit(FOUND)

@@ -77,14 +77,15 @@ def goodput(
     as_json: Json = False,
 ) -> None:
     """Predict what failures and checkpoints leave of a long run, and the best checkpoint interval."""
-    from twin import show
     from twin.cost.memory import advice, memory_use
     from twin.engine.simulate import simulate
     from twin.goodput.cycle import Policy
     from twin.goodput.long_run import plan_of
     from twin.goodput.predict import predict, worth
     from twin.goodput.slow import found_after, slowdowns_of
-    from twin.search.choose import choose, is_concrete
+    from twin.search.choose import choose
+    from twin.show import console
+    from twin.show import goodput as shown
     from twin.strategies import load_job
 
     described = load_job(job, overrides or [])
@@ -94,10 +95,10 @@ def goodput(
     size, noticed = _quantity("--state", state, "_bytes"), _quantity("--detect", detect)
     if noticed is not None:
         _check_detect(described, detect, no_slow=no_slow)
-    if is_concrete(described):
+    if described.is_concrete:
         simulation = simulate(described)
     else:
-        with show.progress("simulating candidates") as advance:
+        with console.progress("simulating candidates") as advance:
             simulation = choose(described, progress=advance).best
     plan = plan_of(simulation.job, simulation.step_seconds, size)
     if every is not None and every < plan.step_seconds:
@@ -111,7 +112,7 @@ def goodput(
     slowdowns = () if no_slow else slowdowns_of(simulation)
     earlier = slowdowns if noticed is None else found_after(slowdowns, noticed)
     policy = Policy(mode.value, every or 0.0, on_disk or DISK_INTERVAL_SECONDS, spares)
-    with show.progress("trying intervals") as advance:
+    with console.progress("trying intervals") as advance:
         ask = partial(predict, seconds=days * 86400.0, seeds=seeds, seed=described.seed, progress=advance)
         found = ask(replace(plan, slowdowns=earlier), policy)
         gained = None
@@ -119,7 +120,7 @@ def goodput(
             gained = worth(found, ask(replace(plan, slowdowns=slowdowns), found.policy))
     use = memory_use(simulation.job)
     if as_json:
-        show.print_json(
+        console.print_json(
             {
                 "job": described.name,
                 "machine": described.machine.name,
@@ -131,7 +132,7 @@ def goodput(
             }
         )
         return
-    show.goodput(simulation.job, found, "" if use.fits else advice(simulation.job, use), gained)
+    shown.goodput(simulation.job, found, "" if use.fits else advice(simulation.job, use), gained)
 
 
 def _check_detect(job: Job, text: str, *, no_slow: bool) -> None:

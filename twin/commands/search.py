@@ -66,7 +66,6 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate every grid of a job's ranks and say which is fastest."""
-    from twin import show
     from twin.description.problems import fail
     from twin.engine.parallel import cores
     from twin.search.best import Given
@@ -74,6 +73,8 @@ def search(
     from twin.search.over import parse_over
     from twin.search.quantities import parse_deadline, parse_grid, parse_ranks, parse_tokens
     from twin.search.write import search_directory, write_fleet
+    from twin.show import console
+    from twin.show import search as shown
     from twin.strategies import strategy_of
 
     counts = parse_ranks(ranks) if ranks else []
@@ -86,7 +87,7 @@ def search(
     strategy = strategy_of(described)
     varied, only = parse_over(over, strategy), parse_grid(grid or [], strategy.axes)
     with search_directory(out, overwrite=force) as place:
-        with show.progress("simulating candidates") as advance:
+        with console.progress("simulating candidates") as advance:
             fleet = search_fleet(
                 described,
                 counts or [described.ranks],
@@ -101,6 +102,6 @@ def search(
         if place is not None:
             write_fleet(place, fleet, given)
     if as_json:
-        show.print_json(show.search_object(fleet, given.fixed))
+        console.print_json(shown.search_object(fleet, given.fixed))
     else:
-        show.search(fleet, given.fixed, top, out)
+        shown.search(fleet, given.fixed, top, out)

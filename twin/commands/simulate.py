@@ -88,15 +88,17 @@ def simulate(
             as_json=as_json,
         )
         return
-    from twin import api, show
+    from twin import api
     from twin.engine.parallel import cores
+    from twin.show import console
+    from twin.show import step as shown
 
     if job is None:
         raise fail("JOB", "name a job file, or a recording with --schedule")
     changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
     described = api.load_job(job, changed)
     chosen = rank_list(show_ranks, described.ranks)
-    with show.progress("simulating") as advance:
+    with console.progress("simulating") as advance:
         found = api.simulate(
             described,
             engine=engine.value,
@@ -111,14 +113,14 @@ def simulate(
     if chrome is not None:
         found.write_chrome(chrome, chosen, overwrite=force)
     if as_json:
-        show.print_json(found.as_json)
+        console.print_json(found.as_json)
         return
     if found.choice is not None:
-        show.choice(found.choice)
+        shown.choice(found.choice)
     if found.every_rank is not None:
-        show.every_rank(found.every_rank, found.as_json, out)
+        shown.every_rank(found.every_rank, found.as_json, out)
     else:
-        show.step(found.simulation, found.figures, found.as_json, out)
+        shown.step(found.simulation, found.figures, found.as_json, out)
     _say_where(chrome)
 
 
@@ -134,8 +136,9 @@ def _replay(
     *,
     as_json: bool,
 ) -> None:
-    from twin import show
     from twin.engine.replay import replay
+    from twin.show import console
+    from twin.show import step as shown
 
     if engine is EngineName.ranks:
         raise fail("--engine", "ranks is for jobs; simulate recordings with folded or des", "ranks")
@@ -144,10 +147,10 @@ def _replay(
     answer = replayed.answer(time.perf_counter() - begin)
     keep.write(simulation, answer, rank_list(show_ranks, simulation.job.ranks))
     if as_json:
-        show.print_json(answer)
+        console.print_json(answer)
         return
-    shown = show.step if replayed.described else show.own_step
-    shown(simulation, replayed.figures, answer, keep.out)
+    show = shown.step if replayed.described else shown.own_step
+    show(simulation, replayed.figures, answer, keep.out)
     _say_where(keep.chrome)
 
 

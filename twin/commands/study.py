@@ -52,15 +52,16 @@ def study(
     begin = time.perf_counter()
     if scheduler is not None and slurm is not None:
         raise fail("--slurm", "starts a scheduler of its own; leave out --scheduler", slurm)
-    from twin import show
     from twin.engine.parallel import cores, ended_like_interrupted
+    from twin.show import console
+    from twin.show import study as shown
     from twin.studies.results import results_of, write_results
     from twin.studies.run import Where, run_study
 
     directory = out or Path(f"{file.stem}-study")
     where = Where(workers or cores(), scheduler, slurm)
     try:
-        with ended_like_interrupted(), show.progress("computing points") as advance:
+        with ended_like_interrupted(), console.progress("computing points") as advance:
             run = run_study(file, directory, where, overrides=overrides or [], force=force, progress=advance)
     except KeyboardInterrupt:
         print(
@@ -71,9 +72,9 @@ def study(
     results = results_of(run)
     write_results(results)
     if as_json:
-        show.print_json(show.study_object(results, time.perf_counter() - begin))
+        console.print_json(shown.study_object(results, time.perf_counter() - begin))
     else:
-        show.study(results, time.perf_counter() - begin)
+        shown.study(results, time.perf_counter() - begin)
     status = [answer["status"] for answer in run.answers.values()]
     if "crashed" in status or "done" not in status:
         raise typer.Exit(1)

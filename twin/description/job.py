@@ -107,6 +107,11 @@ class Job(Spec):
         return 4 if self.precision == "fp32" else 2
 
     @property
+    def is_concrete(self) -> bool:
+        """True where grid and micro-batch are given."""
+        return self.grid != "auto" and self.batch.micro_sequences != "auto"
+
+    @property
     def concrete_grid(self) -> GridSpec:
         """The grid, which must not be `auto` any more."""
         if self.grid == "auto":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, field_validator
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, field_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core.core_schema import CoreSchema, ValidationInfo
 
 from twin.description.parameter import Counted, Parameter
 from twin.description.units import parse_quantity, split_name
@@ -24,13 +25,21 @@ class Spec(BaseModel):
     """A frozen description read from YAML."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=yaml_key,
-        populate_by_name=True,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
+        frozen=True, extra="forbid", alias_generator=yaml_key, populate_by_name=True, protected_namespaces=()
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Let the published schema say what the docstrings below the fields say."""
+        from twin.description.docstrings import field_texts  # noqa: PLC0415  only schemas ask
+
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in field_texts(cls).items():
+            key = cls.model_fields[name].alias if name in cls.model_fields else None
+            if key in properties:
+                properties[key].setdefault("description", text)
+        return schema
 
     @field_validator("*", mode="before")
     @classmethod

@@ -41,11 +41,6 @@ class Choice:
         return self.simulations[0]
 
 
-def is_concrete(job: Job) -> bool:
-    """Tell whether grid and micro-batch are given."""
-    return job.grid != "auto" and job.batch.micro_sequences != "auto"
-
-
 def with_grid(job: Job, grid: GridSpec) -> Job | None:
     """Return the job on a grid with a micro-batch that fits, or None."""
     return next((c.job(job) for c in on_grid(job, grid) if c.feasible), None)

@@ -16,7 +16,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.every_rank import simulate_every_rank
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
-from twin.search.choose import choose, is_concrete
+from twin.search.choose import choose
 from twin.strategies import load_job
 
 Status = Literal["done", "refused", "crashed"]
@@ -99,7 +99,7 @@ def simulate_point(job: Job, options: PointOptions) -> tuple[Job, dict[str, Any]
     SI units.
     """
     simulation, tried = None, 1
-    if not is_concrete(job):
+    if not job.is_concrete:
         choice = choose(job)
         simulation, job, tried = choice.best, choice.best.job, len(choice.simulations)
     if options.engine == "ranks":

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from twin.description.problems import DescriptionError, Problem, fail
-from twin.search.choose import choose, is_concrete
+from twin.search.choose import choose
 from twin.strategies import load_job
 from twin.studies.compute import settled
 from twin.studies.description import MAX_POINTS, LoadedStudy, anchored, apply
@@ -74,7 +74,7 @@ def sensitivity_points(loaded: LoadedStudy, folder: Path) -> list[Point]:
     study = loaded.study
     job = load_job(loaded.base)
     base = loaded.base
-    if not is_concrete(job) and study.grid != "auto":
+    if not job.is_concrete and study.grid != "auto":
         base = base | settled(choose(job).best.job)
     points = [Point(1, {"parameter": "", "side": "base", "value": ""}, {}, base)]
     for lever in levers(job, study.parameters, study.change, draws=study.engine == "ranks"):
