@@ -203,7 +203,28 @@ def test_extends_replaces_given_keys_and_keeps_the_others(tmp_path):
     path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "nodes": 4})
     mine, frontier = load_machine(path), load_machine("frontier")
     assert (mine.name, mine.nodes) == ("small", 4)
-    assert mine.model_copy(update={"name": "frontier", "nodes": frontier.nodes}) == frontier
+    assert mine.caveat == f"Inherited from frontier: {frontier.caveat}"
+    same = {key: getattr(frontier, key) for key in ("name", "nodes", "caveat")}
+    assert mine.model_copy(update=same) == frontier
+
+
+def test_a_caveat_of_its_own_stands_for_the_one_inherited(tmp_path):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "caveat": "Made up."})
+    again = write_machine(tmp_path, {"extends": "./mine.yaml", "name": "smaller"}, "again.yaml")
+    assert load_machine(path).caveats == "Made up."
+    assert load_machine(again).caveat == "Inherited from ./mine.yaml: Made up."
+
+
+def test_what_a_machine_does_not_have_is_null(tmp_path):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "reliability": None})
+    assert load_machine(path).reliability is None
+
+
+def test_precisions_that_a_device_does_not_compute_in_are_refused(tmp_path, capsys):
+    job = write_machine(tmp_path, JOB | {"machine": "dgx-2"}, "job.yaml")
+    assert "precision = 'bf16': v100-sxm2-32gb does not compute in it; use fp16 or fp32" in refused(
+        capsys, "simulate", str(job)
+    )
 
 
 def test_machine_path_is_relative_to_the_job(tmp_path, monkeypatch):

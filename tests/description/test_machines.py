@@ -19,17 +19,28 @@ from twin.description.spec import Spec
 
 ROOT = Path(topologies.__file__).parent
 MACHINES = [
+    "4x4090",
     "alps",
+    "dgx-2",
     "dgx-a100",
     "dgx-a100-4nic",
+    "dgx-b200",
     "dgx-h100",
     "eos",
     "frontier",
+    "gb200-nvl72",
     "hgx-h200",
+    "hgx-mi300x",
+    "jean-zay",
+    "jean-zay-v100",
+    "l40s-8",
     "laptop",
+    "lumi",
+    "meta-24k",
     "perlmutter",
     "perlmutter-80gb",
     "selene",
+    "vista",
 ]
 
 

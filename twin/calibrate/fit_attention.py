@@ -30,7 +30,15 @@ from twin.schedule.kernels import Attention
 
 Array = NDArray[np.float64]
 
-TABLE_DEVICES = {"a100-sxm4-80gb": "a100-sxm4-80gb", "h100-sxm": "h100-sxm", "h200": "h200", "mi250x-gcd": "mi250x-gcd"}
+TABLE_DEVICES = {
+    "a100-sxm4-80gb": "a100-sxm4-80gb",
+    "h100-sxm": "h100-sxm",
+    "h200": "h200",
+    "mi250x-gcd": "mi250x-gcd",
+    "mi300x": "mi300x",
+    "b200": "b200",
+    "gb200": "gb200",
+}
 """Names of the table → names of devices."""
 TABLE_KERNELS = {
     "FlashAttention 1": "flash1",
@@ -41,6 +49,9 @@ TABLE_KERNELS = {
     "FlashAttention 3": "flash3",
     "cuDNN 9": "cudnn",
     "cudnn 91901": "cudnn",
+    "cudnn 92200": "cudnn",
+    "FlashAttention 2.7.4": "flash2",
+    "FlashAttention 2 (CK), ROCm 6.3.2": "ck",
     "xformers cutlass": "cutlass",
     "FlashAttention (CK, ROCm fork)": "ck",
 }
@@ -53,6 +64,8 @@ TIE = 0.1
 """Weight of forward's and backward's share being equal, where only both together were timed."""
 BLOCK_ROWS = 128
 HEAD_SIZES = ("64", "128", "256")
+EIGHT_BITS = ("fp8", "mxfp8")
+"""Types that the rates of a device are not for."""
 BACKWARD_FLOPS = 2.5
 
 
@@ -76,7 +89,8 @@ def read_rows(path: Path) -> dict[tuple[str, str], list[Row]]:
     with path.open(newline="", encoding="utf-8") as file:
         for raw in csv.DictReader(file):
             device, kernel = TABLE_DEVICES.get(raw["device"]), TABLE_KERNELS.get(raw["kernel"])
-            if device and kernel and raw["head_size"] in HEAD_SIZES and raw["sequence"] and raw["tflops"]:
+            known = device and kernel and raw["head_size"] in HEAD_SIZES and raw.get("dtype") not in EIGHT_BITS
+            if device and kernel and known and raw["sequence"] and raw["tflops"]:
                 found.setdefault((device, kernel), []).append(_row(raw))
     return found
 

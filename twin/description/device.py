@@ -104,6 +104,8 @@ class Device(Spec):
     """Name of the file in `topologies/devices`."""
     title: str
     """Name for people."""
+    caveat: str = ""
+    """What a reader must know before a number of this device is used: what of it was measured, what was not."""
     type: Literal["gpu", "cpu"]
     """What drives the clock of a kernel: a GPU with asynchronous launches, or a CPU."""
     sources: dict[str, str]
@@ -114,6 +116,8 @@ class Device(Spec):
     """Context, allocator fragments and library buffers, not available to tensors."""
     peak_flops_per_second: Parameter
     """Dense bf16/fp16 with fp32 accumulation."""
+    precisions: tuple[Literal["bf16", "fp16", "fp32"], ...] = ("bf16", "fp16", "fp32")
+    """Types that it computes in; jobs in others are refused."""
     memory_bandwidth_bytes_per_second: Parameter
     """Peak of the device's memory."""
     memory_efficiency: Parameter

@@ -159,6 +159,11 @@ def check(job: Job) -> list[Problem]:
                 job.ranks,
             )
         )
+    if job.precision not in machine.device.precisions:
+        known = " or ".join(machine.device.precisions)
+        problems.append(
+            Problem("precision", f"{machine.device.name} does not compute in it; use {known}", job.precision)
+        )
     problems += _check_heads(model) + _check_attention(job)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))

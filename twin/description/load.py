@@ -27,6 +27,7 @@ from twin.description.spec import Spec
 from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_packaged_yaml, read_yaml
 
 ROOT = Path(topologies.__file__).parent
+INHERITED = "Inherited from"
 
 S = TypeVar("S", bound=Spec)
 
@@ -135,7 +136,7 @@ def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Pa
         inherited = _machine_mapping(base, path, seen, folder)
         if data and "name" not in data:
             data["name"] = f"{inherited.get('name', base)} (modified)"
-        data = _merge(inherited, data)
+        data = _inheriting(inherited, data, base)
     data["device"] = _named_part(data.get("device"), "devices", f"{path}.device")
     libraries = data.get("libraries")
     if isinstance(libraries, dict):
@@ -152,8 +153,17 @@ def _named_part(value: Any, folder: str, path: str) -> Any:
         return _packaged(value, folder, path)
     if isinstance(value, dict) and isinstance(value.get("extends"), str):
         changed = {k: v for k, v in value.items() if k != "extends"}
-        return _merge(_packaged(value["extends"], folder, path), changed)
+        return _inheriting(_packaged(value["extends"], folder, path), changed, value["extends"])
     return value
+
+
+def _inheriting(base: Mapping[str, Any], changes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Merge what extends a machine, a device or a library with it; its caveat was found for another than this one."""
+    merged = _merge(base, changes)
+    caveat = base.get("caveat")
+    if caveat and isinstance(caveat, str) and "caveat" not in changes and not caveat.startswith(INHERITED):
+        merged["caveat"] = f"{INHERITED} {name}: {caveat}"
+    return merged
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +173,8 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         old = merged.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             merged[key] = _merge(old, value)
+        elif value is None:
+            merged[key] = None  # what the base has, this one has not
         elif isinstance(old, dict) and {"value", "kind", "source"} <= set(old) and not isinstance(value, dict):
             merged[key] = {"value": value, "kind": "assumed", "source": USER}
         elif isinstance(old, str) and isinstance(value, dict):

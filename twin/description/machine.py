@@ -180,6 +180,12 @@ class Machine(Spec):
     ranking: Ranking | None = None
     """For the published communication model only; never used to predict a time."""
 
+    @property
+    def caveats(self) -> str:
+        """The caveat of the machine, then that of its device."""
+        of_device = f"{self.device.name}: {self.device.caveat}" if self.device.caveat else ""
+        return " ".join(filter(None, (self.caveat, of_device)))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems: list[str] = []

@@ -255,7 +255,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
         "job": job.name,
         "model": job.model.name,
         "machine": job.machine.name,
-        "caveat": job.machine.caveat,
+        "caveat": job.machine.caveats,
         "ranks": job.ranks,
         "grid": job.concrete_grid.by_axis(),
         "micro_sequences": job.concrete_micro_sequences,

@@ -56,7 +56,7 @@ def machine(described: Machine, *, as_json: bool) -> None:
         print_json(described.model_dump(mode="json", by_alias=True))
         return
     console = make_console()
-    console.print(f"[bold]{escape(described.title)}[/]\n{escape(described.caveat)}\n")
+    console.print(f"[bold]{escape(described.title)}[/]\n{escape(described.caveats)}\n")
     table = Table("key", "value", "kind", "source")
     table.columns[0].overflow = "fold"
     table.columns[3].overflow = "fold"

@@ -46,8 +46,8 @@ def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> No
             "* without contention on the links between dragonfly groups: with it the ranks fall into too "
             "many classes, and the step may take longer."
         )
-    if job.machine.caveat:
-        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
+    if job.machine.caveats:
+        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveats)}")
     if out is not None:
         console.print(
             f"Search written to {escape(str(out))}; look at {escape(str(out / 'search.html'))}, "

@@ -151,8 +151,8 @@ def ending(
             "[yellow]Contention on the links between dragonfly groups was left out: with it the ranks "
             "fall into too many classes. The step may take longer.[/]"
         )
-    if job.machine.caveat:
-        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveat)}")
+    if job.machine.caveats:
+        console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveats)}")
     if out is not None:
         console.print(f"Run written to {escape(str(out))}; look at {escape(str(out / 'timeline.html'))}")
 

@@ -62,7 +62,7 @@ def caveats_of(run: StudyRun) -> dict[str, str]:
                 machine = {key: machine.get(key) for key in ("extends", "name", "caveat")}
             jobs.setdefault(canonical(machine), answer["job"])
     found = [load_job(raw).machine for raw in jobs.values()]
-    names = {machine.caveat: machine.name for machine in sorted(found, key=lambda m: -len(m.name))}
+    names = {machine.caveats: machine.name for machine in sorted(found, key=lambda m: -len(m.name))}
     return {name: caveat for caveat, name in sorted(names.items(), key=lambda i: i[1]) if caveat}
 
 
