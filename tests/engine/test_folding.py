@@ -157,6 +157,32 @@ def test_folding_changes_no_event_in_many_jobs(make_job, chosen) -> None:
     check(make_job, chosen)
 
 
+def test_ranks_on_one_core_stay_together(make_job) -> None:
+    """Rests of rounding were planned as times of their own, and doubled with every op: 6e-7 of the time after 1,400."""
+    machine = {
+        "extends": "frontier",
+        "nic": {"bandwidth": "30 MB/s", "devices": [[device] for device in range(8)]},
+        "network": {"nodes_per_switch": 3, "group_nodes": 1, "group_bandwidth": assumed("40 MB/s")},
+        "variation": {"compute_slowdown": 0.0, "collective_slowdown": 0.0},
+        "cores": {"count": assumed(1), "shared_by": "machine"},
+        "libraries": {
+            "rccl": {
+                "host_work": {
+                    "message_seconds": assumed("3 us"),
+                    "local_bytes_per_second": assumed("2 GB/s"),
+                    "network_bytes_per_second": assumed("1 GB/s"),
+                    "reduce_bytes_per_second": assumed("4 GB/s"),
+                }
+            }
+        },
+    }
+    overlap = {"all_reduce": False, "reduce_scatter": False, "all_gather": False}
+    check(
+        make_job,
+        {"grid": {"x": 2, "data": 6}, "machine": machine, "per_rank": 3, "recompute": False, "overlap": overlap},
+    )
+
+
 NARROW = {
     "extends": "frontier",
     "nic": {"bandwidth": "300 MB/s"},

@@ -14,6 +14,10 @@ import simpy
 
 from twin.engine.sharing import Flow, assign_speeds
 
+SAME_TIME = 1e-14
+"""Of the time now: what ends so much later ends now, together with what made it be planned anew. Rounding leaves
+such rests, and where ranks share cores who is ahead gets further ahead: a rest doubles with every op."""
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -123,7 +127,10 @@ class Links:
     def _plan(self, flow: ActiveFlow) -> None:
         flow.plan += 1
         plan = flow.plan
-        timer = self._environment.timeout(max(0.0, flow.remaining) / flow.speed)
+        seconds = max(0.0, flow.remaining) / flow.speed
+        if seconds <= SAME_TIME * self._environment.now:
+            seconds = 0.0
+        timer = self._environment.timeout(seconds)
 
         def end(_event: simpy.Event) -> None:
             if plan == flow.plan:
