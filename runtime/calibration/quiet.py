@@ -30,10 +30,16 @@ class Quiet(Collectives):
     """Verbs that return at once, with memory of the right size."""
 
     def all_gather(
-        self, place: Place, communicator: Communicator, shard: torch.Tensor, *, phase: Phase | None = None
+        self,
+        place: Place,
+        communicator: Communicator,
+        shard: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        phase: Phase | None = None,
     ) -> Handle:
         """Give back memory for what would be gathered."""
-        full = shard.new_zeros(self.mesh.size(communicator) * shard.numel())
+        full = shard.new_zeros(self.mesh.size(communicator) * shard.numel()) if into is None else into
         op = self._op(place, "all_gather", communicator, phase, full)
         return self._start(op, _nothing, lambda: full)
 

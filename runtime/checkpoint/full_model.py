@@ -137,12 +137,10 @@ def import_model(path: Path, context: Context) -> None:
             check_full_model(found, _shape(file), context, path)
             for parameter in store.in_order():
                 held = Range(parameter, 0, parameter.shard.stored)
-                flat = store.master[held.in_store()]
                 for begin, values in _values(file, held):
-                    flat[begin : begin + values.numel()].copy_(values.reshape(-1))
+                    store.put(parameter.start + begin, values.reshape(-1).to(store.master_type))
     except UnusableFileError as error:
         raise fail(str(error.path), error.reason) from None
-    store.publish()
 
 
 def _shape(file: TensorFile) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Outgoing:
     def fill(self) -> None:
         """Copy the weights and moments of this moment; training may go on when it returns."""
         store, part = self.context.store, self.optimizer.part
-        live = {MODEL: store.master[part], **self.optimizer.states()}
+        live = {MODEL: store.master, **self.optimizer.states()}
         for held, first in self._ranges:
             place = held.in_store()
             inside = slice(place.start - part.start, place.stop - part.start)
@@ -85,8 +85,7 @@ class Incoming:
     def apply(self, step: int) -> None:
         """Put everything in place, as it was after `step` steps."""
         store = self.context.store
-        store.master[: store.used].copy_(self._flat[MODEL])
-        store.publish()
+        store.put(0, self._flat[MODEL])
         if self.optimizer is not None:
             moments = {kind: self._flat[kind].to(store.device) for kind in MOMENTS}
             self.optimizer.load_states(moments, step)

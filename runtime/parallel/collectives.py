@@ -106,11 +106,17 @@ class Collectives:
     """Exchanges that may be under way."""
 
     def all_gather(
-        self, place: Place, communicator: Communicator, shard: torch.Tensor, *, phase: Phase | None = None
+        self,
+        place: Place,
+        communicator: Communicator,
+        shard: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        phase: Phase | None = None,
     ) -> Handle:
-        """Gather equal flat shards (n,) of all members into (size · n,), in order."""
+        """Gather equal flat shards (n,) of all members into (size · n,), in order: `into`, where the shard may lie."""
         size = self.mesh.size(communicator)
-        full = shard.new_empty(size * shard.numel())
+        full = shard.new_empty(size * shard.numel()) if into is None else into
 
         def launch() -> Any:
             if self.direct and (size == 2 or full.nbytes <= EXCHANGE_BYTES):

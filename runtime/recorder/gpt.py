@@ -37,7 +37,7 @@ def record(job: Job, rank: int = 0) -> Recording:
         make = trains(job)
         trainee = make(job, mesh, torch.device(recorded_on(job)), Adam(), initialised=False, make_adam=MetaAdamW)
         context = trainee.context
-        batch = _batch(job, context)
+        batch = batch_of(job, context)
         for _ in range(trainee.warm_up_steps):
             trainee.step(batch, LEARNING_RATE)
         launches = Launches()
@@ -49,7 +49,7 @@ def record(job: Job, rank: int = 0) -> Recording:
     return Recording(grid.mesh, rank, listener.schedule, described)
 
 
-def _batch(job: Job, context: Context) -> list[MicroBatch]:
+def batch_of(job: Job, context: Context) -> list[MicroBatch]:
     """Make micro-batches of the right shapes."""
     shape = job.concrete_micro_sequences, job.model.sequence
     tokens = torch.zeros(shape, dtype=torch.int64, device=context.device)

@@ -1,7 +1,8 @@
 """AdamW with decay groups, on the store's flat buffers.
 
 * PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
-* With states sharded over replicas each rank keeps the moments of its part of the flat buffers only.
+* With states sharded over replicas each rank keeps master weights and moments of its part of the flat buffers only;
+  what layers compute with is gathered straight into its place.
 * Clipping by the norm of the full gradient: every rank sums squares of what is its own to
   count, and one scalar is reduced over each axis.
 """
@@ -36,20 +37,19 @@ class Optimizer:
         store, parts = context.store, context.optimizer_parts
         self.sharded = parts > 1
         self.replicas = context.mesh.grid.axes[0]
-        length = store.elements // parts
-        first = length * context.mesh.coordinates[self.replicas] if self.sharded else 0
-        self.part = slice(first, first + length)
+        self.part = store.part
+        first, stop = self.part.start, self.part.stop
         decayed, used = store.decayed, store.used
-        bounds = [(first, min(first + length, decayed)), (max(first, decayed), min(first + length, used))]
+        bounds = [(first, min(stop, decayed)), (max(first, decayed), min(stop, used))]
         self.spans = [(begin, end) for begin, end in bounds if end > begin]
-        self._weights = [torch.nn.Parameter(store.master[b:e]) for b, e in self.spans]
+        self._weights = [torch.nn.Parameter(store.master[b - first : e - first]) for b, e in self.spans]
         groups = [
             {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
             for weight, (b, _) in zip(self._weights, self.spans, strict=True)
         ]
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
         """True if a gradient has not been finite: nothing is updated any more."""
-        self._moments = {name: torch.zeros_like(store.master[self.part]) for name in MOMENTS}
+        self._moments = {name: torch.zeros_like(store.master) for name in MOMENTS}
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
             self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
@@ -63,7 +63,7 @@ class Optimizer:
         """
         ops, store = self.context.ops, self.context.store
         size = float(store.gradient[self.part].nbytes)
-        copied = store.master[self.part].nbytes + store.compute[self.part].nbytes
+        copied = store.master.nbytes + store.compute[self.part].nbytes if store.rounds else 0
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
@@ -74,7 +74,7 @@ class Optimizer:
             OPTIMIZER,
             "adamw",
             lambda: self._update(learning_rate),
-            lambda: Memory(ADAM_PASSES * size + (copied if store.compute is not store.master else 0), work="adamw"),
+            lambda: Memory(ADAM_PASSES * size + copied, work="adamw"),
             phase="optimizer",
         )
         if self.sharded:
@@ -123,16 +123,14 @@ class Optimizer:
             for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
                 weight.grad = store.gradient[begin:end]
             self._adam.step()
-        if store.compute is not store.master:
-            store.compute[self.part].copy_(store.master[self.part])
+        store.publish()
 
     def _share(self) -> None:
-        """Gather what the other replicas updated."""
-        store = self.context.store
-        gathered = self.context.collectives.all_gather(
-            OPTIMIZER, self.replicas, store.compute[self.part], phase="optimizer"
+        """Gather what the other replicas updated, straight into its place."""
+        whole = self.context.store.compute
+        self.context.collectives.all_gather(
+            OPTIMIZER, self.replicas, whole[self.part], into=whole, phase="optimizer"
         ).wait()
-        store.compute.copy_(gathered)
 
     def states(self) -> dict[str, torch.Tensor]:
         """Return both moments of this rank's part, each (length of the part,): the live buffers."""

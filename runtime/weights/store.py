@@ -6,8 +6,8 @@ optimizer are a few large operations instead of many small ones:
     [head, block L-1, …, block 0 | embeddings | vectors over the innermost axis | other vectors]
      cut over an axis, decay       whole: decay   no decay
 
-* `master`: fp32 (or fp64) weights; `compute`: what layers compute with, the same memory if the
-  precision is the same.
+* `compute`: what layers compute with. `master`: the fp32 (or fp64) weights that the optimizer updates, of all or,
+  where replicas share its states among them, of this rank's part; the same memory if the precision is the same.
 * `gradient`: sums over micro-steps, and one more element at the end: this rank's part of the
   loss, which so is summed over z and data by the gradients' own collectives.
 """
@@ -83,9 +83,12 @@ class ParameterStore:
     initialised: bool = True
     """Fill weights with the numbers they start from; not where shapes alone matter."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    master: torch.Tensor = field(init=False)
     compute: torch.Tensor = field(init=False)
     gradient: torch.Tensor = field(init=False)
+    part: slice = field(init=False)
+    """What this rank updates of the flat buffers."""
+    master: torch.Tensor = field(init=False)
+    """Of `part` alone."""
     replicated: int = field(init=False)
     """Where what is replicated over z begins."""
     used: int = field(init=False)
@@ -101,11 +104,16 @@ class ParameterStore:
 
     @property
     def elements(self) -> int:
-        """Elements of the master buffer, padding included."""
-        return self.master.numel()
+        """Elements of the flat buffers, padding included."""
+        return self.compute.numel()
 
-    def allocate(self, multiple: int = 1) -> None:
-        """Lay out and initialise everything; the length becomes a multiple of `multiple`."""
+    @property
+    def rounds(self) -> bool:
+        """True if layers compute with rounded copies of the master weights."""
+        return self.compute_type != self.master_type
+
+    def allocate(self, parts: int = 1) -> None:
+        """Lay out and initialise everything; replicas share the master weights among them in so many equal parts."""
         end = 0
         for parameter in self.in_order():
             parameter.start = end
@@ -113,20 +121,21 @@ class ParameterStore:
         self.replicated = next((p.start for p in self.in_order() if not p.spec.cut), end)
         self.used = end
         # the loss lies behind the last parameter, and padding behind it
-        length = -(-(end + LOSS_ELEMENTS) // multiple) * multiple
-        self.master = torch.zeros(length, dtype=self.master_type, device=self.device)
-        self.gradient = torch.zeros_like(self.master)
-        if self.compute_type == self.master_type:
-            self.compute = self.master
-        else:
-            self.compute = torch.zeros(length, dtype=self.compute_type, device=self.device)
+        own = -(-(end + LOSS_ELEMENTS) // parts)
+        first = own * self.coordinates[self.grid.axes[0]] if parts > 1 else 0
+        self.part = slice(first, first + own)
+        self.compute = torch.zeros(own * parts, dtype=self.compute_type, device=self.device)
+        self.gradient = torch.zeros(own * parts, dtype=self.master_type, device=self.device)
+        self.master = torch.zeros(own, dtype=self.master_type, device=self.device) if self.rounds else self._own()
         for parameter in self.in_order():
             place = slice(parameter.start, parameter.stop)
             if self.initialised:
-                self._initialise(parameter, self.master[place])
+                self._initialise(parameter)
             parameter.weight = torch.nn.Parameter(self.compute[place])
             parameter.gradient = self.gradient[place]
-        self.publish()
+
+    def _own(self) -> torch.Tensor:
+        return self.compute[self.part]
 
     def in_order(self) -> list[Parameter]:
         """Parameters in the order of the flat buffers."""
@@ -143,8 +152,9 @@ class ParameterStore:
 
         return [parameter for _, parameter in sorted(enumerate(declared), key=rank)]
 
-    def _initialise(self, parameter: Parameter, flat: torch.Tensor) -> None:
+    def _initialise(self, parameter: Parameter) -> None:
         spec = parameter.spec
+        flat = torch.zeros(parameter.shard.stored, dtype=self.master_type, device=self.device)
         stream = random.key(self.seed, spec.name)
         for rectangle in parameter.shard.rectangles():
             rows, columns = rectangle.sizes[0], rectangle.count // rectangle.sizes[0]
@@ -161,11 +171,21 @@ class ParameterStore:
                 down = torch.arange(rectangle.offsets[0] + begin, rectangle.offsets[0] + end, device=self.device)
                 indices = down[:, None] * full_columns + across
                 target[begin:end] = random.normal(indices, stream) * spec.init
+        self.put(parameter.start, flat)
+
+    def put(self, start: int, weights: torch.Tensor) -> None:
+        """Set the weights from a place in the flat buffers on: what layers compute with, and the master's own part."""
+        stop = start + weights.numel()
+        self.compute[start:stop].copy_(weights)
+        first, last = max(start, self.part.start), min(stop, self.part.stop)
+        if self.rounds and first < last:
+            own = self.master[first - self.part.start : last - self.part.start]
+            own.copy_(weights[first - start : last - start])
 
     def publish(self) -> None:
-        """Round the master weights to what layers compute with."""
-        if self.compute is not self.master:
-            self.compute.copy_(self.master)
+        """Round this rank's master weights to what layers compute with."""
+        if self.rounds:
+            self._own().copy_(self.master)
 
     @property
     def loss(self) -> torch.Tensor:

@@ -96,7 +96,7 @@ class Trained:
         """
         from torch.distributed.tensor import DTensor, Shard
 
-        flats = {"model": self.context.store.master[self.optimizer.part], **self.optimizer.states()}
+        flats = {"model": self.context.store.master, **self.optimizer.states()}
         return {kind: DTensor.from_local(flat, device_mesh, [Shard(0)]) for kind, flat in flats.items()}
 
 

@@ -39,7 +39,7 @@ def test_one_rank_that_keeps_everything(make_job) -> None:
         "optimizer": 12 * elements,
         "activations": 2 * block + logits,
         "gathered weights": 0,
-        "buffers": 2 * elements,  # bf16 gradients of one micro-step
+        "buffers": 2 * 1000 * 64,  # the head's gradient in bf16, before it is added to the sum
     }
     assert use.per_rank_bytes == sum(use.by_category.values())
 
@@ -80,8 +80,8 @@ def test_all_four_axes_with_recomputation_and_caching(make_job) -> None:
         "activations": 3 * residual + logits,
         # the cached block, and at worst a whole block, or the weight in use and two more
         "gathered weights": 2 * (13_824 + max(13_824, 3 * 4608, head + 2 * 4608)),
-        # finished ones, and in flight: the head's, two blocks' but for one, and that one's starting
-        "buffers": 2 * elements + 2 * (head + 2 * 13_824),
+        # in flight: the head's, two blocks' but for one, and that one's starting
+        "buffers": 2 * (head + 2 * 13_824),
     }
 
 
@@ -114,12 +114,12 @@ def test_sharded_optimizer_plain_attention_and_fp32(make_job) -> None:
     assert logits > gradients
 
     assert use.by_category == {
-        "weights": 0,  # the master weights are what is computed with
-        "gradients": 4 * (elements + own),
-        "optimizer": 12 * own,
+        "weights": 4 * elements,  # of which the own third are the master weights
+        "gradients": 4 * elements,
+        "optimizer": 8 * own,
         "activations": 2 * block + logits,
         "gathered weights": 4 * max(256 * 64, 500 * 64),
-        "buffers": 4 * elements + 4 * 500 * 64,  # the head's partial gradient is the largest
+        "buffers": max(4 * 500 * 64, 4 * own),  # the head's partial gradient, or the own third of all that arrives
     }
 
 

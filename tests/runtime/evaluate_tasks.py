@@ -33,7 +33,7 @@ def build(mesh: Any, grid: dict[str, int], **options: Any) -> FourDTrainee:
     """Make a model whose weights are large enough that its guesses are far from uniform."""
     job = parity.describe(grid, model=MODEL, **options)
     trainee = parity.build(job, mesh, torch.float64)
-    trainee.context.store.master.mul_(5)
+    trainee.context.store.compute.mul_(5)
     return trainee
 
 

@@ -13,6 +13,7 @@ from runtime.step.trainee import MicroBatch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
+from runtime.weights.store import ParameterStore
 from twin.description.job import Job
 from twin.description.train import Adam
 from twin.strategies import load_job
@@ -56,15 +57,22 @@ def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     return FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
 
 
+def weights_of(store: ParameterStore) -> tuple[int, int, torch.Tensor]:
+    """The exact weights that this rank holds: where they lie in the flat buffers, and they."""
+    return (store.part.start, store.part.stop, store.master) if store.rounds else (0, store.used, store.compute)
+
+
 def pieces(trainee: FourDTrainee) -> Pieces:
     """The rectangles of full parameters that this rank holds."""
     store = trainee.context.store
+    first, last, flat = weights_of(store)
     found: Pieces = {}
     for name, parameter in store.parameters.items():
-        flat = store.master[parameter.start : parameter.stop]
+        begin, end = max(0, first - parameter.start), min(parameter.shard.stored, last - parameter.start)
+        place = parameter.start + begin - first
         found[name] = [
-            (r.offsets, flat[r.first : r.first + r.count].view(r.sizes).numpy().copy())
-            for r in parameter.shard.rectangles()
+            (r.offsets, flat[place + r.first :][: r.count].view(r.sizes).numpy().copy())
+            for r in (parameter.shard.rectangles(begin, end) if begin < end else ())
         ]
     return found
 

@@ -1,7 +1,14 @@
 """Sizes that every strategy has in common: what AdamW in mixed precision keeps and moves."""
 
 FP32_BYTES = 4
-OPTIMIZER_BYTES = 12
+MOMENTS_BYTES = 8
+"""Of an element: two moments of AdamW."""
+OPTIMIZER_BYTES = FP32_BYTES + MOMENTS_BYTES
 """Of an element: fp32 master weight and two moments."""
 ADAM_BYTES_PER_ELEMENT = 28
 """Read gradient, master weight and two moments; write the last three, all fp32."""
+
+
+def optimizer_bytes(element_bytes: int) -> int:
+    """Return what AdamW keeps of an element beside what layers compute with: in fp32 that is the master weight."""
+    return OPTIMIZER_BYTES if element_bytes < FP32_BYTES else MOMENTS_BYTES

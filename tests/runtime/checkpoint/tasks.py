@@ -46,7 +46,7 @@ def open_checkpoints(root: str, mesh: Mesh, keep: int = 3) -> Checkpoints:
 def state(trainee: FourDTrainee) -> State:
     """Rectangles of every parameter and both moments, as this rank holds them in its live buffers."""
     store, optimizer = trainee.context.store, trainee.optimizer
-    flats = [("model", 0, store.used, store.master)]
+    flats = [("model", *parity.weights_of(store))]
     for kind, moment in optimizer.states().items():
         flats.append((kind, optimizer.part.start, optimizer.part.stop, moment))
     found: State = {}
@@ -124,7 +124,7 @@ def scramble(trainee: FourDTrainee) -> None:
     """Overwrite everything that a checkpoint must restore."""
     store = trainee.context.store
     store.master.fill_(7.0)
-    store.publish()
+    store.compute.fill_(7.0)
     length = trainee.optimizer.part.stop - trainee.optimizer.part.start
     wrong = torch.full((length,), 5.0, dtype=store.master_type)
     trainee.optimizer.load_states({"exp_avg": wrong, "exp_avg_sq": wrong}, 99)

@@ -86,7 +86,7 @@ class Agents:
             os.kill(rank, signal.SIGKILL)
         agent.wait()
 
-    def wait_for_step(self, step: int, seconds: float = 120) -> None:
+    def wait_for_step(self, step: int, seconds: float = 240) -> None:
         """Wait until a step is written."""
         deadline = time.monotonic() + seconds
         while max(runs.losses(self.out), default=-1) < step:

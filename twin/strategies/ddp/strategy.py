@@ -11,7 +11,7 @@ from twin.strategies.activations import block_activation_bytes
 from twin.strategies.ddp import job as rules
 from twin.strategies.ddp.job import DdpJob, Grid
 from twin.strategies.ddp.schedule import generate, parameters_of
-from twin.strategies.sizes import FP32_BYTES, OPTIMIZER_BYTES
+from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 from twin.strategies.strategy import Strategy
 
 
@@ -54,9 +54,9 @@ class Ddp(Strategy[DdpJob]):
         gradients = e * tokens * (2 * model.hidden + mlp_up + model.mlp_hidden)
         logits = float(tokens * model.vocabulary * (2 * e + 2 * FP32_BYTES))
         return {
-            "weights": float(e * elements) if e < FP32_BYTES else 0.0,  # fp32 computes on the master
+            "weights": float(e * elements),
             "gradients": float(FP32_BYTES * elements),
-            "optimizer": float(OPTIMIZER_BYTES * elements),
+            "optimizer": float(optimizer_bytes(e) * elements),
             "activations": model.layers * block + max(gradients, logits),
             "buffers": float(e * elements),  # buckets, of which PyTorch's gradients are views
         }

@@ -2,7 +2,9 @@
 
 Letters: m tokens of a micro-step, e bytes of a number in compute precision. Parameters are
 kept as one e-byte copy for compute, an fp32 gradient sum, and the optimizer's fp32 master
-weight and two moments.
+weight (where the copy for compute is not it) and two moments, of the own part where replicas
+share the optimizer's states: 6 + 12/data bytes of each in bf16. `tests/runtime/test_memory_held.py`
+counts what the runtime holds.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
-from twin.strategies.sizes import FP32_BYTES, OPTIMIZER_BYTES
+from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 
 
 def memory_by_category(job: FourDJob) -> dict[str, float]:
@@ -21,12 +23,12 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
     own = -(-elements // parts)
     return {
-        "weights": float(e * elements) if e < FP32_BYTES else 0.0,  # fp32 computes on the master
-        "gradients": float(FP32_BYTES * (elements + (own if parts > 1 else 0))),
-        "optimizer": float(OPTIMIZER_BYTES * own),
+        "weights": float(e * elements),
+        "gradients": float(FP32_BYTES * elements),
+        "optimizer": float(optimizer_bytes(e) * own),
         "activations": activation_bytes(job, shapes),
         "gathered weights": gathered_bytes(job, shapes),
-        "buffers": buffer_bytes(job, shapes),
+        "buffers": max(buffer_bytes(job, shapes), float(FP32_BYTES * own) if parts > 1 else 0.0),
     }
 
 
@@ -70,15 +72,17 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
 
 
 def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
-    """Gradients in compute precision: partial ones in flight over z, and all finished ones.
+    """Gradients in compute precision that are on their way to the fp32 sums: partial ones in flight over z.
 
-    Where the most reduce-scatters are in flight one more gradient is there, whose own is to start.
+    Where the most reduce-scatters are in flight one more gradient is there, whose own is to start. Without z each
+    weight's is added as soon as it is there; in fp32 the product itself adds to the sum.
     """
     e = job.element_bytes
-    finished = e * shapes.local_elements
-    if shapes.grid.z == 1:
-        return float(finished)
-    return float(finished + e * _most_in_flight(job, shapes))
+    if shapes.grid.z > 1:
+        return float(e * _most_in_flight(job, shapes))
+    if e >= FP32_BYTES:
+        return 0.0
+    return float(e * max(linear.gathered_elements for linear in (*shapes.block_linears(0), shapes.head)))
 
 
 def _most_in_flight(job: FourDJob, shapes: Shapes) -> int:

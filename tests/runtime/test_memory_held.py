@@ -1,0 +1,91 @@
+"""What the runtime holds between two steps, counted byte by byte, against what the twin says it needs."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.recorder.gpt import LEARNING_RATE, MetaAdamW, batch_of
+from runtime.recorder.world import fake_world
+from runtime.strategies import recorded_on, trains
+from twin.cost.memory import memory_use
+from twin.description.job import Job
+from twin.description.train import Adam
+from twin.strategies import load_job
+
+MODEL = {"layers": 3, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
+LLAMA = MODEL | {"activation": "swiglu", "positions": "rotary", "mlp_width": 704, "biases": False}
+SHARDED = {"data_reduction": {"mode": "sharded"}}
+KEPT = ("weights", "gradients", "optimizer")
+"""Categories of what stays from step to step."""
+CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "one rank": ({"data": 1}, {}),
+    "one rank, fp32": ({"data": 1}, {"precision": "fp32"}),
+    "data": ({"data": 4}, {}),
+    "z": ({"z": 4}, {}),
+    "y": ({"y": 4}, {}),
+    "x": ({"x": 4}, {}),
+    "all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {}),
+    "all axes, swiglu": ({"data": 2, "z": 2, "y": 2, "x": 2}, {"model": LLAMA, "gather_unit": "block"}),
+    "overlapped": ({"data": 4, "z": 2}, {"data_reduction": {"mode": "overlapped"}}),
+    "sharded": ({"data": 4}, SHARDED),
+    "sharded, fp32": ({"data": 4}, SHARDED | {"precision": "fp32"}),
+    "sharded, all axes": ({"data": 3, "z": 2, "y": 2, "x": 2}, SHARDED),
+    "sharded, not recomputed": ({"data": 8, "z": 2}, SHARDED | {"recompute": False}),
+    "ddp": ({"data": 4}, {"strategy": "ddp", "recompute": False, "attention": "flash"}),
+}
+
+
+def described(grid: dict[str, int], options: dict[str, Any]) -> Job:
+    ranks = 1
+    for size in grid.values():
+        ranks *= size
+    sequences = 2 * grid.get("data", 1) * grid.get("z", 1)
+    raw: dict[str, Any] = {
+        "model": MODEL,
+        "machine": "frontier",
+        "ranks": ranks,
+        "grid": grid,
+        "batch": {"sequences": sequences, "micro_sequences": 1},
+    }
+    return load_job(raw | options)
+
+
+def storages() -> dict[int, int]:
+    """Bytes of every storage that a live tensor has, once each."""
+    gc.collect()
+    tensors = [found for found in gc.get_objects() if type(found) in (torch.Tensor, torch.nn.Parameter)]
+    parts = [tensor.untyped_storage() for tensor in tensors]
+    return {storage._cdata: storage.nbytes() for storage in parts}
+
+
+def held_after_a_step(job: Job, rank: int) -> int:
+    """Bytes that training holds between two steps on a rank, from all tensors that are there then."""
+    before = storages()
+    with fake_world(job.concrete_grid, rank) as mesh:
+        device = torch.device(recorded_on(job))
+        trainee = trains(job)(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
+        batch = batch_of(job, trainee.context)
+        given = {micro.weights.untyped_storage()._cdata for micro in batch}
+        given |= {micro.tokens.untyped_storage()._cdata for micro in batch}
+        for _ in range(trainee.warm_up_steps + 1):
+            trainee.step(batch, LEARNING_RATE)
+        after = storages()
+    return sum(size for storage, size in after.items() if storage not in before and storage not in given)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
+    job = described(*CASES[name])
+    needed = memory_use(job).by_category
+    kept = sum(needed[category] for category in KEPT) + (needed["buffers"] if job.strategy == "ddp" else 0.0)
+    assert held_after_a_step(job, job.ranks - 1) == pytest.approx(kept, rel=0.02)
+
+
+@pytest.mark.parametrize("data", [2, 4, 8])
+def test_sharded_holds_six_bytes_and_its_part_of_twelve(data: int) -> None:
+    job = described({"data": data}, SHARDED)
+    assert held_after_a_step(job, 0) <= 1.001 * (6 + 12 / data) * job.model.parameters
