@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "iterations": ("validate", "--measurements", "iteration-times-a100.csv", "--json"),
     "fsdp": ("validate", "--measurements", "iteration-times-mpt-fsdp.csv", "--json"),
     "published": ("validate", "--measurements", "published-training.yaml", "--json"),
+    "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
 }
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
@@ -134,6 +135,18 @@ def iterations(answer: Answer) -> str:
     return table(head, rows)
 
 
+def collectives(answer: Answer) -> str:
+    """Write the errors of measured collectives, by table, kind and size."""
+    rows = []
+    for group in sorted(answer["groups"], key=lambda group: str(group["name"])):
+        where, span, size = group["name"].split(", ")
+        machine, kind, library = where.split()
+        errors = (percent(group[key]) for key in ("median", "p90"))
+        bias = percent(group["bias"], signed=True)
+        rows.append([machine, f"{kind}, {library}, {span}", size, str(group["count"]), *errors, bias])
+    return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
+
+
 def left_out(answer: Answer) -> str:
     """Write how many rows are told apart, and why the others are not, most frequent first."""
     reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
@@ -160,6 +173,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "fsdp": ("fsdp", iterations),
     "published": ("published", iterations),
     "left-out": ("published", left_out),
+    "collectives": ("collectives", collectives),
+    "collectives-left-out": ("collectives", left_out),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""

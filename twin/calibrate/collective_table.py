@@ -28,10 +28,23 @@ WRAPPER, WRAPPER_SECONDS = "mpich-rccl", 17e-6
 TABLE_MACHINES = {
     "dgx-a100-node": "dgx-a100",
     "dgx-h100-node": "dgx-h100",
+    "dgx-h200-node": "hgx-h200",
+    "dgx-b200-node": "dgx-b200",
+    "h100-8xndr": "dgx-h100",
+    "alps-gh200": "alps",
+    "mi300x-node": "hgx-mi300x",
+    "l40s-node": "l40s-8",
     "perlmutter-node": "perlmutter",
     "perlmutter": "perlmutter",
     "frontier": "frontier",
 }
+"""Names of the tables → names of machines."""
+FITTED = ("dgx-a100-node", "dgx-h100-node", "perlmutter-node", "perlmutter", "frontier")
+"""Tables that constants are fitted to, here and in the packaged libraries; others validate."""
+TRAYS = ("gb200-nvl72",)
+"""Tables whose nodes are trays of what is one node here."""
+NCCL_TESTS: dict[str, CollectiveKind] = {"alltoall": "all_to_all", "sendrecv": "send"}
+"""Names of nccl-tests → kinds. In a `sendrecv` every rank sends to the next one: its slowest pair decides."""
 # NCCL all-reduce on Perlmutter, milliseconds at 32 ... 2048 GPUs, read off the figures of
 # arXiv 2504.18658 (v2), which the CSV does not hold.
 FIGURE_RANKS = (32, 64, 128, 256, 512, 1024, 2048)
@@ -56,6 +69,14 @@ class Row:
         """Seconds by the cost model, with the measurement's own wrapper."""
         best = min(option.seconds for option in options(self.group, library, self.kind, self.bytes))
         return best + self.wrapper_seconds
+
+
+def placed(machine: Machine, kind: CollectiveKind, ranks: int, nodes: int | None = None) -> Placement:
+    """Return where a measured group is: filling node after node, or on so many nodes, as many ranks on each."""
+    per_node = machine.devices_per_node if nodes is None else -(-ranks // nodes)
+    if kind == "send":
+        ranks, per_node = 2, 1 if (nodes or -(-ranks // per_node)) > 1 else 2
+    return Placement.contiguous(ranks, per_node, machine.network.group_nodes)
 
 
 def wrapper_seconds(source: str) -> float:
@@ -89,7 +110,7 @@ def read_rows(path: Path) -> list[Row]:
                 r.get("source") or "",
             )
             for r in csv.DictReader(file)
-            if r["machine"] in TABLE_MACHINES and r["collective"] in KIND
+            if r["machine"] in FITTED and r["collective"] in KIND
         ]
     rows += [
         row("perlmutter", "all_reduce", "nccl", ranks, (mib * MIB, ms * 1e-3), "")

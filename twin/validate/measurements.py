@@ -2,7 +2,7 @@
 
 The kind of a table is told by its header:
 
-* `machine,collective,library,ranks,bytes,microseconds`
+* `machine,collective,library,ranks,bytes,microseconds`, and `nodes`, where ranks do not fill node after node
 * `device,m,n,k,microseconds`
 * training iterations of Megatron-DeepSpeed (`megatron.COLUMNS`) and of FSDP (`mpt.COLUMNS`)
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from twin.calibrate.collective_table import TABLE_MACHINES, wrapper_seconds
+from twin.calibrate.collective_table import MIB, NCCL_TESTS, TABLE_MACHINES, TRAYS, placed, wrapper_seconds
 from twin.calibrate.unfilled import holds_data, with_empty_operands
 from twin.cost.collective import collective_cost
 from twin.cost.gemm import gemm_seconds
@@ -45,8 +45,10 @@ SWITCHES = {"recompute"}
 MAX_ROWS = 200_000
 SIZES = SUFFIXES["_bytes"]
 
-TABLED: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
-"""Collectives whose constants are calibrated; others are not compared with measurements."""
+TABLED: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send")
+"""Collectives that are compared with measurements."""
+SMALL, LARGE = 4 * MIB, 64 * MIB
+"""Below, latencies and choices of protocol decide; from there on, bandwidth."""
 
 
 def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
@@ -164,22 +166,36 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     library = machine.libraries.get(row["library"])
     if library is None:
         return f"{machine.name} has no library {row['library']!r} (it has {', '.join(machine.libraries)})"
-    if row["collective"] not in TABLED:
+    kind = NCCL_TESTS.get(row["collective"], row["collective"])
+    if kind not in TABLED:
         return f"collective {row['collective']!r} is not known"
-    ranks = int(row["ranks"])
-    if ranks > machine.nodes * machine.devices_per_node:
-        return f"more ranks than {machine.name} has devices"
-    cost = collective_cost(machine, library, row["collective"], row["bytes"], _placement(row["machine"], ranks))
+    if (row.get("algorithm") or "default") != "default":
+        return "algorithms that were forced upon the library"
+    placement = _where(row, machine, kind)
+    if isinstance(placement, str):
+        return placement
+    cost = collective_cost(machine, library, kind, row["bytes"], placement)
     wrapper = wrapper_seconds(str(row.get("source", "")))
-    span = "one node" if ranks <= machine.devices_per_node else "multi-node"
-    return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}"
+    span = "one node" if placement.node_count == 1 else "multi-node"
+    size = "below 4 MiB" if row["bytes"] < SMALL else "from 64 MiB" if row["bytes"] >= LARGE else "from 4 MiB"
+    return cost.seconds + wrapper, f"{row['machine']} {row['collective']} {row['library']}, {span}, {size}"
 
 
-@lru_cache(maxsize=256)
-def _placement(machine_name: str, ranks: int) -> Placement:
+def _where(row: Mapping[str, Any], machine: Machine, kind: CollectiveKind) -> Placement | str:
+    ranks, most = int(row["ranks"]), machine.devices_per_node
+    nodes = "" if row["machine"] in TRAYS else str(row.get("nodes") or "").strip()
+    if nodes and not (nodes.isdecimal() and 0 < int(nodes) <= ranks <= int(nodes) * most):
+        return f"ranks that do not fit on the nodes that they are said to be on, of {machine.name}"
+    if max(ranks, int(nodes or 0) * most) > machine.nodes * most:
+        return f"more ranks than {machine.name} has devices"
+    return _placement(row["machine"], kind, ranks, int(nodes) if nodes else None)
+
+
+@lru_cache(maxsize=1024)
+def _placement(machine_name: str, kind: CollectiveKind, ranks: int, nodes: int | None) -> Placement:
     machine = _machine(machine_name)
     assert isinstance(machine, Machine)
-    return Placement.contiguous(ranks, machine.devices_per_node, machine.network.group_nodes)
+    return placed(machine, kind, ranks, nodes)
 
 
 def _gemm(row: Mapping[str, Any]) -> tuple[float, str] | str:

@@ -6,7 +6,8 @@ With p members, of which a on the fullest node, and parts of M/p bytes:
     a node sends      a·(p−a)·M/p through its NICs
     T = base + hops + the slower of both
 
-Constants are those of ring hops (assumed: no measured table of all-to-alls has been fitted yet).
+by each of the library's protocols, the fastest of which is taken. Constants are those of ring hops (assumed: nothing
+is fitted to a table of all-to-alls; docs/explanation/validation.md has their errors).
 """
 
 from __future__ import annotations
@@ -19,31 +20,35 @@ from twin.description.library import CollectiveKind, Library
 
 @register("pairwise")
 def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
-    """Return the one option: the Simple protocol, as libraries use for sends in a group."""
+    """Return one option per protocol; none for other kinds."""
     if kind != "all_to_all":
         return []
-    protocol, part = library.protocols["Simple"], bytes_ / group.ranks
+    part = bytes_ / group.ranks
     here, there = group.members - 1, group.ranks - group.members
     network = group.nodes > 1
-    local_rate = group.local_rate * library.ring.local_efficiency.of(kind) * protocol.local_share
-    local = here * part / local_rate if here else 0.0
     nic_bytes = group.members * there * part if network else 0.0
-    far = nic_bytes / (group.network_rate * library.ring.network_efficiency.of(kind) * protocol.network_share)
-    local_hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
-    network_hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
-    startup = protocol.base_seconds + here * local_hop + (there * network_hop if network else 0.0)
-    wire = max(local, far if network else 0.0)
-    crossing = tuple(nic_bytes * n for n in group.crossings)
-    return [
-        Option(
-            algorithm="pairwise",
-            protocol="Simple",
-            seconds=startup + wire,
-            startup_seconds=startup,
-            wire_seconds=wire,
-            local_bytes=here * part,
-            nic_bytes=nic_bytes,
-            uplink_bytes=crossing,
-            core_seconds=core_seconds(library, kind, here * part, there * part, here + there),
+    local_rate = group.local_rate * library.ring.local_efficiency.of(kind)
+    network_rate = group.network_rate * library.ring.network_efficiency.of(kind)
+    options = []
+    for name in library.network_protocols if network else library.protocols:
+        protocol = library.protocols[name]
+        local = here * part / (local_rate * protocol.local_share) if here else 0.0
+        far = nic_bytes / (network_rate * protocol.network_share)
+        local_hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
+        network_hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
+        startup = protocol.base_seconds + here * local_hop + (there * network_hop if network else 0.0)
+        wire = max(local, far if network else 0.0)
+        options.append(
+            Option(
+                algorithm="pairwise",
+                protocol=name,
+                seconds=startup + wire,
+                startup_seconds=startup,
+                wire_seconds=wire,
+                local_bytes=here * part,
+                nic_bytes=nic_bytes,
+                uplink_bytes=tuple(nic_bytes * n for n in group.crossings),
+                core_seconds=core_seconds(library, kind, here * part, there * part, here + there),
+            )
         )
-    ]
+    return options
