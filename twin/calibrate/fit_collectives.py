@@ -65,6 +65,10 @@ def _each(key: str, kinds: Sequence[str], upper: float = np.inf) -> tuple[Consta
 
 
 NODE = (*_hops(("LL", "LL128", "Simple")), *_each("local_efficiency", KINDS, 1.0))
+IN_SWITCH = (
+    Constant("in-switch base", ("in_switch.base",)),
+    Constant("in-switch efficiency", ("in_switch.efficiency",), 1.0),
+)
 TREE = (
     Constant("tree many nodes", ("tree.many_nodes_efficiency",), 1.0),
     Constant("tree piece", ("tree.piece",)),
@@ -86,16 +90,8 @@ def _frontier(row: Row) -> bool:
 
 FITS = (
     Fit("dgx-a100", "nccl", NODE, lambda r: r.table == "dgx-a100-node"),
-    Fit(
-        "dgx-h100",
-        "nccl",
-        (
-            *NODE,
-            Constant("in-switch base", ("in_switch.base",)),
-            Constant("in-switch efficiency", ("in_switch.efficiency",), 1.0),
-        ),
-        lambda r: r.table == "dgx-h100-node",
-    ),
+    Fit("dgx-h100", "nccl", (*NODE, *IN_SWITCH), lambda r: r.table == "dgx-h100-node"),
+    Fit("dgx-b200", "nccl", (*NODE, *IN_SWITCH), lambda r: r.table == "dgx-b200-node"),
     Fit(
         "perlmutter",
         "nccl",
