@@ -73,12 +73,14 @@ def test_more_sequences_cost_more_and_at_most_in_proportion(device: Device, atte
     assert one * (1 - 1e-9) <= two <= 2 * one * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in GPUS if DEVICES[name].usual_attention != "cutlass"])
+@pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_fused_beats_plain_for_long_sequences(name: str, backward: bool) -> None:
     fused = Attention(4, 2048, 16, 128, form="flash", backward=backward)
     plain = Attention(4, 2048, 16, 128, form="plain", backward=backward)
-    assert kernel_seconds(DEVICES[name], plain) > 2 * kernel_seconds(DEVICES[name], fused)
+    # xformers' kernel on cards that FlashAttention does not run on is half as fast as FlashAttention 2 is elsewhere
+    least = 1.4 if DEVICES[name].usual_attention == "cutlass" else 2
+    assert kernel_seconds(DEVICES[name], plain) > least * kernel_seconds(DEVICES[name], fused)
 
 
 # Sanity windows around the rates the YAML names, not a validation: the shares were chosen from

@@ -116,7 +116,7 @@ class Device(Spec):
     """Context, allocator fragments and library buffers, not available to tensors."""
     peak_flops_per_second: Parameter
     """Dense bf16/fp16 with fp32 accumulation."""
-    precisions: tuple[Literal["bf16", "fp16", "fp32"], ...] = ("bf16", "fp16", "fp32")
+    precisions: tuple[Literal["bf16", "fp16", "fp32"], ...] = Field(default=("bf16", "fp16", "fp32"), min_length=1)
     """Types that it computes in; jobs in others are refused."""
     memory_bandwidth_bytes_per_second: Parameter
     """Peak of the device's memory."""
@@ -161,8 +161,21 @@ class Device(Spec):
         ]
         problems += [
             f"gemm.{name}: {getattr(self.gemm, name):g} is not between 0 and 1"
-            for name in ("main_loop_share", "memory_share", "wave_smoothing", "fp32_share", "sustained_share")
-            if not 0 <= getattr(self.gemm, name) <= 1
+            for name in ("main_loop_share", "memory_share", "fp32_share", "sustained_share")
+            if not 0 < getattr(self.gemm, name) <= 1
+        ]
+        if not 0 <= self.gemm.wave_smoothing <= 1:
+            problems.append(f"gemm.wave_smoothing: {self.gemm.wave_smoothing:g} is not between 0 and 1")
+        problems += [
+            f"gemm.{name}: {getattr(self.gemm, name):g} must be more than 0"
+            for name in ("feed_bytes_per_flop", "write_bytes_per_flop")
+            if not getattr(self.gemm, name) > 0
+        ]
+        problems += [
+            f"attention.{kernel}.{name}: {getattr(model, name):g} must be more than 0"
+            for kernel, model in self.attention.items()
+            for name in ("forward_share", "backward_share", "narrow_ratio", "block_rows")
+            if not getattr(model, name) > 0
         ]
         if self.gemm.units < 1:
             problems.append(f"gemm.units: {self.gemm.units:g} must be at least 1")

@@ -167,14 +167,16 @@ def _inheriting(base: Mapping[str, Any], changes: Mapping[str, Any], name: str) 
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings deeply; a bare value put in place of a parameter keeps no old source."""
+    """Merge mappings deeply; null takes a key away; a bare value put in place of a parameter keeps no old source."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
+        if value is None:
+            merged.pop(key, None)  # what the base has, this one has not
+        elif isinstance(value, dict) and "extends" in value:
+            merged[key] = value  # another device or library, with changes
+        elif isinstance(old, dict) and isinstance(value, dict):
             merged[key] = _merge(old, value)
-        elif value is None:
-            merged[key] = None  # what the base has, this one has not
         elif isinstance(old, dict) and {"value", "kind", "source"} <= set(old) and not isinstance(value, dict):
             merged[key] = {"value": value, "kind": "assumed", "source": USER}
         elif isinstance(old, str) and isinstance(value, dict):

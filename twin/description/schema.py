@@ -55,9 +55,9 @@ def _loosen_machine(definitions: Schema) -> None:
         definitions[name]["properties"]["extends"] = {"type": "string", "description": "Start from this one."}
     machine["properties"]["device"] = _named(machine["properties"]["device"], names("devices"), "A name, or a device.")
     libraries = machine["properties"]["libraries"]
-    libraries["additionalProperties"] = _named(
-        libraries["additionalProperties"], names("libraries"), "A name, or a library."
-    )
+    named = _named(libraries["additionalProperties"], names("libraries"), "A name, or a library; null takes one away.")
+    named["anyOf"].append({"type": "null"})
+    libraries["additionalProperties"] = named
 
 
 def _named(schema: Schema, known: list[str], description: str) -> Schema:

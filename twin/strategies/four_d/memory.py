@@ -22,13 +22,15 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     elements = shapes.local_elements
     parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
     own = -(-elements // parts)
+    # what the reduce-scatter over data brings; gloo's direct exchange brings every member's own part
+    arriving = elements if job.machine.device.type == "cpu" else own
     return {
         "weights": float(e * elements),
         "gradients": float(FP32_BYTES * elements),
         "optimizer": float(optimizer_bytes(e) * own),
         "activations": activation_bytes(job, shapes),
         "gathered weights": gathered_bytes(job, shapes),
-        "buffers": max(buffer_bytes(job, shapes), float(FP32_BYTES * own) if parts > 1 else 0.0),
+        "buffers": max(buffer_bytes(job, shapes), float(FP32_BYTES * arriving) if parts > 1 else 0.0),
     }
 
 
