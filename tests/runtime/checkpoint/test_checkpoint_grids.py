@@ -109,6 +109,22 @@ def test_the_same_grid_goes_on_bit_for_bit(pool, tmp_path, case):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("source", "target"), [("sharded-z-x", "sharded-4"), ("sharded", "data"), ("data-z-x", "sharded-z-x")]
+)
+def test_master_weights_of_a_part_go_with_rounded_ones_of_all(pool, tmp_path, source, target):
+    """In bfloat16 a rank of a sharded run has the exact weights of its part alone, and computes with all of them."""
+    before = Saved(pool, str(tmp_path), source, "bfloat16", **ODD)
+    text, options = CASES[target]
+    run = {"grid": grid(text), "root": before.root, "dtype": "bfloat16", "go_on": True, **options, **ODD}
+    answers = pool.run(RESUME, ranks(text), **run)
+    full = tasks.assemble([state for _, state, _, _ in answers], tasks.shapes(**ODD))
+    for name, expected in before.full.items():
+        np.testing.assert_array_equal(full[name], expected, err_msg=name)
+    for _, _, losses, _ in answers:
+        np.testing.assert_allclose(losses, before.losses[AT:], rtol=2e-2)
+
+
 def test_before_the_first_step_moments_are_zero(pool, tmp_path):
     text = "1x2x2x1"
     answers = pool.run(SAVE, 4, grid=grid(text), root=str(tmp_path), steps=[0])
