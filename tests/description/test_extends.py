@@ -1,0 +1,83 @@
+"""Machines, devices and libraries that start from another one, and numbers that nothing may be divided by."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.description.test_load import JOB, refused, write_machine
+from twin.description.load import load_library, load_machine
+
+
+def test_extends_replaces_given_keys_and_keeps_the_others(tmp_path):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "nodes": 4})
+    mine, frontier = load_machine(path), load_machine("frontier")
+    assert (mine.name, mine.nodes) == ("small", 4)
+    assert mine.caveat == f"Inherited from frontier: {frontier.caveat}"
+    same = {key: getattr(frontier, key) for key in ("name", "nodes", "caveat")}
+    assert mine.model_copy(update=same) == frontier
+
+
+def test_a_caveat_of_its_own_stands_for_the_one_inherited(tmp_path):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "caveat": "Made up."})
+    again = write_machine(tmp_path, {"extends": "./mine.yaml", "name": "smaller"}, "again.yaml")
+    assert load_machine(path).caveats == "Made up."
+    assert load_machine(again).caveat == "Inherited from ./mine.yaml: Made up."
+
+
+def test_what_a_machine_does_not_have_is_null(tmp_path):
+    """A part that may be absent, a library, links in favour of a switch, a share of which the default holds then."""
+    port = {"value": "100 GB/s", "kind": "assumed", "source": "OLCF: a test"}
+    mine = {
+        "reliability": None,
+        "libraries": {"pccl": None},
+        "fabric": {"links": None, "rings": None, "port_bandwidth": port},
+        "device": {"memory_shares": {"adamw": None}},
+        "caveat": None,
+    }
+    found = load_machine(write_machine(tmp_path, {"extends": "frontier", "name": "small", **mine}))
+    assert found.reliability is None
+    assert list(found.libraries) == ["rccl"]
+    assert found.fabric.links == ()
+    assert "adamw" not in found.device.memory_shares
+    assert found.caveat == ""
+
+
+def test_null_for_what_is_needed_is_missing(tmp_path, capsys):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "nic": None})
+    assert "nic: missing" in refused(capsys, "machines", str(path)).lower()
+
+
+@pytest.mark.parametrize("base", ["dgx-a100", "frontier"])
+def test_another_device_with_changes_is_that_device(tmp_path, base):
+    """Not the base's device with a few keys of the other laid over it."""
+    named = {"extends": base, "name": "mine", "device": "b200"}
+    changed = named | {"device": {"extends": "b200", "peak": "2300 TFLOP/s"}}
+    one = load_machine(write_machine(tmp_path, named)).device
+    other = load_machine(write_machine(tmp_path, changed)).device
+    same = {key: getattr(one, key) for key in ("peak_flops_per_second", "caveat")}
+    assert float(other.peak_flops_per_second) == 2300e12
+    assert other.model_copy(update=same) == one
+
+
+def test_another_library_with_changes_is_that_library(tmp_path):
+    raw = {"extends": "dgx-a100", "name": "mine", "libraries": {"nccl": {"extends": "nccl-ib-hopper", "title": "Mine"}}}
+    mine = load_machine(write_machine(tmp_path, raw)).libraries["nccl"]
+    assert mine.model_copy(update={"title": ""}) == load_library("nccl-ib-hopper").model_copy(update={"title": ""})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gemm.write_bytes_per_flop",
+        "gemm.feed_bytes_per_flop",
+        "gemm.main_loop_share",
+        "gemm.memory_share",
+        "gemm.fp32_share",
+        "gemm.sustained_share",
+        "attention.ck.forward_share",
+        "attention.ck.narrow_ratio",
+    ],
+)
+def test_what_is_divided_by_is_not_zero(tmp_path, capsys, key):
+    job = write_machine(tmp_path, JOB | {"machine": "frontier"}, "job.yaml")
+    assert f"{key}: 0 " in refused(capsys, "simulate", str(job), "--set", f"machine.device.{key}=0")
