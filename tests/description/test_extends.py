@@ -47,6 +47,14 @@ def test_null_for_what_is_needed_is_missing(tmp_path, capsys):
     assert "nic: missing" in refused(capsys, "machines", str(path)).lower()
 
 
+@pytest.mark.parametrize("wrong", [{"relability": None}, {"fabric": {"lnks": None}}, {"libraries": {"ncl": None}}])
+def test_null_for_what_the_base_does_not_have_is_refused(tmp_path, capsys, wrong):
+    path = write_machine(tmp_path, {"extends": "frontier", "name": "small", **wrong})
+    assert next(key for key in ("relability", "lnks", "ncl") if key in str(wrong)) in refused(
+        capsys, "machines", str(path)
+    )
+
+
 @pytest.mark.parametrize("base", ["dgx-a100", "frontier"])
 def test_another_device_with_changes_is_that_device(tmp_path, base):
     """Not the base's device with a few keys of the other laid over it."""

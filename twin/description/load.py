@@ -171,8 +171,8 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        if value is None:
-            merged.pop(key, None)  # what the base has, this one has not
+        if value is None and key in merged:
+            del merged[key]  # what the base has, this one has not; of what it has not either the check will tell
         elif isinstance(value, dict) and "extends" in value:
             merged[key] = value  # another device or library, with changes
         elif isinstance(old, dict) and isinstance(value, dict):
