@@ -21,8 +21,8 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
-STEPS = 700
-"""Of a run that hosts come to and go from: it must not be over before they do."""
+STEPS = 450
+"""Of a run that hosts come to and go from: it must not be over before they do. The last comes at about step 190."""
 
 
 def fitted(folder: Path, there: int, *, resolve=resolve, **changes):
