@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 FEWER_STEPS = 3
-"""Of the 1,600 cases that only `make test-all` runs: moments, their correction and kept gathers have been carried on twice."""
+"""Of the 1,600 cases of `make test-all` alone: moments, their correction and kept gathers are carried on twice."""
 CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
 # the head's 37 × 20 weight does not divide by z = 8, nor its half by z = 4: shards are padded
 VARIANTS["padded"] = {"model": {**parity.MODEL, "vocabulary": 37, "hidden": 20, "heads": 4}}
