@@ -77,6 +77,8 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
             "chooses among its own for flash",
             job.attention,
         )
+    if job.cuda_graphs:
+        raise fail("cuda_graphs", "is for simulation; the runtime launches its kernels one by one", True)
     device = choose_device(options.device, process)
     path = Path(options.data)
     if options.data == STANDARD_LIBRARY:

@@ -244,3 +244,17 @@ def test_a_straggler_lengthens_the_step_at_most_by_its_factor(make_job, factor, 
     assert even * (1 - 1e-9) <= slow <= even * factor * (1 + 1e-9)
     assume(factor > 1.1)
     assert slow > even
+
+
+FOUR_OR_ONE = ((4, "12.5 GB/s"), (1, "50 GB/s"))
+
+
+def test_several_nics_side_by_side_are_one_of_their_rate(make_job) -> None:
+    """An AWS p5 has 32 NICs of 100 Gbit/s, four for each H100: as fast as eight of 400."""
+    grid = {"data": 4, "z": 8}
+    few = ({"extends": "dgx-h100", "nic": {"count": count, "bandwidth": rate}} for count, rate in FOUR_OR_ONE)
+    four, one = (simulate(make_job(grid, machine)) for machine in few)
+    assert four.job.machine.nic.peak_bytes_per_second == 50e9
+    assert four.step_seconds == one.step_seconds
+    slower = simulate(make_job(grid, {"extends": "dgx-h100", "nic": {"count": 1, "bandwidth": "12.5 GB/s"}}))
+    assert slower.step_seconds > four.step_seconds

@@ -8,6 +8,7 @@ import pytest
 from tests.engine.groups import along
 from twin.cost.collective import collective_cost
 from twin.description.load import load_machine
+from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout
 from twin.engine.pricing import price
 from twin.engine.report import report
@@ -82,3 +83,19 @@ def test_energy_is_busy_power_for_the_computing_time_of_each_device(make_job) ->
     idle = device.idle_watts * (figures.step_seconds - figures.compute_seconds)
     expected = 8 * (idle + device.busy_watts * figures.compute_seconds)
     assert figures.energy_joules == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("machine", "least_gain"), [("alps", 0.1), ("perlmutter", 0.0)])
+def test_with_graphs_the_host_issues_nothing(make_job, machine, least_gain) -> None:
+    """The same as with a host that needs no time: Grace is slow, and a small model waits for it."""
+    grid = {"z": 4, "x": 2}
+    eager, graphs = (simulate(make_job(grid, machine, cuda_graphs=on)) for on in (False, True))
+    free = ("machine.device.host=0 us", "machine.device.collective_host=0 us")
+    without = simulate(make_job(grid, machine, overrides=free))
+    assert graphs.step_seconds == without.step_seconds
+    assert graphs.step_seconds < (1 - least_gain) * eager.step_seconds
+
+
+def test_a_cpu_has_no_graphs(make_job) -> None:
+    with pytest.raises(DescriptionError, match=r"cuda_graphs = True: .* only GPUs have graphs"):
+        make_job({"x": 2}, "laptop", cuda_graphs=True)

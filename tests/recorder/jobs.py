@@ -14,6 +14,7 @@ ODD = {"layers": 3, "hidden": 36, "heads": 6, "sequence": 10, "vocabulary": 101,
 WIDE = {"layers": 1, "hidden": 256, "heads": 32, "sequence": 8, "vocabulary": 500}
 ALL = {"data": 2, "z": 2, "y": 2, "x": 2}
 EVEN = {"data": 3, "z": 4, "y": 2, "x": 3}
+IN_FP32 = {"gathers": "fp32", "scatters": "fp32"}
 SMALL_BUCKETS = {"mode": "overlapped", "bucket": "1 KiB"}
 
 
@@ -90,6 +91,10 @@ def options() -> dict[str, Job]:
         "micro-steps of two": {"per_rank": 6, "micro": 2},
         "five micro-steps": {"per_rank": 5, "data_reduction": SMALL_BUCKETS},
         "tuning off": {"kernel_tuning": False},
+        "wide gathers": {"communication_precision": {"gathers": "fp32"}, "cache_gathered_layers": 1},
+        "wide scatters": {"communication_precision": {"scatters": "fp32"}, "recompute": False},
+        "wide, blocks": {"communication_precision": IN_FP32, "gather_unit": "block", "data_reduction": SMALL_BUCKETS},
+        "wide in fp32": {"communication_precision": IN_FP32, "precision": "fp32"},
     }
     return {name: job(ALL, **case) for name, case in cases.items()}
 

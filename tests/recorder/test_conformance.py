@@ -60,6 +60,8 @@ def test_the_spread_is_wide_enough() -> None:
         (lambda j: j.dropout > 0, {True, False}),
         (lambda j: j.fused_elementwise, {True, False}),
         (lambda j: j.clip_gradients, {True, False}),
+        (lambda j: j.communication_precision.gathers, {"compute", "fp32"}),
+        (lambda j: j.communication_precision.scatters, {"compute", "fp32"}),
         (lambda j: j.precision, {"bf16", "fp32"}),
         (lambda j: j.model.biases, {True, False}),
         (lambda j: j.model.activation, {"gelu", "swiglu"}),

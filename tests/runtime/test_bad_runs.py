@@ -212,6 +212,11 @@ def test_attention_kernels_by_name_are_for_simulation(tmp_path):
     assert "the runtime trains with flash, fused_softmax, plain" in refused(train(job, tmp_path))
 
 
+def test_graphs_are_for_simulation(tmp_path):
+    job = alone(tmp_path, machine="dgx-a100", cuda_graphs=True)
+    assert "cuda_graphs = True: is for simulation" in refused(train(job, tmp_path))
+
+
 def test_no_gpu_here(tmp_path):
     import torch
 

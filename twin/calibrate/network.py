@@ -175,7 +175,7 @@ def seconds(case: Case, made: Library, machine: Machine) -> float:
 
 
 def _shared(case: Case, best: Option, machine: Machine) -> Sequence[float]:
-    nic = machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    nic = machine.nic.rate_bytes_per_second
     on_nic = case.groups_on_nic * best.nic_bytes / nic
     if machine.cores is None:
         return (on_nic,)

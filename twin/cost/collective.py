@@ -147,7 +147,7 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
     `resource_kind` and `index` are those of `Load.resource` (first and last entry).
     """
     if resource_kind == "nic":
-        return machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+        return machine.nic.rate_bytes_per_second
     if resource_kind == "link":
         edge = divmod(index, machine.devices_per_node)
         return link_widths(machine)[edge] * machine.fabric.efficiency

@@ -61,7 +61,7 @@ def look(machine: Machine, placement: Placement) -> Group:
     inside = {pattern: channels(machine, pattern) for pattern in patterns}
     nics = {pattern: tuple(sorted({machine.nic_of(d) for d in pattern})) for pattern in patterns}
     fewest = min(map(len, nics.values()))
-    nic_rate = fewest * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    nic_rate = fewest * machine.nic.rate_bytes_per_second
     crossings = ring_crossings(placement)
     network = machine.network
     near = float(machine.nic.latency_seconds)

@@ -75,6 +75,9 @@ class Job(Spec):
     """Probability of dropout after attention and MLP, and on unfused attention's scores."""
     fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
+    cuda_graphs: StrictBool = False
+    """Launch a step's kernels and collectives from a captured graph (CUDA's or HIP's), so that the host issues none
+    one by one. For simulation only."""
     kernel_tuning: StrictBool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: StrictBool = True
@@ -164,6 +167,8 @@ def check(job: Job) -> list[Problem]:
         problems.append(
             Problem("precision", f"{machine.device.name} does not compute in it; use {known}", job.precision)
         )
+    if job.cuda_graphs and machine.device.type == "cpu":
+        problems.append(Problem("cuda_graphs", f"{machine.device.name} is a CPU; only GPUs have graphs", True))
     problems += _check_heads(model) + _check_attention(job)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))

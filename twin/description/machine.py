@@ -52,13 +52,26 @@ class Nic(Spec):
     """Network interfaces of a node."""
 
     devices: tuple[tuple[Index, ...], ...]
-    """For each NIC the devices it serves."""
+    """For each NIC (or each `count` of them) the devices it serves."""
     bandwidth_bytes_per_second: Parameter
     """Peak rate of one NIC per direction."""
     efficiency: Parameter
     """Share of the peak that large messages reach."""
     latency_seconds: Parameter
     """One-way, smallest message, device memory to device memory, same switch."""
+    count: Counted | None = None
+    """NICs that serve each of these sets of devices side by side, one if absent; collectives use all of them, as a
+    library spreads its channels."""
+
+    @property
+    def peak_bytes_per_second(self) -> float:
+        """Peak rate of all NICs of one set of devices, per direction."""
+        return (1 if self.count is None else self.count) * self.bandwidth_bytes_per_second
+
+    @property
+    def rate_bytes_per_second(self) -> float:
+        """What large messages reach of that."""
+        return self.peak_bytes_per_second * self.efficiency
 
 
 class HostLink(Spec):

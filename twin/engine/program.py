@@ -5,8 +5,8 @@ Equal kernels and equal collectives are priced once; a GPT has a few dozen disti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,14 @@ class Program:
         """All compute ops, one after the other, at nominal speed."""
         return float(np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE]))
 
+    def stretched(self, factor: Callable[[Kernel], float]) -> Program:
+        """Return the same program with other times of its kernels."""
+        amount = [
+            a * factor(op.kernel) if isinstance(op, Compute) else a
+            for a, (op, _) in zip(self.amount, self.ops, strict=True)
+        ]
+        return replace(self, amount=amount)
+
     def flops(self) -> NDArray[np.float64]:
         """Flops of every op."""
         return np.array([kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops])
@@ -105,7 +113,8 @@ class _Compiler:
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
         own = self._device.collective_host_seconds
-        host = float(_COLLECTIVE_HOST_KERNELS * self._device.host_seconds if own is None else own)
+        self._kernel_host = 0.0 if job.cuda_graphs else float(self._device.host_seconds)
+        host = _COLLECTIVE_HOST_KERNELS * self._kernel_host if own is None or job.cuda_graphs else float(own)
         self._collective = (host, 0.0) if self._on_device else (0.0, host)
         self._prices: dict[Kernel | tuple[Kernel, str], tuple[float, float]] = {}
 
@@ -168,7 +177,7 @@ class _Compiler:
         price = self._prices.get(key)
         if price is None:
             seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
-            issue = (1 if kind in device.kernels else launches(kernel)) * device.host_seconds
+            issue = (1 if kind in device.kernels else launches(kernel)) * self._kernel_host
             price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
             self._prices[key] = price
         return price

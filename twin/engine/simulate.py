@@ -22,6 +22,7 @@ from twin.engine.program import START, Call, Program, compile_programs
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role
+from twin.schedule.kernels import Attention, Gemm, Kernel
 from twin.schedule.ops import Schedule, Start
 from twin.strategies import strategy_of
 
@@ -31,10 +32,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scales:
-    """Factors on all compute and all collective times, to see what uncertainty does."""
+    """Factors on the times of each kind of kernel and of collectives, to see what uncertainty does."""
 
-    compute: float = 1.0
+    gemm: float = 1.0
+    attention: float = 1.0
+    memory: float = 1.0
     collective: float = 1.0
+
+    def of(self, kernel: Kernel) -> float:
+        """Return the factor on a kernel's time."""
+        if isinstance(kernel, Gemm):
+            return self.gemm
+        return self.attention if isinstance(kernel, Attention) else self.memory
 
 
 EXACT = Scales()
@@ -204,6 +213,8 @@ def simulate(
     """
     work = Priced.of(job, schedule)
     cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
+    if scales != EXACT:
+        programs = [program.stretched(scales.of) for program in programs]
     speed, typical = _slowness(job)
     if differences is not None:
         speed, typical = differences.slowness, 1.0
@@ -220,9 +231,7 @@ def simulate(
     role_of_class = role[partition.representatives].tolist()
     _refuse_too_many(sum(len(programs[r]) for r in role_of_class), partition.rank_classes, engine)
     slowness = speed[partition.representatives]
-    setting = _setting(
-        job, calls, cast, partition, prices, (slowness * scales.compute).tolist(), scales.collective, role_of_class
-    )
+    setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
         setting = _differing(setting, programs[0], cast, differences)
     alike = engine == "folded" and lockstep.applies(setting)

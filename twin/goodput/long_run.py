@@ -85,7 +85,7 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
         nodes / known.job.between_seconds,
     )
     storage = known.storage
-    nic = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+    nic = len(machine.nic.devices) * machine.nic.rate_bytes_per_second
     repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
     return LongRun(
         step_seconds=step_seconds,

@@ -44,7 +44,7 @@ def machine_list(machines: Sequence[Machine], *, as_json: bool) -> None:
             m.device.title,
             format_si(m.device.peak_flops_per_second, "FLOP/s"),
             format_si(m.device.memory_bytes, "B"),
-            f"{len(m.nic.devices)} × {format_si(m.nic.bandwidth_bytes_per_second, 'B/s')}",
+            f"{len(m.nic.devices) * (m.nic.count or 1)} × {format_si(m.nic.bandwidth_bytes_per_second, 'B/s')}",
             ", ".join(m.libraries),
         )
     make_console().print(table)

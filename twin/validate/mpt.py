@@ -11,7 +11,8 @@ same for all of them:
   is told otherwise, and sweep.sh of no row does. On H100 its rate was not found; that of the first version's
   own kernel stands for it, which on A100 is within 8 %.
 * No dropout, no fused bias and dropout, no choice among a product's operand modes.
-* Gradients are summed in the compute precision. Mode DEFAULT sums in fp32, for which jobs have no key.
+* Mode DEFAULT of github mosaicml/composer gathers weights in the compute precision and sums gradients in fp32
+  (FSDP's `param_dtype` and `reduce_dtype`); PURE does both in the compute precision.
 * A100: the section with 1600 Gbit/s between nodes of eight, which is `dgx-a100`; H100: `dgx-h100`.
 """
 
@@ -40,14 +41,20 @@ DEVICES = {"a100_80gb": ("A100-80GB", "dgx-a100", "triton"), "h100_80gb": ("H100
 """Device of a row → group, machine, attention kernel."""
 PRECISIONS = {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp16": "fp16", "fp16": "fp16"}
 
+SCATTERS = {"DEFAULT": "fp32", "PURE": "compute"}
+"""Mixed precision mode of a row → type in which gradients travel."""
+
 
 def mpt_job(row: Mapping[str, Any]) -> dict[str, Any] | str:
     """Make the job of one row, or say why there is none."""
     if row["device"] not in DEVICES:
         return f"device {row['device']!r} is not known; those of this format are {', '.join(DEVICES)}"
-    precision = PRECISIONS.get(row["precision"].partition(" ")[0])
+    kind, _, mode = row["precision"].partition(" ")
+    precision = PRECISIONS.get(kind)
     if precision is None:
         return f"precision {row['precision']!r}"
+    if mode not in SCATTERS:
+        return f"mixed precision mode {mode!r}; those of this format are {', '.join(SCATTERS)}"
     ranks = int(row["gpus"])
     return {
         "name": f"MPT on {ranks} {row['device']}",
@@ -62,6 +69,7 @@ def mpt_job(row: Mapping[str, Any]) -> dict[str, Any] | str:
         "ranks": ranks,
         "grid": {"z": ranks},
         "gather_unit": "block",
+        "communication_precision": {"scatters": SCATTERS[mode]},
         "batch": {
             "sequences": int(row["global_batch_sequences"]),
             "micro_sequences": int(row["micro_batch_sequences"]),

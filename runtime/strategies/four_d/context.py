@@ -26,6 +26,8 @@ class FourDContext(Context):
             self.collectives,
             depth=overlap.prefetch_depth if overlap.all_gather else None,
             most_in_flight=self.job.scatters_in_flight,
+            compute_type=self.compute_type,
+            scatter_type=self.master_type if self.job.communication_precision.scatters == "fp32" else self.compute_type,
         )
 
     @property

@@ -50,8 +50,12 @@ class WeightGathers:
     """How many units ahead gathers start; None without overlap."""
     most_in_flight: int
     """Reduce-scatters in flight before the oldest is waited for; 0: each where it starts (no ORS)."""
-    compute: torch.Tensor | None = None
-    """The store's flat buffer that layers compute with."""
+    compute_type: torch.dtype
+    """Of the weights that layers compute with."""
+    scatter_type: torch.dtype
+    """Of gradients on their way."""
+    source: torch.Tensor | None = None
+    """The store's flat buffer whose shards are gathered: what layers compute with, or the master weights."""
     _units: dict[int, Unit] = field(default_factory=dict)
     _full: dict[int, torch.Tensor] = field(default_factory=dict)
     _flight: dict[int, Handle] = field(default_factory=dict)
@@ -93,7 +97,7 @@ class WeightGathers:
                 self._start_until(index + 1 + (self.depth or 0))
             if id(unit) not in self._flight:
                 self._start(unit, phase)
-            self._arrive(unit)
+            self._arrive(unit, phase)
             held = self._full[id(parameter)]
         return held
 
@@ -124,13 +128,14 @@ class WeightGathers:
         return all(id(member) in self._full for member in unit.members)
 
     def _start(self, unit: Unit, phase: Phase) -> None:
-        assert self.compute is not None
+        assert self.source is not None
         first = unit.members[0].start
-        shard = self.compute[first : first + unit.stored]
+        shard = self.source[first : first + unit.stored]
         self._flight[id(unit)] = self.collectives.all_gather(unit.place, "z_gather", shard, phase=phase)
 
-    def _arrive(self, unit: Unit) -> None:
-        full = self._flight.pop(id(unit)).wait().view(self.z, unit.stored)
+    def _arrive(self, unit: Unit, phase: Phase) -> None:
+        full = self._flight.pop(id(unit)).wait()
+        full = self._turned(unit, "round", full, self.compute_type, phase).view(self.z, unit.stored)
         begin = 0
         for member in unit.members:
             stored, shape = member.shard.stored, member.shard.local_shape
@@ -151,10 +156,20 @@ class WeightGathers:
         gradients = [self._cut(member, waiting[id(member)]) for member in unit.members]
         del self._gradients[id(unit)]
         full = gradients[0] if len(gradients) == 1 else torch.cat(gradients, dim=1)
-        handle = self.collectives.reduce_scatter(unit.place, "z_scatter", full.reshape(-1), phase="bwd")
+        full = self._turned(unit, "widen", full.reshape(-1), self.scatter_type, "bwd")
+        handle = self.collectives.reduce_scatter(unit.place, "z_scatter", full, phase="bwd")
         self._scatters.append((unit, handle))
         self.scattered += 1
         self.finish_scatters(until=self.scattered - self.most_in_flight)
+
+    def _turned(self, unit: Unit, name: str, flat: torch.Tensor, wanted: torch.dtype, phase: Phase) -> torch.Tensor:
+        """Return what a unit carries in another type, if it is not of that already."""
+        if flat.dtype == wanted:
+            return flat
+        moved = float(flat.numel() * (flat.element_size() + wanted.itemsize))
+        return self.collectives.ops.compute(
+            unit.place, name, lambda: flat.to(wanted), lambda: Memory(moved, work=name), phase=phase
+        )
 
     def _cut(self, member: Parameter, gradient: torch.Tensor) -> torch.Tensor:
         flat = gradient.reshape(-1)

@@ -109,7 +109,9 @@ class GPT(torch.nn.Module):
     def _units(self) -> list[list[Unit]]:
         """What is gathered together, for each block and, last, for the head."""
         context, job = self.context, self.context.job
-        context.gathers.compute = context.store.compute
+        store = context.store
+        wide = store.rounds and job.communication_precision.gathers == "fp32"
+        context.gathers.source = store.master if wide else store.compute
         units: list[list[Unit]] = []
         for block in self.blocks:
             assert isinstance(block, Block)

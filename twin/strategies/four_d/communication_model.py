@@ -13,9 +13,9 @@ little else.
 
 from __future__ import annotations
 
-from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.strategies.four_d.grid import Axis, Grid
+from twin.strategies.four_d.job import FourDJob
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -37,7 +37,7 @@ def axis_bandwidth(machine: Machine, grid: Grid, axis: Axis) -> float:
     if ranking is not None:
         outside = float(ranking.between_bytes_per_second)
     else:
-        outside = len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second * machine.nic.efficiency
+        outside = len(machine.nic.devices) * machine.nic.rate_bytes_per_second
     return outside / min(node, inner)
 
 
@@ -52,9 +52,12 @@ def _fabric_rate(machine: Machine) -> float:
     return min(out.values(), default=float("inf")) * fabric.efficiency
 
 
-def communication_seconds(job: Job, grid: Grid) -> float:
+def communication_seconds(job: FourDJob, grid: Grid) -> float:
     """Seconds of communication that the published model gives a grid: a rank key, not a time."""
     model, e = job.model, job.element_bytes
+    # over z: a weight is gathered, and again for a recomputation, and its gradient scattered
+    over_z = (2 if job.recompute else 1) * job.gather_element_bytes + job.scatter_element_bytes
+    passes = over_z / e
     machine = job.machine
     beta = {axis: axis_bandwidth(machine, grid, axis) for axis in grid_axes()}
     rows = job.batch.sequences / (grid.data * grid.z) * model.sequence
@@ -69,7 +72,6 @@ def communication_seconds(job: Job, grid: Grid) -> float:
         transposed = index % 2 == 1
         c, o = (grid.y, grid.x) if transposed else (grid.x, grid.y)
         beta_c, beta_o = (beta["y"], beta["x"]) if transposed else (beta["x"], beta["y"])
-        passes = 3 if job.recompute else 2
         total += micro_steps * passes * _ring(grid.z) * k * n / inside * e / beta["z"]
         total += (2 if job.recompute else 1) * 2 * _ring(c) * rows * n / o * e / beta_c
         total += 2 * _ring(o) * rows * k / c * e / beta_o

@@ -12,6 +12,7 @@ from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 from twin.strategies.four_d.grid import Grid
+from twin.strategies.sizes import FP32_BYTES
 
 
 class Overlap(Spec):
@@ -43,6 +44,16 @@ class DataReduction(Spec):
     """Least size of an overlapped bucket."""
 
 
+class CommunicationPrecision(Spec):
+    """In which type weights and their gradients travel over z, where layers compute in 16 bits."""
+
+    gathers: Literal["compute", "fp32"] = "compute"
+    """Of weights. fp32: the master weights travel and are rounded where they arrive, as under autocast and in FSDP
+    without `param_dtype`."""
+    scatters: Literal["compute", "fp32"] = "compute"
+    """Of weight gradients, which are summed over z in it. fp32 is the usual `reduce_dtype` of FSDP."""
+
+
 class FourDJob(Job):
     """A job on a 4D grid."""
 
@@ -56,6 +67,7 @@ class FourDJob(Job):
     """What one all-gather or reduce-scatter over z carries: one linear's weight, or all four of a
     block: fewer, larger messages, for libraries with slow starts such as gloo."""
     data_reduction: DataReduction = DataReduction()
+    communication_precision: CommunicationPrecision = CommunicationPrecision()
 
     @property
     def concrete_grid(self) -> Grid:
@@ -63,6 +75,16 @@ class FourDJob(Job):
         grid = super().concrete_grid
         assert isinstance(grid, Grid)
         return grid
+
+    @property
+    def gather_element_bytes(self) -> int:
+        """Bytes of a weight's number on its way over z."""
+        return self.element_bytes if self.communication_precision.gathers == "compute" else FP32_BYTES
+
+    @property
+    def scatter_element_bytes(self) -> int:
+        """Bytes of a weight gradient's number on its way over z."""
+        return self.element_bytes if self.communication_precision.scatters == "compute" else FP32_BYTES
 
     @property
     def scatters_in_flight(self) -> int:
@@ -84,7 +106,20 @@ def check(job: FourDJob) -> list[Problem]:
                 job.cache_gathered_layers,
             )
         )
+    if not may_shard(job) and job.data_reduction.mode == "sharded":
+        problems.append(
+            Problem(
+                "communication_precision.gathers",
+                "with data_reduction sharded a rank keeps the fp32 weights of its own part only; use compute",
+                "fp32",
+            )
+        )
     return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def may_shard(job: FourDJob) -> bool:
+    """Tell whether states may be split over data: not where every rank must have the fp32 weights that it gathers."""
+    return job.gather_element_bytes == job.element_bytes
 
 
 def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:

@@ -41,9 +41,13 @@ class WeightGathers:
         if linear.z == 1 or arrived:
             return
         self._start_until(self._waited + 1 + self._ahead)
-        emit, _ = self.units[self._waited]
+        emit, unit = self.units[self._waited]
         emit.wait(self._started[self._waited])
         self._waited += 1
+        wide, narrow = self.job.gather_element_bytes, self.job.element_bytes
+        if wide > narrow:
+            moved = float(unit.gathered_elements * (wide + narrow))
+            emit.under(unit.name).compute("round", Memory(moved, work="round"))
 
     @property
     def _ahead(self) -> int:
@@ -54,7 +58,7 @@ class WeightGathers:
         for emit, unit in self.units[len(self._started) : end]:
             if unit.linears[0].z == 1:
                 return
-            size = unit.gathered_elements * self.job.element_bytes
+            size = unit.gathered_elements * self.job.gather_element_bytes
             name = f"{unit.name}/all_gather_z"
             self._started.append(emit.start("all_gather", "z_gather", size, name))
 
@@ -83,11 +87,16 @@ class GradientScatters:
             # in full precision the product adds to the sum itself
             if self.job.element_bytes < FP32_BYTES:
                 size = linear.gathered_elements
-                emit.under(linear.name).compute("accumulate", self._accumulate(size, 1))
+                kernel = self._accumulate(size, 1, self.job.element_bytes)
+                emit.under(linear.name).compute("accumulate", kernel)
             return
         for unit in units:
             if linear == unit.linears[0]:
-                size = unit.gathered_elements * self.job.element_bytes
+                wide, narrow = self.job.scatter_element_bytes, self.job.element_bytes
+                if wide > narrow:
+                    moved = float(unit.gathered_elements * (wide + narrow))
+                    emit.under(unit.name).compute("widen", Memory(moved, work="widen"))
+                size = unit.gathered_elements * wide
                 name = emit.start("reduce_scatter", "z_scatter", size, f"{unit.name}/reduce_scatter_z")
                 self._flight.append((emit, unit, name))
                 self.started += 1
@@ -101,12 +110,12 @@ class GradientScatters:
         while self._flight and (until is None or self.started - len(self._flight) < until):
             emit, unit, name = self._flight.popleft()
             emit.wait(name)
-            kernel = self._accumulate(unit.shard_elements, len(unit.linears))
+            kernel = self._accumulate(unit.shard_elements, len(unit.linears), self.job.scatter_element_bytes)
             emit.under(unit.name).compute("accumulate", kernel)
 
-    def _accumulate(self, elements: int, kernels: int) -> Memory:
+    def _accumulate(self, elements: int, kernels: int, gradient_bytes: int) -> Memory:
         # read the gradient, read and write the fp32 sum: the first time only write it
-        each = self.job.element_bytes + FP32_BYTES * (1 if self.first else 2)
+        each = gradient_bytes + FP32_BYTES * (1 if self.first else 2)
         return Memory(float(elements * each), kernels, work="accumulate")
 
 

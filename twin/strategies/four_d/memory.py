@@ -70,7 +70,11 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
     # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
     at_work = shapes.block_gathered_elements if job.recompute else largest + ahead
     head = shapes.head.gathered_elements + ahead
-    return float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
+    whole = float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
+    if job.gather_element_bytes == job.element_bytes:
+        return whole
+    # what is on its way is wider, and one unit is there in both types when it is rounded
+    return whole + (job.gather_element_bytes - job.element_bytes) * ahead + job.gather_element_bytes * largest
 
 
 def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
@@ -81,7 +85,8 @@ def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
     """
     e = job.element_bytes
     if shapes.grid.z > 1:
-        return float(e * _most_in_flight(job, shapes))
+        narrow = 0 if job.scatter_element_bytes == e else e * shapes.largest_unit_elements  # what is being widened
+        return float(job.scatter_element_bytes * _most_in_flight(job, shapes) + narrow)
     if e >= FP32_BYTES:
         return 0.0
     return float(e * max(linear.gathered_elements for linear in (*shapes.block_linears(0), shapes.head)))

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from twin.description.job import Job
-from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.job import FourDJob, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
@@ -125,7 +125,9 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     split = grid.z > 1
     recompute = _first(own.recompute, (True, False), "recompute" in over)
     cache = _first(own.cache_gathered_layers, _cache_levels(job), "cache" in over and split)
-    modes = _first(own.data_reduction, get_args(ReductionMode), "sharding" in over and grid.data > 1)
+    every: tuple[ReductionMode, ...] = get_args(ReductionMode)
+    possible = every if may_shard(job) else tuple(mode for mode in every if mode != "sharded")
+    modes = _first(own.data_reduction, possible, "sharding" in over and grid.data > 1)
     switches = "overlap" in over
     all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
     scatter = _first(own.reduce_scatter, (True, False), switches and split)

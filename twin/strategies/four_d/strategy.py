@@ -14,7 +14,7 @@ from twin.schedule.ops import Schedule, axis_of
 from twin.strategies.four_d import job as rules
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
-from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.job import FourDJob, may_shard
 from twin.strategies.four_d.memory import memory_by_category
 from twin.strategies.four_d.options import VARIED, Options, variants
 from twin.strategies.four_d.step import generate
@@ -79,7 +79,8 @@ class FourD(Strategy[FourDJob]):
 
     def memory_variants(self, job: FourDJob) -> Iterator[tuple[str, FourDJob]]:
         """Yield sharded optimizer states, and all gathered weights kept."""
-        yield "optimizer sharded over data", with_below(job, "data_reduction", {"mode": "sharded"})
+        if may_shard(job):
+            yield "optimizer sharded over data", with_below(job, "data_reduction", {"mode": "sharded"})
         yield "all gathered layers cached", job.model_copy(update={"cache_gathered_layers": job.model.layers})
 
     def axis_choices(self, job: FourDJob) -> dict[str, list[int]]:
