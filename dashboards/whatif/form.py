@@ -23,7 +23,10 @@ from twin.strategies.schema import job_schema
 Kind = Literal["number", "choice", "text", "lever"]
 STRATEGY = DEFAULT_STRATEGY
 """The strategy whose jobs the form is made for."""
-GROUPS = ("what", "levers", "grid", "batch", "straggler", "overlap", "data_reduction", "options")
+GROUPS = (
+    *("what", "levers", "grid", "batch", "straggler"),
+    *("overlap", "data_reduction", "communication_precision", "options"),
+)
 LEFT_OUT = {
     "name",
     "strategy",

@@ -59,6 +59,9 @@ def options_of(job: Job, train: Train) -> dict[str, Any]:
     found |= dict(zip(RATE, (schedule.peak, schedule.least, schedule.warmup_steps, schedule.steps), strict=True))
     if not job.clip_gradients:
         del found["train.optimizer.clip_norm"]  # it decides nothing
+    # a key of the 4D strategy; another's jobs have none
+    types = job.model_dump(mode="json", include={"communication_precision"}).get("communication_precision", {})
+    found |= {f"communication_precision.{name}": value for name, value in types.items()}
     if train.initial_weights is not None:
         found["train.initial_weights"] = str(Path(train.initial_weights).resolve())
     return found

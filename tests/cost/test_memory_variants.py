@@ -106,7 +106,8 @@ def test_partial_gradients_in_flight(make_job, most) -> None:
 
 def test_without_overlap_a_whole_blocks_gradient_waits_to_be_scattered(make_job) -> None:
     model = {**LARGE, "vocabulary": 10}
-    for unit, elements in (("linear", WIDEST), ("block", BLOCK)):
+    # a block's four gradients, and the buffer that they are copied into
+    for unit, elements in (("linear", WIDEST), ("block", 2 * BLOCK)):
         job = make_job({"z": 2}, model=model, gather_unit=unit, overlap={"reduce_scatter": False})
         assert memory_use(job).by_category["buffers"] == 2 * elements
 
@@ -117,3 +118,36 @@ def test_a_small_head_leaves_the_blocks_at_work(make_job) -> None:
     for unit, elements in (("linear", 2 * WIDEST), ("block", 2 * BLOCK)):
         job = make_job({"z": 2}, model=model, gather_unit=unit, recompute=False)
         assert memory_use(job).by_category["gathered weights"] == 2 * elements
+
+
+HEADY = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 128, "vocabulary": 1000}
+HEAD, WIDEST, BLOCK = 1000 * 64, 256 * 64, 12 * 64 * 64
+"""Weights over y: of the head, of the MLP's larger linears, of a block."""
+
+
+@pytest.mark.parametrize(
+    ("options", "gathered", "buffers"),
+    [
+        # the head is at work while the first of the backward pass is on its way; in flight: head and a block's four,
+        # then two blocks' eight and the next, whichever is more
+        ({}, 2 * (HEAD + WIDEST), 2 * (HEAD + 2 * BLOCK)),
+        # the head's weight is rounded: it is there in four bytes and in two
+        ({"gathers": "fp32"}, 6 * HEAD, 2 * (HEAD + 2 * BLOCK)),
+        # all in flight are wide, and the last of them is there in two bytes as well: MLP down is the widest in front
+        ({"scatters": "fp32"}, 2 * (HEAD + WIDEST), 4 * (HEAD + 2 * BLOCK) + 2 * 3 * 64 * 64),
+    ],
+)
+def test_what_travels_in_fp32_is_there_in_both_types(make_job, options, gathered, buffers) -> None:
+    job = make_job({"z": 2}, model=HEADY, communication_precision=options)
+    use = memory_use(job).by_category
+    assert use["gathered weights"] == gathered
+    assert use["buffers"] == buffers
+
+
+def test_a_block_of_gradients_is_copied_into_one_buffer(make_job) -> None:
+    """In flight two blocks; the second's four gradients are copied, and widened where they travel in fp32."""
+    small = HEADY | {"vocabulary": 10}
+    for options, each in (({}, 2 * 2 + 2), ({"scatters": "fp32"}, 2 * 4 + 2 * 2)):
+        job = make_job({"z": 2}, model=small, gather_unit="block", communication_precision=options)
+        head = 10 * 64 * (2 if not options else 4)
+        assert memory_use(job).by_category["buffers"] == head + each * BLOCK

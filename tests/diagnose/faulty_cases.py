@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -20,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 
 from twin.description.job import Job
-from twin.diagnose.diagnose import diagnose
+from twin.diagnose.diagnose import culprits
 from twin.diagnose.expected import expected
-from twin.diagnose.finding import Diagnosis
+from twin.diagnose.finding import Finding
 from twin.diagnose.observed import from_simulation
 from twin.engine.all_ranks import AllRanks, simulate_ranks
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
@@ -86,18 +87,18 @@ def _job(raw: dict[str, Any]) -> Job:
     return load_job(raw)
 
 
-def diagnosed(case: Case) -> tuple[Diagnosis, Diagnosis, AllRanks]:
-    """Diagnose by one step alone, and with a reference."""
+def diagnosed(case: Case) -> tuple[list[Finding], list[Finding], AllRanks]:
+    """Name the culprits by one step alone, and with a reference; what they are worth is not asked."""
     nominal = _nominal(JOBS.index(case.job))
     devices = 1000 + case.number
     before = simulate_ranks(nominal.job, seed=2 * case.number, nominal=nominal, devices_seed=devices)
     after = simulate_ranks(_job(case.faulty), seed=2 * case.number + 1, devices_seed=devices)
     observed, should = from_simulation([after]), expected(nominal)
-    alone = diagnose(observed, nominal.job, should)
-    return (alone, diagnose(observed, nominal.job, should, reference=from_simulation([before])), after)
+    alone = culprits(observed, nominal.job, should)
+    return alone, culprits(observed, nominal.job, should, reference=from_simulation([before])), after
 
 
-def verdict(case: Case, found: Diagnosis, after: AllRanks) -> tuple[bool, int]:
+def verdict(case: Case, found: Sequence[Finding], after: AllRanks) -> tuple[bool, int]:
     """Whether the culprit was named, and how many parts were that are healthy.
 
     A device that is 5 % slower than the median by nature is slow, fault or not.
@@ -105,7 +106,7 @@ def verdict(case: Case, found: Diagnosis, after: AllRanks) -> tuple[bool, int]:
     slowness = np.broadcast_to(after.slowness, after.job.concrete_grid.sizes).reshape(-1)
     slow = set(np.flatnonzero(slowness >= 1.05 * np.median(slowness)).tolist())
     named, wrong = False, 0
-    for each in found.findings:
+    for each in found:
         if each.kind == "device":
             named |= case.kind == "device" and each.ranks == (case.rank,)
             wrong += each.ranks[0] not in slow
@@ -140,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             counts[(*row, f"{how}, named")] += named
             counts[(*row, f"{how}, wrong")] += wrong > 0
             if wrong or (case.kind != "none" and not named):
-                texts = "; ".join(f.text for f in each.findings) or "nothing"
+                texts = "; ".join(f.text for f in each) or "nothing"
                 sys.stderr.write(f"{case.number} {case.kind} rank {case.rank} node {case.node}, {how}: {texts}\n")
     sys.stdout.write("| fault | machine | how | cases | named | healthy parts named in |\n|---|---|---|---|---|---|\n")
     for kind, machine, how in sorted(key for key in counts if "," not in key[2]):

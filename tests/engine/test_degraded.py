@@ -156,3 +156,13 @@ def test_a_part_named_twice_is_refused():
     twice = [{"node": 0, "link": [0, 1], "rate": 0.5}, {"node": 0, "link": [1, 0], "rate": 0.4}]
     with pytest.raises(DescriptionError, match="a second time"):
         job({"data": 2, "z": 2, "y": 2, "x": 4}, degraded=twice)
+
+
+def test_one_slow_nic_of_four_side_by_side_leaves_seven_eighths() -> None:
+    """The other three carry what they did: as slow as a single NIC at 0.875 of its rate."""
+    grid, slow = {"data": 4}, {"node": 1, "nic": 0}
+    four = IDEAL | {"nic": IDEAL["nic"] | {"count": 4, "bandwidth": "0.25 GB/s"}}
+    found = simulate(job(grid, four, degraded=[{**slow, "rate": 0.5}]))
+    expected = simulate(job(grid, IDEAL, degraded=[{**slow, "rate": 0.875}]))
+    assert found.step_seconds == expected.step_seconds
+    assert found.step_seconds > simulate(job(grid, four)).step_seconds

@@ -43,8 +43,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused_llama": {"fused_elementwise": True, "recompute": True, "model": {**parity.MODEL, "activation": "swiglu"}},
 }
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
-FEWER_STEPS = 3
-"""Of the 1,600 cases of `make test-all` alone: moments, their correction and kept gathers are carried on twice."""
+FEWER_STEPS = {"float64": 3, "float32": 2}
+"""Of the 1,600 cases of `make test-all` alone: moments, their correction and kept gathers are carried on."""
 CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
 # the head's 37 × 20 weight does not divide by z = 8, nor its half by z = 4: shards are padded
 VARIANTS["padded"] = {"model": {**parity.MODEL, "vocabulary": 37, "hidden": 20, "heads": 4}}
@@ -182,4 +182,4 @@ def test_biases_that_the_next_op_adds(pool, variant):
 @pytest.mark.slow
 @pytest.mark.parametrize(("grid", "variant", "dtype"), OTHERS, ids=name)
 def test_every_grid_and_option_equals_the_serial_model(pool, grid, variant, dtype):
-    check(pool, grid, variant, dtype, FEWER_STEPS)
+    check(pool, grid, variant, dtype, FEWER_STEPS[dtype])

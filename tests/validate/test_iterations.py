@@ -76,6 +76,27 @@ def test_an_mpt_row_is_fsdp_over_z():
     assert (job.machine.name, job.ranks, job.dropout, job.fused_elementwise) == ("dgx-h100", 8, 0.0, False)
 
 
+@pytest.mark.parametrize(
+    ("precision", "section", "scatters"),
+    [
+        ("amp_bf16 DEFAULT", "H100 80GB BF16", "compute"),
+        ("amp_bf16 DEFAULT", "H100 80GB BF16 (Large Scale, >= 128 GPUs)", "fp32"),
+        ("bf16 PURE", "H100 80GB BF16 (Large Scale, >= 128 GPUs)", "compute"),
+        ("amp_bf16", "", "compute"),
+    ],
+)
+def test_gradients_are_summed_as_the_software_of_the_time_did(precision, section, scatters):
+    job = load_job(mpt_job(SEVEN_B | {"precision": precision, "section": section}))
+    assert job.communication_precision.scatters == scatters
+    assert job.communication_precision.gathers == "compute"
+
+
+def test_a_mode_that_is_not_known_is_left_out():
+    assert mpt_job(SEVEN_B | {"precision": "amp_bf16 FULL"}) == (
+        "mixed precision mode 'FULL'; those of this format are DEFAULT, PURE"
+    )
+
+
 def test_the_a100_section_has_1600_gigabits_a_node():
     machine = load_job(mpt_job(SEVEN_B | {"device": "a100_80gb"})).machine
     assert len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second == 1600e9 / 8

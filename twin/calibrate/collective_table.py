@@ -39,7 +39,10 @@ TABLE_MACHINES = {
     "frontier": "frontier",
 }
 """Names of the tables → names of machines."""
-FITTED = ("dgx-a100-node", "dgx-h100-node", "dgx-b200-node", "perlmutter-node", "perlmutter", "frontier")
+FITTED = (
+    *("dgx-a100-node", "dgx-h100-node", "dgx-b200-node"),
+    *("perlmutter-node", "perlmutter", "frontier", "alps-gh200"),
+)
 """Tables that constants are fitted to, here and in the packaged libraries; others validate."""
 TRAYS = ("gb200-nvl72",)
 """Tables whose nodes are trays of what is one node here."""

@@ -28,7 +28,7 @@ class Degraded(Spec):
     node: Index | None = None
     """Node of the job: rank // devices per node."""
     nic: Index | None = None
-    """NIC of that node."""
+    """NIC of that node, as in `machine.nic.devices`; where several stand side by side, one of them."""
     link: tuple[Index, Index] | None = None
     """The two devices of that node which the link joins; both directions are slow."""
     port: Index | None = None

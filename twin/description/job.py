@@ -76,8 +76,8 @@ class Job(Spec):
     fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
     cuda_graphs: StrictBool = False
-    """Launch a step's kernels and collectives from a captured graph (CUDA's or HIP's), so that the host issues none
-    one by one. For simulation only."""
+    """Launch a step's kernels and collectives from a captured graph (CUDA's or HIP's): the host takes no time; what is
+    left of starting a kernel on the device stays, and the graph's own memory is not counted. For simulation only."""
     kernel_tuning: StrictBool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: StrictBool = True

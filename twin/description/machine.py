@@ -73,6 +73,10 @@ class Nic(Spec):
         """What large messages reach of that."""
         return self.peak_bytes_per_second * self.efficiency
 
+    def left_with_one_slow(self, share: float) -> float:
+        """Return the share of a set's rate that is left where one of its NICs has this share of its own."""
+        return 1.0 - (1.0 - share) / (1 if self.count is None else self.count)
+
 
 class HostLink(Spec):
     """The way between a device and its host's memory, of each device alone."""

@@ -29,6 +29,9 @@ MIN_DEVIATION = 0.002
 """Least deviation between ranks (of logarithms) that is reckoned with; where all agree better, it is by chance."""
 SUSPECT = 0.95
 """Certainty that is asked of the least slow rank of a host that is slow as a whole."""
+ALIKE = 0.25
+"""What slows a host slows all of its ranks alike: none of them less than so much of the slowest (of logarithms), else
+it is a slow rank and a neighbour that is a little slow by chance."""
 APART = 1.25
 """Two groups of ranks are told apart from this factor between them on,"""
 CLEAR = 6.0
@@ -116,12 +119,15 @@ class _Peers:
     def all_slow(self, here: tuple[int, ...], hosts: list[tuple[int, ...]]) -> float:
         """Return how sure it is that all ranks of a host are slow.
 
-        Together they are stronger evidence than each alone; but none of them may look healthy, else it is
-        the others.
+        Together they are stronger evidence than each alone; but none of them may look healthy, or far less slow
+        than another, else it is the others.
         """
+        logs = self.logs[list(here)]
+        if logs.min() < ALIKE * logs.max():
+            return 0.0
         if len(here) < 2 or min(self.slow(rank, len(here) - 1) for rank in here) < SUSPECT:
             return 0.0
-        together = float(self.logs[list(here)].sum()) / self.spread / len(here) ** 0.5
+        together = float(logs.sum()) / self.spread / len(here) ** 0.5
         return sure(of_groups(together, len(self.logs), tuple(map(len, hosts))))
 
 

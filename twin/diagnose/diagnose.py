@@ -15,7 +15,7 @@ from twin.description.strangers import refuse_paths
 from twin.diagnose.axes import is_calibrated, slow_axes
 from twin.diagnose.devices import MIN_RANKS, slow_devices
 from twin.diagnose.expected import Expected, expected, from_reference
-from twin.diagnose.finding import CERTAIN, Diagnosis
+from twin.diagnose.finding import CERTAIN, Diagnosis, Finding
 from twin.diagnose.links import slow_links
 from twin.diagnose.loading import slow_loading
 from twin.diagnose.observed import Ints, Observed, from_side, groups_of_ranks
@@ -33,11 +33,7 @@ MIN_STEPS = 3
 def diagnose(
     observed: Observed, job: Job, should: Expected, probe: Probe | None = None, reference: Observed | None = None
 ) -> Diagnosis:
-    """Look for every kind of culprit in turn.
-
-    A rank without its share of the processor is slow in compute, loads slowly, and its messages are late too: so
-    devices come first, and links are judged without them. What a slow link explains is not told again as a
-    slow axis.
+    """Name the culprits, with what each is worth, and say what this rests on.
 
     Args:
         observed: what the run took.
@@ -45,6 +41,28 @@ def diagnose(
         should: what the twin says that a healthy step takes.
         probe: how fast messages between its hosts were.
         reference: an earlier, healthy run on the same ranks.
+    """
+    named = culprits(observed, job, should, probe, reference)
+    found = [worth(each, observed, job, should.step_seconds) for each in named]
+    found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
+    return Diagnosis(
+        tuple(found),
+        tuple(_notes(observed, job, probe, reference)),
+        len(observed.step_seconds),
+        observed.grid.ranks,
+        float(np.median(observed.step_seconds)),
+        should.step_seconds,
+    )
+
+
+def culprits(
+    observed: Observed, job: Job, should: Expected, probe: Probe | None = None, reference: Observed | None = None
+) -> list[Finding]:
+    """Look for every kind of culprit in turn; arguments as `diagnose` has them.
+
+    A rank without its share of the processor is slow in compute, loads slowly, and its messages are late too: so
+    devices come first, and links are judged without them. What a slow link explains is not told again as a
+    slow axis.
     """
     devices = slow_devices(observed, reference)
     slow = {rank for each in devices for rank in each.ranks}
@@ -62,16 +80,7 @@ def diagnose(
             axes = slow_axes(observed, usual, beside, by="the reference")
         elif is_calibrated(job.machine):
             axes = slow_axes(observed, should, beside)
-    found = [worth(each, observed, job, should.step_seconds) for each in (*devices, *loading, *links, *axes)]
-    found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
-    return Diagnosis(
-        tuple(found),
-        tuple(_notes(observed, job, probe, reference)),
-        len(observed.step_seconds),
-        observed.grid.ranks,
-        float(np.median(observed.step_seconds)),
-        should.step_seconds,
-    )
+    return [*devices, *loading, *links, *axes]
 
 
 def diagnose_trace(path: Path, machine: str | None = None, reference: Path | None = None) -> tuple[Diagnosis, Job]:

@@ -8,8 +8,9 @@ other in pairs when the trace was written.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,18 +99,7 @@ def _by_groups(
     ]
     if not known:
         return []
-    excess = np.array(
-        [
-            max(
-                float(
-                    np.median(each.values[np.unique(each.group_of_rank[list(unit.ranks)])])
-                    - np.median(each.values[each.usable])
-                )
-                for each in known
-            )
-            for unit in units
-        ]
-    )
+    excess = np.max([_excess(each, units) for each in known], axis=0)
     looked_at = np.argsort(-excess, kind="stable")[:LOOKED_AT].tolist()
     gains = {index: sum(_gain(each, units[index]) for each in known) for index in looked_at}
     best = max(gains, key=lambda index: (gains[index], -index))
@@ -139,6 +129,14 @@ def _by_groups(
             "collectives that cross it, against those that do not",
         )
     ]
+
+
+def _excess(axis: _Axis, units: Sequence[HostLink]) -> Floats:
+    """Return how far the median of each unit's groups lies above that of all: (units,)."""
+    group_of_rank, values = axis.group_of_rank.tolist(), axis.values.tolist()
+    usual = float(np.median(axis.values[axis.usable]))
+    # of handfuls, thousands of times: Python's median is six times as fast as numpy's
+    return np.array([median(values[g] for g in {group_of_rank[r] for r in unit.ranks}) - usual for unit in units])
 
 
 def _axis(observed: Observed, expected: Expected, axis: Axis, without: Collection[int]) -> _Axis | None:

@@ -1,8 +1,9 @@
 """How far a prediction may be off: the same job under stated optimistic and pessimistic terms.
 
 The terms are those whose size is assumed or uncertain; their ranges come from the models' own
-errors against microbenchmarks that were left out of the fits, and from the sources of the machine files, never
-from training times. All rows of training that are known only check them (docs/explanation/validation.md).
+errors against microbenchmarks, left out of the fits where there are enough, and from the sources of the
+machine files, never from training times. All rows of training that are known only check them
+(docs/explanation/validation.md).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from twin.engine.simulate import Scales, simulate
 GEMM_ERROR = 0.15
 """90 % of large products that were left out of the fit are predicted within this: 12 to 15 % by device."""
 ATTENTION_ERROR = 0.16
-"""The same of attention at lengths that were left out: 4 to 16 % by kernel; cuDNN's on H100 alone has 20 %."""
+"""The same of attention at lengths that were left out: 4 to 16 % by kernel, but for two on H100 (17 and 20 %)."""
 MEMORY_ERROR = 0.15
-"""How far public measurements of norms of one kind lie apart; of element-wise kernels 5 %."""
+"""How far public measurements of one norm commonly lie apart (now and then a half); of element-wise kernels 5 %."""
 COLLECTIVE_ERROR = 0.25
-"""90 % of most groups of measured collectives are predicted within this."""
+"""90 % of most groups of measured collectives are predicted within this, in sample."""
 SOFTWARE_ERROR = 0.07
 """So much one and the same configuration in bf16 moved between releases of the same software (NVIDIA's own
 performance tables); which release a job runs on is not known. It has nothing to do with the errors above."""

@@ -275,8 +275,9 @@ def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degrad
     uplink = resource_capacity(machine, "uplink", 0)
     capacity = np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])
     for one in degraded:
+        left = one.rate if one.nic is None else machine.nic.left_with_one_slow(one.rate)
         for number in _numbers(one, resources):
-            capacity[number] *= one.rate
+            capacity[number] *= left
     return capacity
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twin.cost.kernels import kernel_seconds, measured_kind
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
-from twin.schedule.kernels import Attention, Gemm, Kernel
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
 from twin.schedule.ops import Compute, Op, Repeat, Schedule, Simple, Start
 
 COMPUTE, START, WAIT = 0, 1, 2
@@ -66,9 +66,10 @@ class Program:
         return float(np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE]))
 
     def stretched(self, factor: Callable[[Kernel], float]) -> Program:
-        """Return the same program with other times of its kernels."""
+        """Return the same program with other times of its kernels; a CPU's start of a collective is memory-bound."""
+        start = factor(Memory(0.0))
         amount = [
-            a * factor(op.kernel) if isinstance(op, Compute) else a
+            a * (factor(op.kernel) if isinstance(op, Compute) else start)
             for a, (op, _) in zip(self.amount, self.ops, strict=True)
         ]
         return replace(self, amount=amount)

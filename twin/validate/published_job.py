@@ -240,8 +240,12 @@ def _grid_keys(run: Run) -> dict[str, Any]:
     if run.stage in {"3", "fsdp"}:
         shard = run.row.get("dp_shard")
         z = shard if isinstance(shard, int) and replicas % shard == 0 else replicas
-        unit = "block" if run.stage == "fsdp" else "linear"
-        return {"grid": {"data": replicas // z, "z": z, "y": y}, "gather_unit": unit}
+        keys = {"grid": {"data": replicas // z, "z": z, "y": y}}
+        if run.stage == "3":
+            return {**keys, "gather_unit": "linear"}
+        # torchtitan's default gathers in bf16 and scatters in fp32 (github mosaicml/composer, pull request 3852)
+        wide = {"communication_precision": {"scatters": "fp32"}} if "torchtitan" in run.says("source") else {}
+        return {**keys, "gather_unit": "block", **wide}
     sharded = {} if run.stage == "0" or replicas == 1 else {"data_reduction": {"mode": "sharded"}}
     return {"grid": {"data": replicas, "y": y}, **sharded}
 

@@ -3,8 +3,8 @@
 Section 7 of the algorithm (arXiv 2502.08145, section V-B), with the factors that the authors
 coded (github axonn-ai/Megatron-AxoNN, branch gordon-bell-perlmutter, examples/comm_model.py):
 ring collectives, no latency, compute ignored; three passes over z (gather, gather again for
-the recomputation, reduce-scatter), the forward all-reduce counted twice, fp32 gradients over
-data.
+the recomputation, reduce-scatter; in the types of `communication_precision`), the forward
+all-reduce counted twice, fp32 gradients over data.
 
 The sizes of the linears are those of section 7. The authors' script counts the transposed MLP
 layer as h → 4h, though it is 4h → h; that prefers x 8 and y 2 over x 8 and y 4 for GPT-320B,

@@ -45,7 +45,7 @@ class DataReduction(Spec):
 
 
 class CommunicationPrecision(Spec):
-    """In which type weights and their gradients travel over z, where layers compute in 16 bits."""
+    """In which type weights and their gradients travel over z, where layers compute in 16 bits and z is not 1."""
 
     gathers: Literal["compute", "fp32"] = "compute"
     """Of weights. fp32: the master weights travel and are rounded where they arrive, as under autocast and in FSDP
@@ -110,7 +110,8 @@ def check(job: FourDJob) -> list[Problem]:
         problems.append(
             Problem(
                 "communication_precision.gathers",
-                "with data_reduction sharded a rank keeps the fp32 weights of its own part only; use compute",
+                "with data_reduction sharded a rank keeps the fp32 weights of its own part only; use compute, or "
+                "another data_reduction",
                 "fp32",
             )
         )
@@ -118,8 +119,9 @@ def check(job: FourDJob) -> list[Problem]:
 
 
 def may_shard(job: FourDJob) -> bool:
-    """Tell whether states may be split over data: not where every rank must have the fp32 weights that it gathers."""
-    return job.gather_element_bytes == job.element_bytes
+    """Tell whether states may be split over data: not where ranks gather fp32 weights, of which each keeps a part."""
+    gathers = job.grid == "auto" or job.grid.z > 1
+    return not gathers or job.gather_element_bytes == job.element_bytes
 
 
 def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:

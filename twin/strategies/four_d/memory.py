@@ -60,21 +60,24 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
 
 
 def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
-    """Weights gathered over z: cached blocks, the block at work, and the prefetched units."""
+    """Weights gathered over z: cached blocks, the block at work, and the prefetched units.
+
+    What travels in fp32 is there in both types while it is rounded.
+    """
     if shapes.grid.z == 1:
         return 0.0
+    e, travelling = job.element_bytes, job.gather_element_bytes
+    largest, head = shapes.largest_unit_elements, shapes.head.gathered_elements
     cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
-    largest = shapes.largest_unit_elements
-    ahead = (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
+    ahead = travelling * (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
+    both = travelling > e
+    rounded = travelling * largest if both else 0
+    in_a_pass = e * largest + ahead + rounded
     # The recomputed block keeps its four weights for its backward; without recomputation one unit
     # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
-    at_work = shapes.block_gathered_elements if job.recompute else largest + ahead
-    head = shapes.head.gathered_elements + ahead
-    whole = float(job.element_bytes * (cached + max(at_work, largest + ahead, head)))
-    if job.gather_element_bytes == job.element_bytes:
-        return whole
-    # what is on its way is wider, and one unit is there in both types when it is rounded
-    return whole + (job.gather_element_bytes - job.element_bytes) * ahead + job.gather_element_bytes * largest
+    at_work = e * shapes.block_gathered_elements + rounded if job.recompute else in_a_pass
+    at_head = e * head + max(ahead, travelling * head if both else 0)
+    return float(e * cached + max(at_work, in_a_pass, at_head))
 
 
 def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
@@ -85,17 +88,25 @@ def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
     """
     e = job.element_bytes
     if shapes.grid.z > 1:
-        narrow = 0 if job.scatter_element_bytes == e else e * shapes.largest_unit_elements  # what is being widened
-        return float(job.scatter_element_bytes * _most_in_flight(job, shapes) + narrow)
+        return float(_most_in_flight(job, shapes))
     if e >= FP32_BYTES:
         return 0.0
     return float(e * max(linear.gathered_elements for linear in (*shapes.block_linears(0), shapes.head)))
 
 
 def _most_in_flight(job: FourDJob, shapes: Shapes) -> int:
-    """Elements of the largest partial gradients that are there at once."""
+    """Bytes of the largest partial gradients that are there at once: those in flight, and the next as it is made ready.
+
+    That one is copied where a unit puts several weights' into one buffer, and again where it is widened.
+    """
+    e, travelling = job.element_bytes, job.scatter_element_bytes
     units = shapes.gather_units(shapes.block_linears(0))[::-1]
     several = job.scatters_in_flight + 1
     blocks = min(job.model.layers, -(-several // len(units)) + 1)  # blocks are alike
-    sizes = [shapes.head.gathered_elements] + blocks * [unit.gathered_elements for unit in units]
-    return max(sum(sizes[i : i + several]) for i in range(len(sizes)))
+    sent = [shapes.head_unit, *blocks * units]
+    sizes = [unit.gathered_elements for unit in sent]
+    return max(
+        travelling * sum(sizes[max(0, i + 1 - several) : i + 1])
+        + e * sizes[i] * ((travelling > e) + (len(unit.linears) > 1))
+        for i, unit in enumerate(sent)
+    )
