@@ -71,7 +71,7 @@ OTHERS = [case for case in CASES if case not in SAMPLE and case not in [(*once, 
 
 
 @cache
-def serial(variant: str, dtype: str, steps: int) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+def serial(variant: str, dtype: str, steps: int = parity.STEPS) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
     """Train the serial model from the weights that the runtime starts with on one rank."""
     options = {k: v for k, v in VARIANTS[variant].items() if k not in {"goldfish", "micro_steps"}}
     goldfish = VARIANTS[variant].get("goldfish", False)
