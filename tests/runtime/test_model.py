@@ -142,8 +142,8 @@ def most_held(worker, grid, **options) -> int:
     gathers, seen = trainee.context.gathers, [0]
     arrive = gathers._arrive
 
-    def counted(unit):
-        arrive(unit)
+    def counted(unit, phase):
+        arrive(unit, phase)
         seen.append(len(gathers._full))
 
     gathers._arrive = counted

@@ -70,8 +70,12 @@ OTHERS = [case for case in CASES if case not in SAMPLE and case not in [(*once, 
 """All that is left of every grid with every option."""
 
 
+Trained = tuple[list[float], list[float], dict[str, np.ndarray]]
+"""Losses, gradient norms, parameters."""
+
+
 @cache
-def serial(variant: str, dtype: str, steps: int = parity.STEPS) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+def serial(variant: str, dtype: str, steps: int = parity.STEPS) -> Trained:
     """Train the serial model from the weights that the runtime starts with on one rank."""
     options = {k: v for k, v in VARIANTS[variant].items() if k not in {"goldfish", "micro_steps"}}
     goldfish = VARIANTS[variant].get("goldfish", False)
