@@ -137,3 +137,8 @@ def test_a_run_is_refused_accepted_and_then_goes_on_as_it_is(tmp_path):
     assert max(runs.losses(out)) == 5
     again = runs.train(job, *arguments)
     assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_in_which_type_gradients_are_summed_is_said(tmp_path):
+    before, now = options(tmp_path), options(tmp_path, "communication_precision.scatters=fp32")
+    assert check(before, now) == ["communication_precision.scatters: compute before, fp32 from here on"]
