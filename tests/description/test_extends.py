@@ -6,6 +6,7 @@ import pytest
 
 from tests.description.test_load import JOB, refused, write_machine
 from twin.description.load import load_library, load_machine
+from twin.description.problems import DescriptionError
 
 
 def test_extends_replaces_given_keys_and_keeps_the_others(tmp_path):
@@ -89,3 +90,39 @@ def test_another_library_with_changes_is_that_library(tmp_path):
 def test_what_is_divided_by_is_not_zero(tmp_path, capsys, key):
     job = write_machine(tmp_path, JOB | {"machine": "frontier"}, "job.yaml")
     assert f"{key}: 0 " in refused(capsys, "simulate", str(job), "--set", f"machine.device.{key}=0")
+
+
+def test_a_bare_number_that_the_base_leaves_out_is_assumed_as_one_that_it_has(tmp_path):
+    """A flat network gets groups; a host link, absent as a whole; a share of one kind of work."""
+    mine = {
+        "network": {"group_nodes": 16, "group_bandwidth": "400 GB/s", "group_latency": "1 us"},
+        "host_link": {"bandwidth": "50 GB/s", "latency": "2 us"},
+        "device": {"memory_shares": {"gelu": 0.4}, "collective_host": "30 us"},
+        "nic": {"count": 2},
+    }
+    found = load_machine(write_machine(tmp_path, {"extends": "dgx-h100", "name": "grouped", **mine}))
+    assert found.host_link is not None
+    for number, value in (
+        (found.network.group_bandwidth_bytes_per_second, 400e9),
+        (found.network.group_latency_seconds, 1e-6),
+        (found.host_link.bandwidth_bytes_per_second, 50e9),
+        (found.device.memory_shares["gelu"], 0.4),
+        (found.device.collective_host_seconds, 30e-6),
+        (found.nic.count, 2),
+    ):
+        assert (number, number.kind, number.source) == (pytest.approx(value), "assumed", "set by the user")
+    assert found.network.nodes_per_switch == load_machine("dgx-h100").network.nodes_per_switch
+
+
+def test_a_new_machine_still_says_where_its_numbers_come_from(tmp_path):
+    raw = load_machine("dgx-h100").model_dump(mode="json", by_alias=True)
+    raw["network"]["group_bandwidth"] = "400 GB/s"
+    with pytest.raises(DescriptionError, match=r"network\.group_bandwidth.* a hardware number is written \{value:"):
+        load_machine(write_machine(tmp_path, raw))
+
+
+@pytest.mark.parametrize("value", ["fast", "-1 GB/s", "3 apples"])
+def test_a_bare_number_is_checked_like_any(tmp_path, value):
+    mine = {"extends": "dgx-h100", "name": "grouped", "network": {"group_nodes": 16, "group_bandwidth": value}}
+    with pytest.raises(DescriptionError, match=r"network\.group_bandwidth"):
+        load_machine(write_machine(tmp_path, mine))

@@ -18,16 +18,15 @@ from pydantic import ValidationError
 
 import topologies
 from twin.description.device import Device
+from twin.description.inherit import inheriting
 from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.description.model import presets
-from twin.description.parameter import USER
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
 from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_packaged_yaml, read_yaml
 
 ROOT = Path(topologies.__file__).parent
-INHERITED = "Inherited from"
 
 S = TypeVar("S", bound=Spec)
 
@@ -136,7 +135,7 @@ def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Pa
         inherited = _machine_mapping(base, path, seen, folder)
         if data and "name" not in data:
             data["name"] = f"{inherited.get('name', base)} (modified)"
-        data = _inheriting(inherited, data, base)
+        data = inheriting(inherited, data, base, Machine)
     data["device"] = _named_part(data.get("device"), "devices", f"{path}.device")
     libraries = data.get("libraries")
     if isinstance(libraries, dict):
@@ -153,37 +152,9 @@ def _named_part(value: Any, folder: str, path: str) -> Any:
         return _packaged(value, folder, path)
     if isinstance(value, dict) and isinstance(value.get("extends"), str):
         changed = {k: v for k, v in value.items() if k != "extends"}
-        return _inheriting(_packaged(value["extends"], folder, path), changed, value["extends"])
+        model = Device if folder == "devices" else Library
+        return inheriting(_packaged(value["extends"], folder, path), changed, value["extends"], model)
     return value
-
-
-def _inheriting(base: Mapping[str, Any], changes: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Merge what extends a machine, a device or a library with it; its caveat was found for another than this one."""
-    merged = _merge(base, changes)
-    caveat = base.get("caveat")
-    if caveat and isinstance(caveat, str) and "caveat" not in changes and not caveat.startswith(INHERITED):
-        merged["caveat"] = f"{INHERITED} {name}: {caveat}"
-    return merged
-
-
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings deeply; null takes a key away; a bare value put in place of a parameter keeps no old source."""
-    merged = dict(base)
-    for key, value in changes.items():
-        old = merged.get(key)
-        if value is None and key in merged:
-            del merged[key]  # what the base has, this one has not; of what it has not either the check will tell
-        elif isinstance(value, dict) and "extends" in value:
-            merged[key] = value  # another device or library, with changes
-        elif isinstance(old, dict) and isinstance(value, dict):
-            merged[key] = _merge(old, value)
-        elif isinstance(old, dict) and {"value", "kind", "source"} <= set(old) and not isinstance(value, dict):
-            merged[key] = {"value": value, "kind": "assumed", "source": USER}
-        elif isinstance(old, str) and isinstance(value, dict):
-            merged[key] = {"extends": old, **value}  # a named device or library with changes
-        else:
-            merged[key] = value
-    return merged
 
 
 def apply_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
