@@ -14,6 +14,9 @@ CITED = [
     ("jean-zay-v100", "all_reduce", 4, 2.0**30, 124),
     ("l40s-8", "all_reduce", 2, 2.0**29, 20.1),
     ("gb200-nvl72", "all_reduce", 4, 2.0**29, 628),
+    ("polaris", "all_gather", 8, 2.0**30, 36.1),
+    ("polaris", "all_reduce", 8, 2.0**30, 36.4),
+    ("polaris", "all_reduce", 32, 2.0**30, 36.2),
 ]
 """Machine, collective, ranks, bytes, and the bus bandwidth that its file names a source for, GB/s."""
 

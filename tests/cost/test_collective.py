@@ -18,6 +18,7 @@ from twin.cost.collectives.tree import tree_options
 from twin.cost.collectives.two_level import recursive_crossings
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
+from twin.description.parameter import Counted
 
 MIB = 2.0**20
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
@@ -173,6 +174,18 @@ def test_trees_reach_less_of_nics_that_devices_share(nics):
     assert fastest == pytest.approx(max(outside, inside), rel=0.03)
     if nics == 2:
         assert 54e9 < bytes_ / fastest * 2 * (ranks - 1) / ranks < 57e9
+
+
+def test_a_library_takes_trees_from_so_many_nodes_on():
+    """Two by NCCL's rule; where a library is told otherwise, an all-reduce on fewer is a ring."""
+    machine = MACHINES["perlmutter"]
+    usual = machine.libraries["nccl"]
+    told = usual.model_copy(update={"tree": usual.tree.model_copy(update={"least_nodes": Counted(3)})})
+    two, three = (look(machine, Placement.contiguous(4 * nodes, 4)) for nodes in (2, 3))
+    assert tree_options(two, usual, "all_reduce", 1e3)
+    assert not tree_options(two, told, "all_reduce", 1e3)
+    assert tree_options(three, told, "all_reduce", 1e3) == tree_options(three, usual, "all_reduce", 1e3)
+    assert collective_cost(machine, told, "all_reduce", 1e3, Placement.contiguous(8, 4)).algorithm == "ring"
 
 
 def test_small_messages_take_a_tree_large_ones_a_ring():

@@ -39,6 +39,7 @@ MACHINES = [
     "meta-24k",
     "perlmutter",
     "perlmutter-80gb",
+    "polaris",
     "selene",
     "vista",
 ]

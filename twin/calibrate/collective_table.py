@@ -32,6 +32,7 @@ TABLE_MACHINES = {
     "dgx-b200-node": "dgx-b200",
     "h100-8xndr": "dgx-h100",
     "alps-gh200": "alps",
+    "polaris": "polaris",
     "mi300x-node": "hgx-mi300x",
     "l40s-node": "l40s-8",
     "perlmutter-node": "perlmutter",
@@ -41,7 +42,7 @@ TABLE_MACHINES = {
 """Names of the tables → names of machines."""
 FITTED = (
     *("dgx-a100-node", "dgx-h100-node", "dgx-b200-node"),
-    *("perlmutter-node", "perlmutter", "frontier", "alps-gh200"),
+    *("perlmutter-node", "perlmutter", "frontier", "alps-gh200", "polaris"),
 )
 """Tables that constants are fitted to, here and in the packaged libraries; others validate."""
 TRAYS = ("gb200-nvl72",)
@@ -67,6 +68,8 @@ class Row:
     group: Group
     wrapper_seconds: float
     """What the measurement contains beside the collective."""
+    note: str = ""
+    """How it was measured."""
 
     def predict(self, library: Library) -> float:
         """Seconds by the cost model, with the measurement's own wrapper."""
@@ -92,7 +95,9 @@ def read_rows(path: Path) -> list[Row]:
     machines: dict[str, Machine] = {}
     groups: dict[tuple[str, int], Group] = {}
 
-    def row(table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str) -> Row:
+    def row(
+        table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str, note: str = ""
+    ) -> Row:
         name = TABLE_MACHINES[table]
         if name not in machines:
             machines[name] = load_machine(name)
@@ -100,7 +105,7 @@ def read_rows(path: Path) -> list[Row]:
         if (name, ranks) not in groups:
             placement = Placement.contiguous(ranks, machine.devices_per_node, machine.network.group_nodes)
             groups[name, ranks] = look(machine, placement)
-        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks], wrapper_seconds(source))
+        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks], wrapper_seconds(source), note)
 
     with path.open(newline="", encoding="utf-8") as file:
         rows = [
@@ -111,6 +116,7 @@ def read_rows(path: Path) -> list[Row]:
                 int(r["ranks"]),
                 (float(r["bytes"]), float(r["microseconds"]) * 1e-6),
                 r.get("source") or "",
+                r.get("note") or "",
             )
             for r in csv.DictReader(file)
             if r["machine"] in FITTED and r["collective"] in KIND

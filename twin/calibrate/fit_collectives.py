@@ -115,6 +115,22 @@ FITS = (
         _alps,
     ),
     Fit(
+        "polaris",
+        "nccl",
+        (
+            _all("network_efficiency", 1.0),
+            _all("network_step"),
+            Constant("LL ring network hop", ("protocols.LL.ring_network_hop",)),
+            Constant("LL ring network share", ("protocols.LL.network_share",), 1.0),
+            Constant("LL tree network hop", ("protocols.LL.tree_network_hop",)),
+            Constant("LL tree network share", ("protocols.LL.tree_network_share",), 1.0),
+            Constant("tree two nodes", ("tree.network_efficiency",), 1.0),
+            *TREE[:2],
+        ),
+        # the other setting trades latency for stability
+        lambda r: r.table == "polaris" and "setting 4" in r.note,
+    ),
+    Fit(
         "perlmutter",
         "nccl",
         (

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from twin.description.parameter import Parameter
+from twin.description.parameter import Counted, Parameter
 from twin.description.problems import DescriptionError, from_pydantic
 from twin.description.spec import Spec
 
@@ -118,6 +118,8 @@ class Ring(Spec):
 class Tree(Spec):
     """Double binary tree over the nodes, a chain inside each node: all-reduce only."""
 
+    least_nodes: Counted | None = None
+    """Fewest nodes over which the library takes trees, two if absent."""
     local_efficiency: Parameter
     """Share of the fabric's usable rate reached by the chains inside the nodes."""
     network_efficiency: Parameter

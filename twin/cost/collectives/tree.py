@@ -28,12 +28,15 @@ from twin.cost.collective_group import Group
 from twin.cost.collective_options import Option
 from twin.description.library import CollectiveKind, Library
 
+MIN_NODES = 2
+"""NCCL takes trees from two nodes on (its authors in github NVIDIA/nccl issue 946)."""
+
 
 @register("tree")
 def tree_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
     """Return one option per protocol for an all-reduce over more than one node."""
     tree = library.tree
-    if kind != "all_reduce" or tree is None or group.nodes < 2:
+    if kind != "all_reduce" or tree is None or group.nodes < (tree.least_nodes or MIN_NODES):
         return []
     nodes = group.nodes
     depth = 2.0 * log2(nodes)
