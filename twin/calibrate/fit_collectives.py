@@ -269,22 +269,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path)
     parser.add_argument("--only", help="fit this machine only")
+    parser.add_argument("--ranks", help="fit to groups of so many ranks, such as 4,16: errors are those of all others")
     parser.add_argument("--check", action="store_true", help="no fit: errors of the packaged constants")
     parser.add_argument("--out", type=Path, help="write the fitted libraries as JSON")
     arguments = parser.parse_args()
     write = sys.stdout.write
     rows = read_rows(arguments.csv)
     libraries = packaged()
+    kept = {int(number) for number in arguments.ranks.split(",")} if arguments.ranks else {row.ranks for row in rows}
+    chosen = [row for row in rows if row.ranks in kept]
+    left_out = [row for row in rows if row.ranks not in kept]
     fitted: dict[str, Any] = {}
     for fit in () if arguments.check else FITS:
-        if arguments.only in (None, fit.machine) and any(map(fit.wanted, rows)):
-            library, constants = run(fit, rows)
+        if arguments.only in (None, fit.machine) and any(map(fit.wanted, chosen)):
+            library, constants = run(fit, chosen)
             libraries[fit.machine, fit.library] = library
             fitted[fit.machine] = {p: constants[c.name][0] for c in fit.constants for p in c.paths}
             write(f"\n{fit.machine}, {fit.library}\n")
             for name, (value, error) in constants.items():
                 write(f"  {name:32} {value:12.4g}  ± {error:.0%}\n")
-    write("\n" + "\n".join(error_table(rows, libraries)) + "\n")
+    write("\n" + "\n".join(error_table(left_out or rows, libraries)) + "\n")
     if arguments.out:
         arguments.out.write_text(json.dumps(fitted, indent=1))
 
