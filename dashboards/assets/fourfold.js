@@ -38,7 +38,7 @@ window.dash_clientside.fourfold = {
 
 // Keys move the timeline: arrows or A D pan, + - or W S zoom, Home shows all, Escape leaves it.
 (function () {
-  const PAN = 0.25, ZOOM = 0.6;
+  const PAN = 0.25, ZOOM = 0.6, AGAIN_MILLISECONDS = 30;
   function moved(key, low, high) {
     const width = high - low, middle = (low + high) / 2;
     switch (key) {
@@ -56,10 +56,19 @@ window.dash_clientside.fourfold = {
     if (!figure || !figure.layout) return;
     if (event.key === "Escape") { document.activeElement.blur(); return; }
     if (event.key === "Home") { document.getElementById("timeline-all").click(); event.preventDefault(); return; }
-    const range = moved(event.key, ...figure.layout.xaxis.range);
-    if (range) {
+    if (moved(event.key, 0, 1)) {
       event.preventDefault();
-      window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
+      move(figure, event.key);
     }
   });
+  // Dash hears of what moves a figure only when it has drawn it: a key pressed before would move the
+  // axis, and the words, the ops and the address would stay behind.
+  function move(figure, key) {
+    if (figure.classList.contains("dash-graph--pending")) {
+      if (figure.isConnected) window.setTimeout(() => move(figure, key), AGAIN_MILLISECONDS);
+      return;
+    }
+    const range = moved(key, ...figure.layout.xaxis.range);
+    window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
+  }
 })();

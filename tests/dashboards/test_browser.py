@@ -155,6 +155,32 @@ def test_keys_move_the_timeline(visitor, queries):
     assert page.evaluate("document.activeElement === document.body")
 
 
+EARLY = """
+addEventListener("DOMContentLoaded", () => new MutationObserver((_, self) => {
+  const words = document.getElementById("timeline-words");
+  if (!words || !document.querySelector("#timeline .barlayer, #timeline .hm")) return;
+  self.disconnect();
+  document.documentElement.dataset.before = words.innerText;
+  document.getElementById("timeline-frame").focus();
+  document.dispatchEvent(new KeyboardEvent("keydown", {key: "w"}));
+}).observe(document.body, {childList: true, subtree: true}));
+"""
+"""Presses a key in the moment in which the bars appear, before Dash listens to the figure."""
+
+
+def test_a_key_pressed_too_early_is_not_lost(browser, server, queries):
+    visitor = Visitor(browser, server)
+    visitor.page.add_init_script(EARLY)
+    page = visitor.go("/timeline", queries["/timeline"])
+    drawn = page.locator("html[data-before]")
+    drawn.wait_for(state="attached", timeout=2 * LONG)
+    before = drawn.get_attribute("data-before")
+    expect(page.locator("#timeline-words")).not_to_have_text(before, timeout=LONG)
+    expect(page.locator("#timeline-words")).to_contain_text("ops")
+    visitor.context.close()
+    assert visitor.wrong == []
+
+
 def test_a_shared_address_shows_the_same(visitor, browser, server, queries):
     """The largest difference, looked at by one visitor and then by another."""
     page = visitor.go("/timeline", queries["/timeline"])
