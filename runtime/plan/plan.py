@@ -79,6 +79,8 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
         )
     if job.cuda_graphs:
         raise fail("cuda_graphs", "is for simulation; the runtime launches its kernels one by one", True)
+    if job.profiler:
+        raise fail("profiler", "is for simulation; use the runtime's own traces: --trace", True)
     device = choose_device(options.device, process)
     path = Path(options.data)
     if options.data == STANDARD_LIBRARY:

@@ -1,6 +1,7 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
-A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank.
+A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank; keys of which
+only one value trains stand in its `TRAINED_WITH`.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ def recorded_on(job: Job) -> str:
 
 
 def trains(job: Job) -> MakeTrainee:
-    """Return what makes the trainee of a job; raises DescriptionError if its strategy is simulated only."""
+    """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
     if job.strategy not in names():
         raise fail("strategy", f"is simulated only; the runtime trains {', '.join(names())}", job.strategy)
-    make: MakeTrainee = import_module(f"runtime.strategies.{job.strategy}").trainee_of
+    strategy = import_module(f"runtime.strategies.{job.strategy}")
+    for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
+        if getattr(job, key) != trained:
+            raise fail(key, f"is for simulation; the runtime trains with {trained}", getattr(job, key))
+    make: MakeTrainee = strategy.trainee_of
     return make

@@ -13,6 +13,7 @@ from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 
 MACHINES = {name: load_machine(name) for name in ("frontier", "perlmutter", "alps", "dgx-h100")}
+LAPTOP = load_machine("laptop")
 NEAR, FAR = Placement(((0, 1),), (0,)), Placement(((0,), (0,)), (0, 0))
 machines, sizes = st.sampled_from(sorted(MACHINES)), st.integers(1, 2**32)
 
@@ -61,4 +62,4 @@ def test_what_there_is_no_algorithm_for_is_refused():
     with pytest.raises(DescriptionError, match="no algorithm for send over 3 ranks"):
         cost("frontier", "send", 8, Placement(((0, 1, 2),), (0,)))
     with pytest.raises(DescriptionError, match=r"machine\.host_link"):
-        cost("frontier", "to_host", 8, Placement(((0,),), (0,)))
+        collective_cost(LAPTOP, LAPTOP.libraries[LAPTOP.library], "to_host", 8, Placement(((0,),), (0,)))

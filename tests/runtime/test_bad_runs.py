@@ -217,6 +217,18 @@ def test_graphs_are_for_simulation(tmp_path):
     assert "cuda_graphs = True: is for simulation" in refused(train(job, tmp_path))
 
 
+def test_a_profiler_is_for_simulation(tmp_path):
+    job = alone(tmp_path, machine="dgx-a100", profiler=True)
+    assert "profiler = True: is for simulation; use the runtime's own traces: --trace" in refused(train(job, tmp_path))
+
+
+def test_inputs_on_the_host_are_for_simulation(tmp_path):
+    job = alone(tmp_path, machine="dgx-a100", recompute=True, recompute_inputs="host")
+    assert "recompute_inputs = 'host': is for simulation; the runtime trains with device" in refused(
+        train(job, tmp_path)
+    )
+
+
 def test_no_gpu_here(tmp_path):
     import torch
 

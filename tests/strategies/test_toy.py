@@ -138,13 +138,17 @@ def test_messages_are_counted_and_both_ends_see_them_at_once() -> None:
 @pytest.mark.usefixtures("toy")
 def test_copies_need_a_host_link_and_take_its_time() -> None:
     with pytest.raises(DescriptionError, match=r"machine\.host_link"):
-        simulate(job(2, copy_to_host=True))
+        simulate(job(2, machine={"extends": "perlmutter", "reliability": None}, copy_to_host=True))
     source = {"kind": "assumed", "source": "FOURFOLD: a test"}
     link = {"bandwidth": {"value": "25 GB/s", **source}, "latency": {"value": "10 us", **source}}
     machine = {"extends": "perlmutter", "host_link": link}
     with_link = job(2, machine=machine, copy_to_host=True)
     more = simulate(with_link).step_seconds - simulate(job(2, machine=machine)).step_seconds
     assert more == pytest.approx(10e-6 + COPIED / 25e9, rel=0.05)
+    without = job(2, machine="perlmutter", copy_to_host=True)  # at the rate that checkpoints are counted with
+    assert simulate(without).step_seconds - simulate(job(2, machine=machine)).step_seconds == pytest.approx(
+        COPIED / 25e9, rel=0.05
+    )
 
 
 class _Broken(Toy):

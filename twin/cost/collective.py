@@ -133,12 +133,12 @@ def collective_cost(
 
 def _copy_cost(machine: Machine, bytes_: float, placement: Placement) -> CollectiveCost:
     """Return what a copy between a device and its host costs, over a link that is the device's own."""
-    link = machine.host_link
-    if link is None:
+    rate, link = machine.host_copy_bytes_per_second, machine.host_link
+    if rate is None:
         remedy = "is missing: give its bandwidth and latency, for the job copies between devices and hosts"
         raise fail("machine.host_link", remedy)
-    wire = bytes_ / link.bandwidth_bytes_per_second
-    return CollectiveCost(float(link.latency_seconds), wire, "copy", "none", placement, {}, ())
+    latency = 0.0 if link is None else float(link.latency_seconds)
+    return CollectiveCost(latency, float(bytes_ / rate), "copy", "none", placement, {}, ())
 
 
 def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:

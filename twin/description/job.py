@@ -78,6 +78,9 @@ class Job(Spec):
     cuda_graphs: StrictBool = False
     """Launch a step's kernels and collectives from a captured graph (CUDA's or HIP's): the host takes no time; what is
     left of starting a kernel on the device stays, and the graph's own memory is not counted. For simulation only."""
+    profiler: StrictBool = False
+    """torch.profiler records: the host takes longer over every kernel and collective. For simulation only; the
+    runtime has traces of its own."""
     kernel_tuning: StrictBool = True
     """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: StrictBool = True
@@ -169,6 +172,10 @@ def check(job: Job) -> list[Problem]:
         )
     if job.cuda_graphs and machine.device.type == "cpu":
         problems.append(Problem("cuda_graphs", f"{machine.device.name} is a CPU; only GPUs have graphs", True))
+    if job.profiler and machine.device.type == "cpu":
+        problems.append(Problem("profiler", f"{machine.device.name} is a CPU; what it costs there is not known", True))
+    if job.profiler and job.cuda_graphs:
+        problems.append(Problem("profiler", "what it costs under cuda_graphs is not known; choose one of them", True))
     problems += _check_heads(model) + _check_attention(job)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))

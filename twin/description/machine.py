@@ -189,13 +189,20 @@ class Machine(Spec):
     libraries: dict[str, Library]
     variation: Variation
     host_link: HostLink | None = None
-    """For jobs that copy between devices and hosts; such a job is refused without it."""
+    """For jobs that copy between devices and hosts; the rate of `reliability.host_copy` if absent."""
     cores: Cores | None = None
     """Absent where every rank has a device of its own."""
     reliability: Reliability | None = None
     """For long runs: what fails how often, and what it takes to go on."""
     ranking: Ranking | None = None
     """For the published communication model only; never used to predict a time."""
+
+    @property
+    def host_copy_bytes_per_second(self) -> Parameter | None:
+        """What a device's copies to and from its host reach: its link's, or what saving checkpoints counts with."""
+        if self.host_link is not None:
+            return self.host_link.bandwidth_bytes_per_second
+        return self.reliability.host_copy_bytes_per_second if self.reliability is not None else None
 
     @property
     def caveats(self) -> str:

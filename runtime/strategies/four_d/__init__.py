@@ -16,7 +16,10 @@ from runtime.strategies.four_d.trainee import FourDTrainee
 from twin.description.train import Adam
 from twin.strategies.four_d.job import FourDJob
 
-__all__ = ["trainee_of"]
+__all__ = ["TRAINED_WITH", "trainee_of"]
+
+TRAINED_WITH = {"recompute_inputs": "device"}
+"""Keys of which other values are for simulation."""
 
 
 def trainee_of(

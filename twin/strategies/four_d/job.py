@@ -63,6 +63,9 @@ class FourDJob(Job):
     overlap: Overlap = Overlap()
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
+    recompute_inputs: Literal["device", "host"] = "device"
+    """Where the inputs of blocks wait for their recomputation. host: in the host's memory; the device waits for both
+    copies, as with DeepSpeed's `cpu_checkpointing` and PyTorch's `save_on_cpu`. For simulation only."""
     gather_unit: Literal["linear", "block"] = "linear"
     """What one all-gather or reduce-scatter over z carries: one linear's weight, or all four of a
     block: fewer, larger messages, for libraries with slow starts such as gloo."""
@@ -106,6 +109,8 @@ def check(job: FourDJob) -> list[Problem]:
                 job.cache_gathered_layers,
             )
         )
+    if job.recompute_inputs == "host":
+        problems += _check_host_inputs(job)
     if not may_shard(job) and job.data_reduction.mode == "sharded":
         problems.append(
             Problem(
@@ -116,6 +121,18 @@ def check(job: FourDJob) -> list[Problem]:
             )
         )
     return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def _check_host_inputs(job: FourDJob) -> list[Problem]:
+    """Return why a job cannot keep the inputs of its blocks on the host."""
+    machine, reasons = job.machine, []
+    if not job.recompute:
+        reasons.append("is for recomputation; set recompute: true, or keep them on the device")
+    if machine.device.type == "cpu":
+        reasons.append(f"{machine.device.name} is a CPU, whose memory is the host's")
+    elif machine.host_copy_bytes_per_second is None:
+        reasons.append(f"{machine.name} does not say how fast copies to the host are; give it a host_link")
+    return [Problem("recompute_inputs", reason, "host") for reason in reasons]
 
 
 def may_shard(job: FourDJob) -> bool:

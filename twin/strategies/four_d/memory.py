@@ -52,7 +52,8 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     m, e = shapes.tokens, job.element_bytes
     block = block_bytes(job, shapes)
     residual = float(e * m * shapes.hidden_x)
-    kept = job.model.layers * (residual if job.recompute else block)
+    on_device = 1 if job.recompute_inputs == "host" else job.model.layers
+    kept = on_device * residual if job.recompute else job.model.layers * block
     gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
     block_working = (block if job.recompute else 0.0) + gradients
     logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.ops import Op, Repeat, Schedule
 from twin.strategies.four_d.block import (
@@ -68,6 +69,7 @@ def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last
         use: Use = _nothing
         if job.recompute:
             recompute = again.under(f"block{layer}", layer=layer)
+            _copy_input(recompute, job, shapes, "to_device")
             weights = _nothing if cached else _gather_again(job, recompute, units)
             block_forward(recompute, job, shapes, linears, weights)
         elif not cached:
@@ -88,6 +90,7 @@ def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Li
     gathers.enter()
     embedding_forward(emit.under("embedding"), job, shapes)
     for under, linears in zip(emitters, blocks, strict=True):
+        _copy_input(under, job, shapes, "to_host")
         block_forward(under, job, shapes, linears, gathers.use)
     norm_forward(emit.under("final_norm"), job, shapes)
     gathers.use(shapes.head)
@@ -101,6 +104,12 @@ def _loss(root: Emitter, job: FourDJob, shapes: Shapes, reduction: Reduction) ->
     linear_backward(backward, job, shapes.head, shapes.tokens, [shapes.head_unit], reduction.scatters)
     norm_backward(backward.under("final_norm"), job, shapes)
     reduction.after_backward(backward, None)
+
+
+def _copy_input(emit: Emitter, job: FourDJob, shapes: Shapes, kind: CollectiveKind) -> None:
+    """Copy a block's input to the host, or back for its recomputation; nothing runs beside it."""
+    if job.recompute_inputs == "host":
+        emit.collective(kind, "host", shapes.tokens * shapes.hidden_x * job.element_bytes, f"input_{kind}")
 
 
 def _gather_again(job: FourDJob, emit: Emitter, units: Sequence[Unit]) -> Use:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Any
 
+import numpy as np
+
 from twin.description.grid import divisors
 from twin.description.job import with_below
 from twin.description.problems import Problem
@@ -35,9 +37,11 @@ class FourD(Strategy[FourDJob]):
         return rules.check(job)
 
     def communicators(self, job: FourDJob) -> tuple[Communicator, ...]:
-        """One for each axis, two for z."""
+        """One for each axis, two for z, and every rank's own for copies to its host."""
         mesh = self.mesh(job)
-        return tuple(Communicator.along(mesh, axis_of(name), name) for name in Grid.streams)
+        along = tuple(Communicator.along(mesh, axis_of(name), name) for name in Grid.streams)
+        alone = np.arange(job.ranks).reshape(job.ranks, 1)
+        return (*along, Communicator.of("host", alone)) if job.recompute_inputs == "host" else along
 
     def schedule(self, job: FourDJob, role: Role) -> Schedule:
         """Write the step of sections 3 to 5 of the algorithm."""
