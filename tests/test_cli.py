@@ -14,7 +14,7 @@ import yaml
 import twin
 from twin.cli import main
 from twin.description.load import names
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.strategies import load_job
 from twin.trace.store import read_trace
 from twin.trace.table import check_table

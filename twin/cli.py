@@ -102,7 +102,7 @@ def models(
     name: Annotated[str | None, typer.Argument(help="Model to describe; all if absent.")] = None, as_json: Json = False
 ) -> None:
     """List the models known by name."""
-    from twin.description.model import presets
+    from twin.description.presets import presets
     from twin.description.problems import did_you_mean, fail
     from twin.show import machines as shown
 

@@ -9,7 +9,7 @@ import yaml
 from dashboards.catalog import Catalog, Entry
 from twin.description.job import Job
 from twin.description.load import load_machine, names
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
 from twin.strategies import load_job

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.load import names, with_value
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.strategies import load_job, named, strategy_of
 from twin.strategies.schema import job_schema

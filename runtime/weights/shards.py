@@ -1,8 +1,8 @@
 """Which part of a full parameter a rank holds: arithmetic for layers, initialisation, checkpoints.
 
 A parameter of full shape [n] or [n, k] is cut twice. First each dim may be split over an axis of
-the mesh; dim 0 may consist of parts (q, k, v, or gate and up) that are split each on their own, so
-that a rank holds whole heads. Rows are padded if they do not divide. Weights of linears are then
+the mesh; dim 0 may consist of parts (q, k, v, or gate and up), not all of a size, that are split each on
+their own, so that a rank holds whole heads. Rows are padded if they do not divide. Weights of linears are then
 flattened row by row, padded, and cut into equal pieces over one more axis. Any flat range of what a rank
 holds is a few rectangles of the full tensor.
 """
@@ -25,8 +25,8 @@ class ParameterSpec:
     shape: tuple[int, ...]
     axes: tuple[Axis | None, ...]
     """Axis that splits each dim."""
-    parts: int = 1
-    """Equal parts of dim 0, each split on its own."""
+    parts: tuple[int, ...] = ()
+    """Sizes of the parts of dim 0, each split on its own; () if it is one."""
     cut: Axis | None = None
     """Axis over which it is cut further, flattened; None: it is whole on every rank of the others."""
     decay: bool = False
@@ -34,6 +34,8 @@ class ParameterSpec:
     init: float | None = None
     """Standard deviation of the normal it starts from; None: `constant` everywhere."""
     constant: float = 0.0
+    alike: str | None = None
+    """The parameter whose first numbers these are too, where two are tied."""
 
     @property
     def split(self) -> set[Axis]:
@@ -57,6 +59,17 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of dim 0: where it begins and how many rows it has, in the full parameter and on one rank."""
+
+    full: int
+    size: int
+    local: int
+    rows: int
+    """On a rank, padding included."""
+
+
+@dataclass(frozen=True)
 class Shard:
     """What one rank holds of a parameter."""
 
@@ -69,14 +82,24 @@ class Shard:
         return self.grid.size(axis) if axis else 1
 
     @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of dim 0 on this rank, in order."""
+        found, full, local = [], 0, 0
+        for size in self.spec.parts or self.spec.shape[:1]:
+            rows = -(-size // self._pieces(0))
+            found.append(Part(full, size, local, rows))
+            full, local = full + size, local + rows
+        return tuple(found)
+
+    @property
     def part_rows(self) -> int:
-        """Rows of one part on this rank, padding included."""
-        return -(-self.spec.shape[0] // self.spec.parts // self._pieces(0))
+        """Rows of the one part of dim 0 on this rank, padding included (for specs of one part)."""
+        return self.parts[0].rows
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:
         """Shape gathered over the axis of cuts, padding of rows included: [n/G_o, k/G_c]."""
-        rows = self.spec.parts * self.part_rows
+        rows = sum(part.rows for part in self.parts)
         if len(self.spec.shape) == 1:
             return (rows,)
         return rows, self.spec.shape[1] // self._pieces(1)
@@ -121,20 +144,22 @@ class Shard:
             if column or end - position < columns:
                 count, width = 1, min(columns - column, end - position)
             else:
-                count = min((end - position) // columns, self.part_rows - row % self.part_rows)
+                part = self._part(row)
+                count = min((end - position) // columns, part.local + part.rows - row)
                 width = columns
             yield from self._rectangle(row, count, column, width, position - begin)
             position += count * width
 
+    def _part(self, row: int) -> Part:
+        return next(part for part in reversed(self.parts) if part.local <= row)
+
     def _rectangle(self, row: int, count: int, column: int, width: int, first: int) -> Iterator[Rectangle]:
-        part, inside = divmod(row, self.part_rows)
-        full_part = self.spec.shape[0] // self.spec.parts
-        axis = self.spec.axes[0]
-        inside += self.part_rows * (self.coordinates[axis] if axis else 0)
-        count = min(count, full_part - inside)
+        part, axis = self._part(row), self.spec.axes[0]
+        inside = row - part.local + part.rows * (self.coordinates[axis] if axis else 0)
+        count = min(count, part.size - inside)
         if count <= 0:
             return  # rows that pad the last rank's part
-        offsets: tuple[int, ...] = (part * full_part + inside,)
+        offsets: tuple[int, ...] = (part.full + inside,)
         sizes: tuple[int, ...] = (count,)
         if len(self.spec.shape) == 2:
             axis = self.spec.axes[1]

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from tests.profiles import examples
 from twin.description.grid import divisors, nearest
-from twin.description.model import Model, presets
+from twin.description.model import Model
+from twin.description.presets import presets
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 moderate = examples(1.5, derandomize=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,18 +24,66 @@ class Shape:
     biases: bool = True
     swiglu: bool = False
     rotary: bool = False
+    kv_heads: int | None = None
+    head_width: int | None = None
+    rms: bool = False
+    epsilon: float = 1e-5
+    qk_norm: bool = False
+    parallel: bool = False
+    exact_gelu: bool = False
+    tied: bool = False
+    qkv_bias: bool = False
+    rotary_base: float = 10_000.0
+    rotary_share: float = 1.0
+    slower: tuple[float, ...] | None = None
+    """What each plane's speed is divided by."""
+
+    @classmethod
+    def of(cls, model: Any, slower: tuple[float, ...] | None = None) -> Shape:
+        """Read a job's model; `slower` is what its scaling comes to, worked out by hand."""
+        return cls(
+            model.layers,
+            model.hidden,
+            model.heads,
+            model.sequence,
+            model.vocabulary,
+            model.mlp_hidden,
+            model.biases is True,
+            model.activation == "swiglu",
+            model.positions == "rotary",
+            model.kv_heads,
+            model.head_width,
+            model.norm == "rms",
+            model.norm_epsilon,
+            model.qk_norm,
+            model.residual == "parallel",
+            model.activation == "gelu_exact",
+            model.tied_embeddings,
+            model.biases == "qkv",
+            model.rotary_base,
+            model.rotary_share,
+            slower,
+        )
 
 
-def rotate(x: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Rotary positions on (b, heads, s, d), by complex numbers."""
-    size = x.shape[-1]
-    speed = 1.0 / 10_000 ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
+    size = int(x.shape[-1] * shape.rotary_share)
+    speed = 1.0 / shape.rotary_base ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
+    if shape.slower is not None:
+        speed = speed / torch.tensor(shape.slower, dtype=torch.float64)
     turn = torch.polar(
         torch.ones(x.shape[-2], size // 2, dtype=torch.float64),
         torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), speed),
     )
-    planes = torch.complex(x[..., : size // 2].double(), x[..., size // 2 :].double()) * turn
-    return torch.cat((planes.real, planes.imag), -1).to(x.dtype)
+    planes = torch.complex(x[..., : size // 2].double(), x[..., size // 2 : size].double()) * turn
+    return torch.cat((planes.real, planes.imag, x[..., size:].double()), -1).to(x.dtype)
+
+
+def norm(shape: Shape) -> nn.Module:
+    if shape.rms:
+        return nn.RMSNorm(shape.hidden, eps=shape.epsilon)
+    return nn.LayerNorm(shape.hidden, bias=shape.biases, eps=shape.epsilon)
 
 
 class Block(nn.Module):
@@ -42,31 +91,40 @@ class Block(nn.Module):
         super().__init__()
         h, bias = shape.hidden, shape.biases
         self.shape = shape
-        self.norm1 = nn.LayerNorm(h, bias=bias)
-        self.qkv = nn.Linear(h, 3 * h, bias=bias)
-        self.projection = nn.Linear(h, h, bias=bias)
-        self.norm2 = nn.LayerNorm(h, bias=bias)
+        self.size = shape.head_width or h // shape.heads
+        self.widths = [n * self.size for n in (shape.heads, *[shape.kv_heads or shape.heads] * 2)]
+        self.norm1 = norm(shape)
+        self.qkv = nn.Linear(h, sum(self.widths), bias=bias or shape.qkv_bias)
+        self.projection = nn.Linear(self.widths[0], h, bias=bias)
+        self.norm2 = norm(shape)
+        if shape.qk_norm:
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.size, eps=shape.epsilon) for _ in range(2))
         self.mlp_up = nn.Linear(h, shape.mlp * (2 if shape.swiglu else 1), bias=bias)
         self.mlp_down = nn.Linear(shape.mlp, h, bias=bias)
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
-        b, s, h = x.shape
-        q, k, v = (part.view(b, s, self.shape.heads, -1).transpose(1, 2) for part in self.qkv(x).split(h, dim=2))
+        b, s, _ = x.shape
+        q, k, v = (part.view(b, s, -1, self.size).transpose(1, 2) for part in self.qkv(x).split(self.widths, dim=2))
+        if self.shape.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.shape.rotary:
-            q, k = rotate(q), rotate(k)
+            q, k = rotate(q, self.shape), rotate(k, self.shape)
+        groups = [i * k.shape[1] // q.shape[1] for i in range(q.shape[1])]
+        k, v = k[:, groups], v[:, groups]
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         mask = torch.tril(torch.ones(s, s, dtype=torch.bool))
         mixed = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1) @ v
-        return self.projection(mixed.transpose(1, 2).reshape(b, s, h))
+        return self.projection(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = x
         x = x + self.attend(self.norm1(x))
-        inner = self.mlp_up(self.norm2(x))
+        inner = self.mlp_up(self.norm2(read if self.shape.parallel else x))
         if self.shape.swiglu:
             gate, up = inner.split(self.shape.mlp, dim=2)
             inner = functional.silu(gate) * up
         else:
-            inner = functional.gelu(inner, approximate="tanh")
+            inner = functional.gelu(inner, approximate="none" if self.shape.exact_gelu else "tanh")
         return x + self.mlp_down(inner)
 
 
@@ -78,8 +136,10 @@ class SerialGPT(nn.Module):
         if not shape.rotary:
             self.embedding["positions"] = nn.Parameter(torch.empty(shape.sequence, shape.hidden))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.final_norm = nn.LayerNorm(shape.hidden, bias=shape.biases)
+        self.final_norm = norm(shape)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.embedding["tokens"]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embedding["tokens"][tokens]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from runtime.parallel.mesh import Mesh
-from tests.runtime import parity, reference
-from twin.strategies.four_d.grid import AXES, Grid, factorizations
+from tests.runtime import equal, parity
+from twin.strategies.four_d.grid import AXES, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -42,10 +38,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused": {"fused_elementwise": True},
     "fused_llama": {"fused_elementwise": True, "recompute": True, "model": {**parity.MODEL, "activation": "swiglu"}},
 }
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 FEWER_STEPS = {"float64": 3, "float32": 2}
 """Of the 1,600 cases of `make test-all` alone: moments, their correction and kept gathers are carried on."""
-CASES = list(itertools.product(GRIDS, VARIANTS, TOLERANCE))
+CASES = list(itertools.product(GRIDS, VARIANTS, equal.TOLERANCE))
 # the head's 37 × 20 weight does not divide by z = 8, nor its half by z = 4: shards are padded
 VARIANTS["padded"] = {"model": {**parity.MODEL, "vocabulary": 37, "hidden": 20, "heads": 4}}
 PADDED = [{"data": 1, "z": 8, "y": 1, "x": 1}, {"data": 1, "z": 4, "y": 1, "x": 2}]
@@ -70,85 +65,8 @@ OTHERS = [case for case in CASES if case not in SAMPLE and case not in [(*once, 
 """All that is left of every grid with every option."""
 
 
-Trained = tuple[list[float], list[float], dict[str, np.ndarray]]
-"""Losses, gradient norms, parameters."""
-
-
-@cache
-def serial(variant: str, dtype: str, steps: int = parity.STEPS) -> Trained:
-    """Train the serial model from the weights that the runtime starts with on one rank."""
-    options = {k: v for k, v in VARIANTS[variant].items() if k not in {"goldfish", "micro_steps"}}
-    goldfish = VARIANTS[variant].get("goldfish", False)
-    job = parity.describe(dict.fromkeys(AXES, 1), **options)
-    kind, model = getattr(torch, dtype), job.model
-    shape = reference.Shape(
-        model.layers,
-        model.hidden,
-        model.heads,
-        model.sequence,
-        model.vocabulary,
-        model.mlp_hidden,
-        model.biases,
-        model.activation == "swiglu",
-        model.positions == "rotary",
-    )
-    serial_model = reference.SerialGPT(shape).to(kind)
-    start = assemble([parity.pieces(parity.build(job, Mesh.alone(Grid()), kind))])
-    serial_model.load_state_dict({name: torch.from_numpy(full) for name, full in start.items()})
-    losses, norms = reference.train(
-        serial_model,
-        parity.windows(model.vocabulary)[:steps],
-        [mask.to(kind) for mask in parity.masks(goldfish)][:steps],
-        parity.RATES[:steps],
-        clip=1.0 if job.clip_gradients else None,
-    )
-    return losses, norms, {n: p.detach().numpy() for n, p in serial_model.state_dict().items()}
-
-
-def assemble(ranks: list[parity.Pieces]) -> dict[str, np.ndarray]:
-    """Put the ranks' pieces together; copies must agree bit for bit, and nothing be missing."""
-    full: dict[str, np.ndarray] = {}
-    for name in ranks[0]:
-        found: dict[tuple[int, ...], np.ndarray] = {}
-        for offsets, piece in itertools.chain.from_iterable(pieces[name] for pieces in ranks):
-            if offsets in found:
-                np.testing.assert_array_equal(found[offsets], piece, err_msg=name)
-            found[offsets] = piece
-        corner = np.max([np.add(o, p.shape) for o, p in found.items()], axis=0)
-        whole = np.full(corner, np.nan, next(iter(found.values())).dtype)
-        for offsets, piece in found.items():
-            whole[tuple(slice(o, o + n) for o, n in zip(offsets, piece.shape, strict=True))] = piece
-        assert not np.isnan(whole).any(), f"{name} has holes"
-        full[name] = whole
-    return full
-
-
 def check(pool: Any, grid: dict[str, int], variant: str, dtype: str, steps: int = parity.STEPS) -> None:
-    ranks = int(np.prod(list(grid.values())))
-    answers = pool.run("tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, steps=steps, **VARIANTS[variant])
-    losses, norms, parameters = serial(variant, dtype, steps)
-    assert len(losses) == steps
-    tolerance = TOLERANCE[dtype]
-    for loss, norm, _ in answers:
-        np.testing.assert_allclose(loss, losses, rtol=tolerance)
-        np.testing.assert_allclose(norm, norms, rtol=tolerance)
-    full = assemble([pieces for _, _, pieces in answers])
-    assert full.keys() == parameters.keys()
-    for name, expected in parameters.items():
-        if dtype == "float64":
-            # gradients that are zero but for rounding (biases of keys) move by as little
-            np.testing.assert_allclose(full[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
-        elif expected.ndim == 2:
-            assert relative_error(full[name], expected) < tolerance, name
-    # In float32 vectors are not compared one by one: they start at zero, and AdamW turns the
-    # rounding of gradients near zero into steps as large as any.
-    names = sorted(parameters)
-    everything, expected = (np.concatenate([of[n].ravel() for n in names]) for of in (full, parameters))
-    assert relative_error(everything, expected) < tolerance
-
-
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    equal.check(pool, grid, VARIANTS[variant], dtype, steps)
 
 
 def name(case: Any) -> str:

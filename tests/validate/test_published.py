@@ -13,7 +13,7 @@ import pytest
 import twin.validate
 from twin.cost.memory import memory_use
 from twin.description.load import load_machine
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.validate import published
 from twin.validate.measurements import validate_file
 from twin.validate.published import Comparison

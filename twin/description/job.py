@@ -18,6 +18,7 @@ from twin.description.degraded import Degraded, check_degraded
 from twin.description.grid import GridSpec, divisors, nearest
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
+from twin.description.model import check as check_model
 from twin.description.placement import PlacementChoice, check_placement
 from twin.description.problems import Problem
 from twin.description.spec import Spec
@@ -176,7 +177,7 @@ def check(job: Job) -> list[Problem]:
         problems.append(Problem("profiler", f"{machine.device.name} is a CPU; what it costs there is not known", True))
     if job.profiler and job.cuda_graphs:
         problems.append(Problem("profiler", "what it costs under cuda_graphs is not known; choose one of them", True))
-    problems += _check_heads(model) + _check_attention(job)
+    problems += check_model(model) + _check_attention(job)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
     for i, straggler in enumerate(job.stragglers):
@@ -198,20 +199,6 @@ def _check_attention(job: Job) -> list[Problem]:
         return []
     known = ", ".join([*UNNAMED_ATTENTION, *device.attention])
     return [Problem("attention", f"no rate of it is known on {device.name}; choose from {known}", job.attention)]
-
-
-def _check_heads(model: Model) -> list[Problem]:
-    """Heads share hidden evenly; rotary positions turn pairs of a head's elements."""
-    hidden, rotary = model.hidden, model.positions == "rotary"
-    if rotary and hidden % 2:
-        remedy = "rotary positions need an even head size, so an even hidden; or set positions to learned"
-        return [Problem("model.hidden", remedy, hidden)]
-    choices = [heads for heads in divisors(hidden) if not rotary or hidden // heads % 2 == 0]
-    if model.heads in choices:
-        return []
-    rule = f"must divide hidden {hidden}" + (" into heads of even size" if rotary else "")
-    remedy = f"{rule}; nearest is {nearest(model.heads, choices)}"
-    return [Problem("model.heads", remedy, model.heads)]
 
 
 def check_grid(job: Job) -> list[Problem]:

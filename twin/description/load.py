@@ -21,7 +21,7 @@ from twin.description.device import Device
 from twin.description.inherit import inheriting
 from twin.description.library import Library
 from twin.description.machine import Machine
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
 from twin.description.strict_yaml import MAX_DEPTH, parse_value, read_packaged_yaml, read_yaml

@@ -1,12 +1,11 @@
-"""The GPT to be trained: its shape, and the presets the field knows by name.
+"""The transformer to be trained: its shape, whichever family it is of.
 
-* Pre-norm GPT, four linears a block: qkv, projection, MLP up, MLP down.
+* Pre-norm, four linears a block: qkv, projection, MLP up, MLP down; layer norm or RMS norm.
+* Attention of as many heads for keys and values as for queries, or of fewer (grouped, multi-query).
 * Positions learned (a table added to the embedding) or rotary (queries and keys turned).
 * MLP of GELU, or of SwiGLU: `silu(gate) · up`, whose two parts are one linear of twice the width.
-* `gpt-5b` … `gpt-640b` are Table II of arXiv 2502.08145; sequence length 2048 and the padded
-  GPT-2 vocabulary of 50,304 come from the authors' launch scripts
-  (github axonn-ai/Megatron-AxoNN, branch gordon-bell-perlmutter).
-* `gpt2` … `gpt2-xl` are Radford et al. 2019.
+
+Models that the field knows by name are in `twin.description.presets`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
+from twin.description.grid import divisors, nearest
+from twin.description.problems import Problem
 from twin.description.spec import Spec
 
 Positive = Annotated[int, Field(gt=0, le=10**9, strict=True)]
 
 
+class RotaryScaling(Spec):
+    """How rotary positions are slowed down for sequences longer than those first trained on."""
+
+    kind: Literal["linear", "llama3"]
+    """linear: every plane turns slower by `factor`; llama3: only those whose turns are longer than the original
+    sequence allows, with a ramp between (Llama 3.1)."""
+    factor: Annotated[float, Field(ge=1)]
+    low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Of llama3: planes that turn less than so many times over the original sequence are slowed fully."""
+    high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
+    """Of llama3: planes that turn more than so many times over it are left as they are."""
+    original_sequence: Positive = 8192
+    """Of llama3: tokens of the sequences first trained on."""
+
+
 class Model(Spec):
-    """The shape of a GPT."""
+    """The shape of a transformer."""
 
     name: str = "custom"
     """For people; the preset's name."""
@@ -30,7 +46,11 @@ class Model(Spec):
     hidden: Positive
     """Width of the residual stream."""
     heads: Positive
-    """Attention heads; divides hidden."""
+    """Attention heads of queries; divides hidden unless `head_width` is given."""
+    kv_heads: Positive | None = None
+    """Heads of keys and values, each for equally many heads of queries; as many as those if absent."""
+    head_width: Positive | None = None
+    """Width of a head where it is not hidden / heads."""
     sequence: Positive
     """Tokens in one training sequence."""
     vocabulary: Positive
@@ -39,17 +59,53 @@ class Model(Spec):
     """MLP width over hidden."""
     mlp_width: Positive | None = None
     """MLP width where it is no multiple of hidden, such as 11008 of 4096; overrides `mlp_ratio`."""
-    activation: Literal["gelu", "swiglu"] = "gelu"
-    """Of the MLP; swiglu multiplies silu of a gate into it, and has a weight more for that."""
+    activation: Literal["gelu", "gelu_exact", "swiglu"] = "gelu"
+    """Of the MLP. gelu: by its tanh approximation, gelu_exact: by the error function; swiglu multiplies silu of a
+    gate into it, and has a weight more for that."""
+    norm: Literal["layer", "rms"] = "layer"
+    """layer: mean and deviation; rms: root of the mean square, without bias."""
+    norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Added to the variance, or to the mean square."""
+    qk_norm: StrictBool = False
+    """RMS norm of each head's queries and keys, before they are turned; one weight for all heads of a block."""
+    residual: Literal["serial", "parallel"] = "serial"
+    """serial: the MLP reads what attention has written; parallel: both read the same."""
     positions: Literal["learned", "rotary"] = "learned"
     """learned: a table; rotary: queries and keys are turned by their place, without parameters."""
-    biases: StrictBool = True
-    """True if linears and norms carry biases."""
+    max_positions: Positive | None = None
+    """Rows of the table of learned positions, where there are more than `sequence`."""
+    rotary_base: Annotated[float, Field(gt=1)] = 10_000.0
+    """The slowest plane turns about so many times slower than the fastest."""
+    rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a head's elements that is turned, from the first on."""
+    rotary_scaling: RotaryScaling | None = None
+    window: Positive | None = None
+    """Tokens that attention looks back. Only one that does not bite is known: of at least `sequence`."""
+    biases: StrictBool | Literal["qkv"] = True
+    """true: linears carry biases, and layer norms; qkv: only the linear of queries, keys and values."""
+    tied_embeddings: StrictBool = False
+    """The head's weight is the table of tokens."""
 
     @property
     def head_size(self) -> int:
         """Width of one attention head."""
-        return self.hidden // self.heads
+        return self.hidden // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def rotary_size(self) -> int:
+        """Elements of a head that are turned."""
+        return int(self.rotary_share * self.head_size) if self.positions == "rotary" else 0
+
+    @property
+    def qkv_parts(self) -> tuple[int, int, int]:
+        """Rows of queries, keys and values in their linear."""
+        keys = self.key_value_heads * self.head_size
+        return self.heads * self.head_size, keys, keys
 
     @property
     def mlp_hidden(self) -> int:
@@ -57,15 +113,25 @@ class Model(Spec):
         return self.mlp_ratio * self.hidden if self.mlp_width is None else self.mlp_width
 
     @property
-    def block_linears(self) -> dict[str, tuple[int, int]]:
-        """Out- and in-features of a block's linears, in execution order.
+    def mlp_kind(self) -> Literal["gelu", "swiglu"]:
+        """What the op of the activation is called: both forms of GELU move the same."""
+        return "swiglu" if self.activation == "swiglu" else "gelu"
 
-        >>> presets()["gpt2"].model_copy(update={"activation": "swiglu"}).block_linears["mlp_up"]
-        (6144, 768)
-        """
-        h, wide = self.hidden, self.mlp_hidden
+    @property
+    def block_linears(self) -> dict[str, tuple[int, int]]:
+        """Out- and in-features of a block's linears, in execution order."""
+        h, wide, parts = self.hidden, self.mlp_hidden, self.qkv_parts
         up = 2 * wide if self.activation == "swiglu" else wide
-        return {"qkv": (3 * h, h), "projection": (h, h), "mlp_up": (up, h), "mlp_down": (h, wide)}
+        return {"qkv": (sum(parts), h), "projection": (h, parts[0]), "mlp_up": (up, h), "mlp_down": (h, wide)}
+
+    def has_bias(self, linear: str) -> bool:
+        """Tell whether a block's linear carries a bias."""
+        return self.biases is True or (self.biases == "qkv" and linear == "qkv")
+
+    @property
+    def norm_biases(self) -> bool:
+        """Whether norms carry biases."""
+        return self.biases is True and self.norm == "layer"
 
     @property
     def block_weights(self) -> int:
@@ -73,38 +139,70 @@ class Model(Spec):
         return sum(out * into for out, into in self.block_linears.values())
 
     @property
+    def block_vectors(self) -> int:
+        """Elements of one block's norms and biases."""
+        biases = sum(out for name, (out, _) in self.block_linears.items() if self.has_bias(name))
+        return biases + 2 * self.hidden * (1 + self.norm_biases) + 2 * self.head_size * self.qk_norm
+
+    @property
     def position_rows(self) -> int:
         """Rows of the table of learned positions; rotary ones have none."""
-        return self.sequence if self.positions == "learned" else 0
+        return (self.max_positions or self.sequence) if self.positions == "learned" else 0
 
     @property
     def parameters(self) -> int:
-        """All trainable elements, embedding, positions and (untied) head included."""
-        norm = self.hidden * (1 + self.biases)
-        biases = sum(out for out, _ in self.block_linears.values()) if self.biases else 0
-        tables = (2 * self.vocabulary + self.position_rows) * self.hidden
-        return self.layers * (self.block_weights + biases + 2 * norm) + norm + tables
+        """All trainable elements, embedding, positions and head included; tied ones once."""
+        tables = (2 - self.tied_embeddings) * self.vocabulary + self.position_rows
+        last = self.hidden * (1 + self.norm_biases)
+        return self.layers * (self.block_weights + self.block_vectors) + last + tables * self.hidden
+
+    @property
+    def beyond_gpt(self) -> list[tuple[str, object]]:
+        """Keys, with their values, by which it is more than a GPT with full heads and layer norm."""
+        plain = Model.model_fields
+        found = [(key, getattr(self, key)) for key in BEYOND if getattr(self, key) != plain[key].default]
+        found += [("biases", "qkv")] if self.biases == "qkv" else []
+        return found + ([("activation", "gelu_exact")] if self.activation == "gelu_exact" else [])
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int, sequence: int = 2048, vocabulary: int = 50304) -> Model:
-    return Model(name=name, layers=layers, hidden=hidden, heads=heads, sequence=sequence, vocabulary=vocabulary)
+BEYOND = (
+    *("kv_heads", "head_width", "norm", "norm_epsilon", "qk_norm", "residual", "rotary_base", "rotary_share"),
+    *("rotary_scaling", "max_positions", "tied_embeddings"),
+)
+"""Keys by which a model is more than a GPT."""
 
 
-def presets() -> dict[str, Model]:
-    """Return the models known by name."""
-    models = [
-        _gpt("gpt2", 12, 768, 12, 1024),
-        _gpt("gpt2-medium", 24, 1024, 16, 1024),
-        _gpt("gpt2-large", 36, 1280, 20, 1024),
-        _gpt("gpt2-xl", 48, 1600, 25, 1024),
-        _gpt("gpt-5b", 24, 4096, 32),
-        _gpt("gpt-10b", 32, 5120, 40),
-        _gpt("gpt-20b", 32, 7168, 56),
-        _gpt("gpt-40b", 38, 9216, 72),
-        _gpt("gpt-60b", 56, 9216, 72),
-        _gpt("gpt-80b", 42, 12288, 96),
-        _gpt("gpt-160b", 84, 12288, 96),
-        _gpt("gpt-320b", 96, 16384, 128),
-        _gpt("gpt-640b", 192, 16384, 128),
-    ]
-    return {model.name: model for model in models}
+def check(model: Model) -> list[Problem]:
+    """Return the rules that a shape breaks, whatever it is trained on."""
+    problems = _check_heads(model)
+    if model.heads % model.key_value_heads:
+        remedy = f"must divide heads {model.heads}; nearest is {nearest(model.key_value_heads, divisors(model.heads))}"
+        problems.append(Problem("model.kv_heads", remedy, model.kv_heads))
+    if model.window is not None and model.window < model.sequence:
+        remedy = f"is shorter than the sequence of {model.sequence}: attention over windows is not known here; "
+        problems.append(Problem("model.window", remedy + f"set sequence to at most {model.window}", model.window))
+    if model.max_positions is not None and model.max_positions < model.sequence:
+        remedy = f"the sequence has {model.sequence} tokens; give it as many rows at least"
+        problems.append(Problem("model.max_positions", remedy, model.max_positions))
+    return problems
+
+
+def _check_heads(model: Model) -> list[Problem]:
+    """Heads share hidden evenly, or have a width of their own; rotary positions turn pairs of a head's elements."""
+    hidden, rotary = model.hidden, model.positions == "rotary"
+    if rotary and model.rotary_share < 1 and (model.rotary_size < 2 or model.rotary_size % 2):
+        remedy = f"turns {model.rotary_size} elements of a head of {model.head_size}; choose an even number of them"
+        return [Problem("model.rotary_share", remedy, model.rotary_share)]
+    if model.head_width is not None:
+        if rotary and model.head_width % 2:
+            return [Problem("model.head_width", "rotary positions need an even head size", model.head_width)]
+        return []
+    if rotary and hidden % 2:
+        remedy = "rotary positions need an even head size, so an even hidden; or set positions to learned"
+        return [Problem("model.hidden", remedy, hidden)]
+    choices = [heads for heads in divisors(hidden) if not rotary or hidden // heads % 2 == 0]
+    if model.heads in choices:
+        return []
+    rule = f"must divide hidden {hidden}" + (" into heads of even size" if rotary else "")
+    remedy = f"{rule}; nearest is {nearest(model.heads, choices)}"
+    return [Problem("model.heads", remedy, model.heads)]

@@ -11,7 +11,7 @@ from typing import Any
 from twin.description.job import Job
 from twin.description.load import names
 from twin.description.machine import Machine
-from twin.description.model import presets
+from twin.description.presets import presets
 from twin.description.spec import Spec
 from twin.description.units import split_name
 

@@ -64,6 +64,7 @@ def _kernel(kernel: Kernel) -> str:
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"
                 f"{' with dropout' if kernel.dropout else ''}, {kernel.sequences} sequences of "
                 f"{kernel.sequence_length}, {kernel.heads} heads of {kernel.head_size}, "
+                f"{'' if kernel.kv_heads is None else f'{kernel.kv_heads} of keys, '}"
                 f"{kernel.element_bytes} bytes"
             )
     flops = f", {_number(kernel.flops)} flops" if kernel.flops else ""

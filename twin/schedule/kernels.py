@@ -60,6 +60,8 @@ class Attention:
     dropout: bool = False
     backward: bool = False
     element_bytes: int = 2
+    kv_heads: int | None = None
+    """Local heads of keys and values, where they are fewer."""
 
     @property
     def flops(self) -> float:
@@ -74,8 +76,9 @@ class Attention:
     def bytes(self) -> float:
         """Q, K, V and O once (their gradients too in backward)."""
         tokens = self.sequences * self.sequence_length
-        one = tokens * self.heads * self.head_size * self.element_bytes
-        return float(one * (8 if self.backward else 4))
+        heads = self.heads + (self.heads if self.kv_heads is None else self.kv_heads)
+        one = tokens * heads * self.head_size * self.element_bytes
+        return float(one * (4 if self.backward else 2))
 
     @property
     def score_passes(self) -> float:

@@ -58,6 +58,7 @@ class AttentionOfHeads(_Form):
     dropout: bool
     backward: bool
     element_bytes: Width
+    kv_heads: Count | None = None
 
 
 class MemoryForm(_Form):

@@ -8,19 +8,30 @@ from twin.strategies.sizes import FP32_BYTES
 
 
 def block_activation_bytes(
-    job: Job, *, tokens: int, sequences: int, heads: int, residual_width: int, mlp_up_width: int, mlp_width: int
+    job: Job,
+    *,
+    tokens: int,
+    sequences: int,
+    heads: int,
+    residual_width: int,
+    mlp_up_width: int,
+    mlp_width: int,
+    kv_heads: int | None = None,
 ) -> float:
     """Return what one block's backward pass needs of its forward pass, for the local sizes of a rank.
 
     Two norm inputs and outputs (m, residual width), q, k, v and attention output (m, heads · size), MLP
     before and after its activation (with SwiGLU gate and up before), norm statistics; unfused attention
     also keeps its scores before and after normalisation, and dropout's mask. Rotary positions turn
-    queries and keys where they are.
+    queries and keys where they are. Norms of queries and keys keep their inputs, and a number for each head.
     """
     e, length = job.element_bytes, job.model.sequence
-    attended = heads * job.model.head_size
-    saved = e * tokens * (4 * residual_width + 4 * attended + mlp_up_width + mlp_width)
-    saved += 4 * FP32_BYTES * tokens
+    keys = heads if kv_heads is None else kv_heads
+    attended = 2 * (heads + keys) * job.model.head_size
+    saved = e * tokens * (4 * residual_width + attended + mlp_up_width + mlp_width)
+    saved += (2 if job.model.norm == "rms" else 4) * FP32_BYTES * tokens
+    if job.model.qk_norm:
+        saved += tokens * (heads + keys) * (e * job.model.head_size + FP32_BYTES)
     scores = sequences * heads * length
     if job.attention not in UNFUSED:
         return float(saved + FP32_BYTES * scores)

@@ -100,6 +100,8 @@ def model_flops(
     recompute: bool,
     mlp_width: int | None = None,
     activation: Literal["gelu", "swiglu"] = "gelu",
+    query_width: int | None = None,
+    key_width: int | None = None,
 ) -> float:
     """Flops of one step, with or without those of recomputed blocks.
 
@@ -107,7 +109,8 @@ def model_flops(
     recomputation this is section 8 of the algorithm (arXiv 2104.04473):
     96·B·s·l·h²·(1 + s/6h + V/16lh). Blocks run three times (forward, twice in backward), four
     with recomputation; the head three times in either case, so without recomputation the
-    vocabulary's term is V/12lh.
+    vocabulary's term is V/12lh. All heads of queries are `query_width` wide together, those of keys
+    `key_width`; both are `hidden` if absent.
 
     >>> flops = model_flops(sequences=8192, sequence=2048, layers=96, hidden=16384, mlp_ratio=4,
     ...                     vocabulary=50304, recompute=True)
@@ -117,7 +120,9 @@ def model_flops(
     passes = 4 if recompute else 3
     wide = mlp_ratio * hidden if mlp_width is None else mlp_width
     products = 3 if activation == "swiglu" else 2  # of hidden × wide
-    block = 2 * hidden * (4 * hidden + products * wide) + 4 * sequence * hidden  # of a token, once
+    queries = hidden if query_width is None else query_width
+    keys = queries if key_width is None else key_width
+    block = 2 * hidden * (2 * queries + 2 * keys + products * wide) + 4 * sequence * queries  # of a token, once
     return float(sequences * sequence * (passes * layers * block + 6 * vocabulary * hidden))
 
 
@@ -133,7 +138,9 @@ def job_flops(job: Job, *, recompute: bool) -> float:
         vocabulary=model.vocabulary,
         recompute=recompute,
         mlp_width=model.mlp_width,
-        activation=model.activation,
+        activation=model.mlp_kind,
+        query_width=model.qkv_parts[0],
+        key_width=model.qkv_parts[1],
     )
 
 

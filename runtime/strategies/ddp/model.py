@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.model.functions import INIT, NORM_EPSILON, gelu, rotary_angles, swiglu, turned
+from runtime.model.functions import INIT, gelu, rotary_angles, swiglu, turned
 from runtime.parallel.ops import Ops, Place
 from runtime.parallel.region import Region, add, branch
 from runtime.step.context import Context
@@ -83,9 +83,9 @@ class Norm(nn.Module):
     def __init__(self, context: Context, name: str, place: Place) -> None:
         super().__init__()
         model = context.job.model
-        self.ops, self.place, self.hidden = context.ops, place, model.hidden
+        self.ops, self.place, self.hidden, self.epsilon = context.ops, place, model.hidden, model.norm_epsilon
         context.store.declare(ParameterSpec(f"{name}.weight", (self.hidden,), (None,), constant=1.0))
-        if model.biases:
+        if model.norm_biases:
             context.store.declare(ParameterSpec(f"{name}.bias", (self.hidden,), (None,)))
         self.weight: nn.Parameter
         self.bias: nn.Parameter | None = None
@@ -94,7 +94,7 @@ class Norm(nn.Module):
         """Normalise (m, h)."""
 
         def run(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-            return functional.layer_norm(x, (self.hidden,), weight, bias[0] if bias else None, NORM_EPSILON)
+            return functional.layer_norm(x, (self.hidden,), weight, bias[0] if bias else None, self.epsilon)
 
         size = float(inputs.nbytes)
         vectors = (self.weight,) if self.bias is None else (self.weight, self.bias)
@@ -171,7 +171,8 @@ class Block(nn.Module):
         for name, (n, k) in model.block_linears.items():
             init = smaller if name in ("projection", "mlp_down") else INIT
             full = f"blocks.{layer}.{name}"
-            self.add_module(name, Linear(context, full, self.place.under(name), n, k, bias=model.biases, init=init))
+            bias = model.has_bias(name)
+            self.add_module(name, Linear(context, full, self.place.under(name), n, k, bias=bias, init=init))
         for name in ("norm1", "norm2"):
             self.add_module(name, Norm(context, f"blocks.{layer}.{name}", self.place.under(name)))
 
@@ -186,7 +187,7 @@ class Block(nn.Module):
         return add(kept, self.mlp_down(inner), None, ops, place, "residual2")
 
     def _activate(self, inner: torch.Tensor) -> torch.Tensor:
-        kind, size = self.context.job.model.activation, float(inner.nbytes)
+        kind, size = self.context.job.model.mlp_kind, float(inner.nbytes)
         function, passes = (gelu, 2.0) if kind == "gelu" else (swiglu, 1.5)
         forward, backward = (Memory(p * size, work=kind) for p in (passes, passes + 1))
         return Region(self.context.ops, self.place, kind, function, lambda: forward, lambda: backward)(inner)
@@ -197,7 +198,7 @@ class Block(nn.Module):
         length, heads, size = qkv.shape[0] // sequences, model.heads, model.head_size
         e, one = qkv.element_size(), float(qkv.nbytes // 3)
         if model.positions == "rotary":
-            angles = rotary_angles(length, size, qkv.device)
+            angles = rotary_angles(model, length, qkv.device)
 
             def turn(packed: torch.Tensor) -> torch.Tensor:
                 q, k, v = packed.view(sequences, length, 3, heads, size).unbind(2)

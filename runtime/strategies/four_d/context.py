@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
+from runtime.model.functions import rotary_angles
 from runtime.step.context import Context
 from runtime.strategies.four_d.gathers import WeightGathers
 from runtime.strategies.four_d.gemm import Gemms
@@ -18,6 +21,7 @@ class FourDContext(Context):
     job: FourDJob
     gemms: Gemms = field(default_factory=Gemms)
     gathers: WeightGathers = field(init=False)
+    _angles: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,6 +40,12 @@ class FourDContext(Context):
         grid = self.mesh.grid
         assert isinstance(grid, Grid)
         return grid
+
+    def angles(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine (s, d/2) of rotary positions; made once for a length."""
+        if length not in self._angles:
+            self._angles[length] = rotary_angles(self.job.model, length, self.device)
+        return self._angles[length]
 
     @property
     def optimizer_parts(self) -> int:

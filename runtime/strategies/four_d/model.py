@@ -27,8 +27,17 @@ from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
 from runtime.strategies.four_d.layers.recompute import Block as Run
 from runtime.strategies.four_d.layers.recompute import Recompute
+from runtime.strategies.four_d.layers.rms_norm import RmsNorm4D
 
 BlockDone = Callable[[int | None], None]
+
+
+def norm(context: FourDContext, name: str, place: Place) -> torch.nn.Module:
+    """Make a norm of the model's kind over the residual stream."""
+    model = context.job.model
+    if model.norm == "rms":
+        return RmsNorm4D(context, name, place, model.hidden)
+    return Norm4D(context, name, place, model.hidden, bias=model.norm_biases)
 
 
 class Block(torch.nn.Module):
@@ -37,34 +46,35 @@ class Block(torch.nn.Module):
     def __init__(self, context: FourDContext, layer: int) -> None:
         super().__init__()
         model = context.job.model
-        h, mlp, bias = model.hidden, model.mlp_hidden, model.biases
+        mlp = model.mlp_hidden
         self.context, self.layer = context, layer
         place = self.place = Place(f"block{layer}", layer)
 
-        def linear(name: str, n: int, k: int, *, transposed: bool = False, parts: int = 1) -> Linear4D:
+        def linear(name: str, *, transposed: bool = False, parts: tuple[int, ...] = ()) -> Linear4D:
             # what is added to the residual stream starts smaller, as in GPT-2
             init = INIT / (2 * model.layers) ** 0.5 if transposed else INIT
             return Linear4D(
                 context,
                 f"blocks.{layer}.{name}",
                 place.under(name),
-                n,
-                k,
+                *model.block_linears[name],
                 transposed=transposed,
-                bias=bias,
+                bias=model.has_bias(name),
                 parts=parts,
                 init=init,
                 bias_fused=context.job.fused_elementwise and name != "qkv",
             )
 
-        gates = 2 if model.activation == "swiglu" else 1
-        self.qkv = linear("qkv", 3 * h, h, parts=3)
-        self.projection = linear("projection", h, h, transposed=True)
-        self.mlp_up = linear("mlp_up", gates * mlp, h, parts=gates)
-        self.mlp_down = linear("mlp_down", h, mlp, transposed=True)
-        self.norm1 = Norm4D(context, f"blocks.{layer}.norm1", place.under("norm1"), h, bias=bias)
-        self.norm2 = Norm4D(context, f"blocks.{layer}.norm2", place.under("norm2"), h, bias=bias)
+        self.qkv = linear("qkv", parts=model.qkv_parts)
+        self.projection = linear("projection", transposed=True)
+        self.mlp_up = linear("mlp_up", parts=(mlp, mlp) if model.activation == "swiglu" else ())
+        self.mlp_down = linear("mlp_down", transposed=True)
+        self.norm1 = norm(context, f"blocks.{layer}.norm1", place.under("norm1"))
+        self.norm2 = norm(context, f"blocks.{layer}.norm2", place.under("norm2"))
         self.attention = Attention4D(context, place)
+        if self.attention.norms is not None:
+            self.q_norm, self.k_norm = self.attention.norms.sides
+        self.parallel = model.residual == "parallel"
 
     @property
     def linears(self) -> tuple[Linear4D, ...]:
@@ -75,10 +85,13 @@ class Block(torch.nn.Module):
         """Map the residual stream (m, h/G_x) to its next state."""
         context, place = self.context, self.place
         kept, side = branch(stream, context.ops, place, "residual1")
+        if self.parallel:  # the MLP reads what attention reads
+            kept, other = branch(kept, context.ops, place, "residual2")
         attended = self.attention(self.qkv(self.norm1(side)), sequences)
-        stream = residual(context, place, "residual1", kept, self.projection(attended), self.projection.bias_left)
-        kept, side = branch(stream, context.ops, place, "residual2")
-        inner = activate(context, place, self.mlp_up(self.norm2(side)), self.mlp_up.bias_left)
+        kept = residual(context, place, "residual1", kept, self.projection(attended), self.projection.bias_left)
+        if not self.parallel:
+            kept, other = branch(kept, context.ops, place, "residual2")
+        inner = activate(context, place, self.mlp_up(self.norm2(other)), self.mlp_up.bias_left)
         return residual(context, place, "residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
 
 
@@ -92,11 +105,19 @@ class GPT(torch.nn.Module):
         # Declared in the order in which backward passes finish with them, which is the order of the
         # store's buffers, so that buckets of gradients are contiguous.
         self.head = Linear4D(
-            context, "head", Place("head"), model.vocabulary, model.hidden, transposed=False, bias=False, init=INIT
+            context,
+            "head",
+            Place("head"),
+            model.vocabulary,
+            model.hidden,
+            transposed=False,
+            bias=False,
+            init=INIT,
+            alike="embedding.tokens" if model.tied_embeddings else None,
         )
         blocks = [Block(context, layer) for layer in reversed(range(model.layers))]
         self.blocks = torch.nn.ModuleList(reversed(blocks))
-        self.final_norm = Norm4D(context, "final_norm", Place("final_norm"), model.hidden, bias=model.biases)
+        self.final_norm = norm(context, "final_norm", Place("final_norm"))
         self.embedding = Embedding4D(context)
         context.store.allocate(context.optimizer_parts)
         for name, parameter in context.store.parameters.items():

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.tied import add_table
 
 REDUCE = Place("")
 
@@ -44,7 +47,10 @@ class Reduction:
         if not (self.overlapped and self.last_micro_step):
             return
         self._settle()
-        self._ready.append(layer)
+        if layer is None and self.context.job.model.tied_embeddings:
+            self._begin = self._end = self.bounds[None]  # whole after the embedding's backward pass only
+        else:
+            self._ready.append(layer)
         self._sent = self.context.gathers.scattered
 
     def end_of_backward(self) -> None:
@@ -80,8 +86,13 @@ class Reduction:
         for parameter in store.parameters.values():
             if not parameter.seen:  # nothing came: what lies there is the last step's
                 parameter.gradient.zero_()
+        if context.job.model.qk_norm and context.grid.y > 1:
+            self._sum_head_norms()
         if context.grid.z > 1:
             collectives.all_reduce(REDUCE, "z_scatter", replicated, name="replicated", phase="reduce").wait()
+        tied = context.job.model.tied_embeddings
+        if tied:
+            add_table(context)
         if context.grid.data == 1:
             return
         mode = context.job.data_reduction.mode
@@ -96,7 +107,18 @@ class Reduction:
             store.loss.copy_(loss)
         elif mode == "overlapped":
             last = collectives.all_reduce(REDUCE, "data", replicated, name="replicated", phase="reduce")
-            for handle in (*self._buckets, last):
+            head = gradient[: self.bounds[None]]
+            late = [collectives.all_reduce(REDUCE, "data", head, name="head", phase="reduce")] if tied else []
+            for handle in (*self._buckets, *late, last):
                 handle.wait()
         else:
             collectives.all_reduce(REDUCE, "data", gradient[: store.used + 1], phase="reduce").wait()
+
+    def _sum_head_norms(self) -> None:
+        """Sum the gradients of norms of queries and keys over y, whose ranks saw a part of the heads each."""
+        parameters = self.context.store.parameters
+        found = [p.gradient for name, p in parameters.items() if name.endswith((".q_norm.weight", ".k_norm.weight"))]
+        flat = torch.cat(found)
+        self.context.collectives.all_reduce(REDUCE, "y", flat, name="qk_norm", phase="reduce").wait()
+        for gradient, summed in zip(found, flat.split([g.numel() for g in found]), strict=True):
+            gradient.copy_(summed)

@@ -9,10 +9,11 @@ import torch
 
 from runtime.parallel.ops import Place
 from runtime.step.optimizer import Optimizer
-from runtime.step.trainee import MicroBatch, Say, Trainee
+from runtime.step.trainee import MicroBatch, Say, StepFigures, Trainee
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT, Block
 from runtime.strategies.four_d.reduction import Reduction
+from runtime.strategies.four_d.tied import tie
 from runtime.strategies.four_d.tuning import settle
 
 GENERATE = Place("generate")
@@ -45,6 +46,13 @@ class FourDTrainee(Trainee):
                 store.loss.add_(loss)
                 reduction.end_of_backward()
         return reduction
+
+    def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:
+        """Train on one global batch, of which `batch` is this rank's part."""
+        figures = super().step(batch, learning_rate)
+        if self.context.job.model.tied_embeddings:
+            tie(self.context)
+        return figures
 
     def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of this replica's token losses."""

@@ -37,7 +37,8 @@ class DdpJob(Job):
 
 def check(job: DdpJob) -> list[Problem]:
     """Return what a job asks for that plain data parallelism does not have."""
-    problems = []
+    beyond = job.model.beyond_gpt
+    problems = [Problem(f"model.{key}", "ddp has it not; use strategy: four_d", value) for key, value in beyond]
     if job.dropout:
         problems.append(Problem("dropout", "ddp has none; set 0, or use strategy: four_d", job.dropout))
     if job.attention in UNFUSED:

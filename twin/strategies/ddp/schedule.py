@@ -83,7 +83,7 @@ class _Step:
 
     def __init__(self, job: DdpJob) -> None:
         self.job, self.model = job, job.model
-        self.e, self.biases = job.element_bytes, job.model.biases
+        self.e, self.biases = job.element_bytes, bool(job.model.biases)
         self.m = job.concrete_micro_sequences * self.model.sequence
         self.stream = float(self.m * self.model.hidden * self.e)
         self.inner = self.m * self.e * self.model.block_linears["mlp_up"][0]
@@ -114,7 +114,7 @@ class _Step:
         block.compute("residual1", Memory(3 * self.stream, work="residual"))
         self._norm(block, "norm2")
         self._linear(block, "mlp_up", *linears["mlp_up"])
-        block.compute(self.model.activation, self._activation(backward=False))
+        block.compute(self.model.mlp_kind, self._activation(backward=False))
         self._linear(block, "mlp_down", *linears["mlp_down"])
         block.compute("residual2", Memory(3 * self.stream, work="residual"))
 
@@ -134,7 +134,7 @@ class _Step:
     def _block_backward(self, block: Emitter, buckets: Buckets) -> None:
         linears = self.model.block_linears
         self._linear_backward(block, buckets, "mlp_down", *linears["mlp_down"])
-        block.compute(self.model.activation, self._activation(backward=True))
+        block.compute(self.model.mlp_kind, self._activation(backward=True))
         self._linear_backward(block, buckets, "mlp_up", *linears["mlp_up"])
         self._norm_backward(block, buckets, "norm2")
         block.compute("residual2", Memory(3 * self.stream, work="residual"))
@@ -185,7 +185,7 @@ class _Step:
     def _activation(self, *, backward: bool) -> Memory:
         after = self.m * self.e * self.model.mlp_hidden
         moved = 2 * self.inner + after if backward else self.inner + after
-        return Memory(float(moved), work=self.model.activation)
+        return Memory(float(moved), work=self.model.mlp_kind)
 
 
 def parameters_of(model: Model) -> int:
@@ -195,7 +195,7 @@ def parameters_of(model: Model) -> int:
     if model.biases:
         vectors += 2 * model.hidden + sum(n for n, _ in model.block_linears.values())
     tables = (2 * model.vocabulary + model.position_rows) * model.hidden  # the head is one of them
-    return model.layers * (linears + vectors) + tables + model.hidden * (1 + model.biases)
+    return model.layers * (linears + vectors) + tables + model.hidden * (1 + model.norm_biases)
 
 
 def collected_bytes(element_bytes: int, micro_steps: int) -> int:

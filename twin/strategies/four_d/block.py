@@ -19,21 +19,37 @@ from twin.strategies.sizes import FP32_BYTES
 
 
 def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Layer norm over features split over x: an all-reduce of two sums per token."""
+    """Norm over features split over x: an all-reduce of two sums per token, of one for RMS norm."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     if shapes.grid.x > 1:
         emit.compute("statistics", Memory(activation, work="norm/statistics/split"))
-        emit.collective("all_reduce", "x", 2 * shapes.tokens * FP32_BYTES)
+        emit.collective("all_reduce", "x", _sums(job) * shapes.tokens * FP32_BYTES)
     emit.compute("normalize", Memory(2 * activation, work=_split("norm/normalize", shapes)))
 
 
 def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Gradient of the layer norm: the same two sums per token, then dx and the vectors' gradients."""
+    """Gradient of the norm: as many sums per token, then dx and the vectors' gradients."""
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     if shapes.grid.x > 1:
         emit.compute("statistics", Memory(2 * activation, work="norm/statistics/split"))
-        emit.collective("all_reduce", "x", 2 * shapes.tokens * FP32_BYTES)
+        emit.collective("all_reduce", "x", _sums(job) * shapes.tokens * FP32_BYTES)
     emit.compute("gradient", Memory(5 * activation, kernels=2, work=_split("norm/gradient", shapes)))
+
+
+def _sums(job: FourDJob) -> int:
+    """Count the sums over features that a norm needs of each token."""
+    return 1 if job.model.norm == "rms" else 2
+
+
+def head_norms(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
+    """Norms of each head's queries and keys, which no axis splits; or their gradients."""
+    if not job.model.qk_norm:
+        return
+    both = float(shapes.tokens * shapes.turned_y * job.element_bytes)
+    if backward:
+        emit.compute("qk_norm", Memory(5 * both, kernels=4, work="norm/gradient"))
+    else:
+        emit.compute("qk_norm", Memory(2 * both, kernels=2, work="norm/normalize"))
 
 
 def _split(work: str, shapes: Shapes) -> str:
@@ -51,6 +67,7 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
         dropout=job.dropout > 0 and job.attention in UNFUSED,
         backward=backward,
         element_bytes=job.element_bytes,
+        kv_heads=shapes.kv_heads_y,
     )
 
 
@@ -75,8 +92,8 @@ def _residual_dropout(emit: Emitter, job: FourDJob, name: str, residual: float) 
 def _rotary(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Turn queries and keys (or their gradients back): read and write both, a kernel each."""
     if job.model.positions == "rotary":
-        queries = shapes.tokens * shapes.heads_y * job.model.head_size * job.element_bytes
-        emit.compute("rotary", Memory(4.0 * queries, kernels=2, work="rotary"))
+        both = shapes.tokens * shapes.turned_y * job.element_bytes
+        emit.compute("rotary", Memory(2.0 * both, kernels=2, work="rotary"))
 
 
 def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
@@ -87,7 +104,7 @@ def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool)
     """
     before, after = shapes.mlp_up_y, shapes.mlp_y
     elements = shapes.tokens * (2 * before + after if backward else before + after)
-    kind = job.model.activation
+    kind = job.model.mlp_kind
     emit.compute(kind, Memory(float(elements * job.element_bytes), work=kind))
 
 
@@ -105,6 +122,7 @@ def block_forward(
     residual_add = _residual(job, residual)
     norm_forward(emit.under("norm1"), job, shapes)
     apply(0)
+    head_norms(emit, job, shapes, backward=False)
     _rotary(emit, job, shapes)
     emit.compute("attention", _attention(job, shapes, backward=False))
     apply(1)
@@ -126,9 +144,11 @@ def block_backward(
 ) -> None:
     """Backward of one block; `scatters` takes its weight gradients.
 
-    Where the residual stream branches the two gradients that meet are added.
+    Where the residual stream branches the two gradients that meet are added; it branches twice at the block's begin if
+    attention and MLP are parallel.
     """
     residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
+    parallel = job.model.residual == "parallel"
     units = shapes.gather_units(linears)
 
     def apply(index: int) -> None:
@@ -141,13 +161,17 @@ def block_backward(
     _activation(emit, job, shapes, backward=True)
     apply(2)
     norm_backward(emit.under("norm2"), job, shapes)
-    emit.compute("residual2", Memory(3 * residual, work="residual"))
+    if not parallel:
+        emit.compute("residual2", Memory(3 * residual, work="residual"))
     _residual_dropout(emit, job, "residual1", residual)
     apply(1)
     emit.compute("attention", _attention(job, shapes, backward=True))
     _rotary(emit, job, shapes)
+    head_norms(emit, job, shapes, backward=True)
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
+    if parallel:
+        emit.compute("residual2", Memory(3 * residual, work="residual"))
     emit.compute("residual1", Memory(3 * residual, work="residual"))
 
 

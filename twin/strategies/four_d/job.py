@@ -144,10 +144,11 @@ def may_shard(job: FourDJob) -> bool:
 def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:
     """Return the widths of the model that the axes do not divide (section 3 of the algorithm)."""
     model = job.model
-    widths = f"hidden {model.hidden}, heads {model.heads} and MLP width {model.mlp_hidden}"
+    keys = "" if model.kv_heads in (None, model.heads) else f", {model.kv_heads} heads of keys"
+    widths = f"hidden {model.hidden}, heads {model.heads}{keys} and MLP width {model.mlp_hidden}"
     rules = (
         ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
-        ("y", grid.y, gcd(model.hidden, model.heads, model.mlp_hidden), widths),
+        ("y", grid.y, gcd(model.heads, model.key_value_heads, model.mlp_hidden), widths),
     )
     return [
         Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)

@@ -126,7 +126,7 @@ def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
         emit.collective("all_reduce", linear.contraction_axis, output_bytes)
-        if job.model.biases and linear.layer is not None and not _bias_fused(job, linear):
+        if linear.layer is not None and job.model.has_bias(linear.name) and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
             emit.compute("bias", Memory(2.0 * output_bytes, work="bias"))
 
@@ -161,6 +161,6 @@ def _bias_fused(job: FourDJob, linear: Linear) -> bool:
 
 
 def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
-    if job.model.biases and linear.layer is not None:
+    if linear.layer is not None and job.model.has_bias(linear.name):
         read = float(tokens * linear.n_local * job.element_bytes)
         emit.compute("bias_gradient", Memory(read, work="bias_gradient"))

@@ -41,6 +41,7 @@ def block_bytes(job: FourDJob, shapes: Shapes) -> float:
         tokens=shapes.tokens,
         sequences=shapes.sequences,
         heads=shapes.heads_y,
+        kv_heads=shapes.kv_heads_y,
         residual_width=shapes.hidden_x,
         mlp_up_width=shapes.mlp_up_y,
         mlp_width=shapes.mlp_y,

@@ -46,10 +46,14 @@ class Reduction:
         return cls(job, shapes, scatters, overlapped)
 
     def after_backward(self, emit: Emitter, layer: int | None) -> None:
-        """Note that a block's (or, with layer None, the head's) weight gradients are on their way."""
+        """Note that a block's (or, with layer None, the head's) weight gradients are on their way.
+
+        A tied head's are not whole before the embedding's backward pass.
+        """
         if self.overlapped:
             self._settle(emit)
-            self._ready.append(layer)
+            if layer is not None or not self.job.model.tied_embeddings:
+                self._ready.append(layer)
             self._sent = self.scatters.started
 
     def end_of_backward(self, emit: Emitter) -> None:
@@ -83,8 +87,15 @@ def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> 
     grid, mode = shapes.grid, job.data_reduction.mode
     emit = root.under("reduce")
     replicated_bytes = (shapes.replicated_elements + LOSS_ELEMENTS) * FP32_BYTES
+    tied = job.model.tied_embeddings
+    if job.model.qk_norm and grid.y > 1:  # each y rank saw its own heads
+        norms = job.model.layers * shapes.head_norm_elements
+        emit.collective("all_reduce", "y", norms * FP32_BYTES, "qk_norm/all_reduce_y")
     if grid.z > 1:
         emit.collective("all_reduce", "z_scatter", replicated_bytes, "replicated/all_reduce_z")
+    if tied:
+        moved = (3 * shapes.head.shard_elements + shapes.token_elements) * FP32_BYTES
+        emit.under("tied").compute("add", Memory(float(moved), kernels=2, work="accumulate"))
     elements = shapes.local_elements + LOSS_ELEMENTS
     sharded = mode == "sharded" and grid.data > 1
     if sharded:
@@ -94,10 +105,13 @@ def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> 
         emit.collective("reduce_scatter", "data", elements * grid.data * FP32_BYTES)
     elif grid.data > 1 and mode == "overlapped":
         name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
+        head = shapes.head.shard_elements * FP32_BYTES
+        late = [emit.start("all_reduce", "data", head, "head/all_reduce_data")] if tied else []
         backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
         for bucket in buckets:
             backward.wait(bucket)
-        emit.wait(name)
+        for each in (*late, name):
+            emit.wait(each)
     elif grid.data > 1:
         emit.collective("all_reduce", "data", elements * FP32_BYTES)
     _update(root.under("optimizer", phase="optimizer"), job, shapes, elements, sharded=sharded)
@@ -114,6 +128,18 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
     if sharded:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
+    if job.model.tied_embeddings:
+        _tie(emit.under("tied"), job, shapes)
+
+
+def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
+    """Gather the head's new weight over z and y, and copy it into the table of tokens."""
+    e, grid, head = job.element_bytes, shapes.grid, shapes.head
+    if grid.z > 1:
+        emit.collective("all_gather", "z_gather", head.gathered_elements * e)
+    if grid.y > 1:
+        emit.collective("all_gather", "y", grid.y * head.n_local * head.k_local * e)
+    emit.compute("copy", Memory(2.0 * shapes.token_elements * e, work="embedding/lookup"))
 
 
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:

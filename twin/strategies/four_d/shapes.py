@@ -103,6 +103,17 @@ class Shapes:
         return self.job.model.heads // self.grid.y
 
     @cached_property
+    def kv_heads_y(self) -> int | None:
+        """Local heads of keys and values, where they are fewer than those of queries."""
+        model = self.job.model
+        return None if model.key_value_heads == model.heads else model.key_value_heads // self.grid.y
+
+    @cached_property
+    def turned_y(self) -> int:
+        """Local elements of a token's queries and keys, whole heads."""
+        return sum(self.job.model.qkv_parts[:2]) // self.grid.y
+
+    @cached_property
     def mlp_y(self) -> int:
         """Local width inside the MLP, after its activation."""
         return self.job.model.mlp_hidden // self.grid.y
@@ -169,21 +180,31 @@ class Shapes:
     @cached_property
     def block_replicated_elements(self) -> int:
         """Elements of one block's vectors (norms, biases), which are replicated over z."""
-        if not self.job.model.biases:
-            return 2 * self.hidden_x
-        return 4 * self.hidden_x + sum(linear.n_local for linear in self.block_linears(0))
+        model = self.job.model
+        biases = sum(linear.n_local for linear in self.block_linears(0) if model.has_bias(linear.name))
+        return 2 * self.hidden_x * (1 + model.norm_biases) + biases + self.head_norm_elements
+
+    @property
+    def head_norm_elements(self) -> int:
+        """Elements of one block's norms of queries and keys."""
+        return 2 * self.job.model.head_size * self.job.model.qk_norm
 
     @cached_property
     def replicated_elements(self) -> int:
         """All stored elements replicated over z: embeddings, norms, biases."""
         model = self.job.model
-        final_norm = self.hidden_x * (1 + model.biases)
+        final_norm = self.hidden_x * (1 + model.norm_biases)
         return model.layers * self.block_replicated_elements + self.table_elements + final_norm
 
     @property
     def local_elements(self) -> int:
         """All parameter elements that a rank stores."""
         return self.sharded_elements + self.replicated_elements
+
+    @property
+    def token_elements(self) -> int:
+        """Elements of the table of tokens."""
+        return self.job.model.vocabulary * self.hidden_x
 
     @cached_property
     def table_elements(self) -> int:

@@ -90,7 +90,7 @@ class FourD(Strategy[FourDJob]):
     def axis_choices(self, job: FourDJob) -> dict[str, list[int]]:
         """Return divisors of the ranks that divide the batch (data, z) or the model's widths (y, x)."""
         model, replicas = job.model, gcd(job.ranks, job.batch.sequences)
-        widths = gcd(model.hidden, model.heads, model.mlp_hidden)
+        widths = gcd(model.heads, model.key_value_heads, model.mlp_hidden)
         allowed = {"data": replicas, "z": replicas, "y": gcd(job.ranks, widths), "x": gcd(job.ranks, model.hidden)}
         return {axis: divisors(size) for axis, size in allowed.items()}
 

@@ -7,25 +7,27 @@ from functools import cache
 
 import torch
 
-from runtime.model.functions import gelu, swiglu
+from runtime.model.functions import exact_gelu, gelu, swiglu
 from runtime.parallel import random
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region, add, plus
 from runtime.strategies.four_d.context import FourDContext
 from twin.schedule.kernels import Memory
 
+FUNCTIONS = {"gelu": gelu, "gelu_exact": exact_gelu, "swiglu": swiglu}
+
 
 def activate(
     context: FourDContext, place: Place, inner: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Apply GELU (tanh form) to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y).
+    """Apply GELU to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y).
 
     A bias is what the linear before left to be added here.
     """
-    kind, size = context.job.model.activation, float(inner.nbytes)
+    kind, size = context.job.model.mlp_kind, float(inner.nbytes)
     # gate and up lie side by side: reads both, writes half as much; back: reads 3/2, writes 2/2
-    function, passes = (gelu, 2.0) if kind == "gelu" else (swiglu, 1.5)
-    run = fused(context, function)
+    passes = 1.5 if kind == "swiglu" else 2.0
+    run = fused(context, FUNCTIONS[context.job.model.activation])
     return Region(
         context.ops,
         place,

@@ -42,7 +42,8 @@ class Linear4D(torch.nn.Module):
         *,
         transposed: bool,
         bias: bool,
-        parts: int = 1,
+        parts: tuple[int, ...] = (),
+        alike: str | None = None,
         init: float = 0.02,
         bias_fused: bool = False,
     ) -> None:
@@ -54,7 +55,14 @@ class Linear4D(torch.nn.Module):
         self.output: Axis = "x" if transposed else "y"
         self.weight_shard = context.store.declare(
             ParameterSpec(
-                f"{name}.weight", (n, k), (self.output, self.contraction), parts, cut="z", decay=True, init=init
+                f"{name}.weight",
+                (n, k),
+                (self.output, self.contraction),
+                parts,
+                cut="z",
+                decay=True,
+                init=init,
+                alike=alike,
             )
         )
         self.bias_shard: Parameter | None = None

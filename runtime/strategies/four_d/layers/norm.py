@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from runtime.model.functions import NORM_EPSILON
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
@@ -26,6 +25,7 @@ class Norm4D(torch.nn.Module):
     def __init__(self, context: FourDContext, name: str, place: Place, hidden: int, *, bias: bool) -> None:
         super().__init__()
         self.context, self.place, self.hidden = context, place, hidden
+        self.epsilon = context.job.model.norm_epsilon
         self.weight_shard = context.store.declare(ParameterSpec(f"{name}.weight", (hidden,), ("x",), constant=1.0))
         self.bias_shard: Parameter | None = None
         if bias:
@@ -54,7 +54,7 @@ class Norm4D(torch.nn.Module):
             return ops.compute(
                 self.place,
                 "normalize",
-                lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, NORM_EPSILON),
+                lambda: torch.native_layer_norm(x, [self.hidden], weight, bias, self.epsilon),
                 lambda: Memory(2 * size, work="norm/normalize"),
             )
         statistics = ops.compute(
@@ -64,7 +64,7 @@ class Norm4D(torch.nn.Module):
         return ops.compute(
             self.place,
             "normalize",
-            lambda: _apply(x, total, weight, bias, self.hidden),
+            lambda: _apply(x, total, weight, bias, self.hidden, self.epsilon),
             lambda: Memory(2 * size, work="norm/normalize/split"),
         )
 
@@ -116,11 +116,11 @@ def _sums(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
 
 
 def _apply(
-    x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, hidden: int
+    x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, hidden: int, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     mean = sums[0] / hidden
     variance = (sums[1] / hidden - mean * mean).clamp_min_(0.0)
-    rstd = torch.rsqrt(variance + NORM_EPSILON)
+    rstd = torch.rsqrt(variance + epsilon)
     mean, rstd = mean[:, None], rstd[:, None]
     y = (x - mean) * rstd * weight
     if bias is not None:
