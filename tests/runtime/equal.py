@@ -42,6 +42,13 @@ def serial(case: str, dtype: str, steps: int, slower: tuple[float, ...] | None) 
     return losses, norms, {n: p.detach().numpy() for n, p in serial_model.state_dict().items()}
 
 
+def serial_of(
+    options: dict[str, Any], dtype: str, steps: int = parity.STEPS, slower: tuple[float, ...] | None = None
+) -> Trained:
+    """Train the serial model, once for equal options."""
+    return serial(json.dumps(options, sort_keys=True), dtype, steps, slower)
+
+
 def assemble(ranks: list[parity.Pieces]) -> dict[str, np.ndarray]:
     """Put the ranks' pieces together; copies must agree bit for bit, and nothing be missing."""
     full: dict[str, np.ndarray] = {}
@@ -71,7 +78,7 @@ def check(
     """Train on a grid and serially; losses, gradient norms and every parameter must be equal."""
     ranks = int(np.prod(list(grid.values())))
     answers = pool.run("tests.runtime.parity:run", ranks, grid=grid, dtype=dtype, steps=steps, **options)
-    losses, norms, parameters = serial(json.dumps(options, sort_keys=True), dtype, steps, slower)
+    losses, norms, parameters = serial_of(options, dtype, steps, slower)
     assert len(losses) == steps
     tolerance = TOLERANCE[dtype]
     for loss, norm, _ in answers:

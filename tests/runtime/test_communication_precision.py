@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.runtime.test_parity import assemble
+from tests.runtime.equal import assemble
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 

@@ -13,8 +13,9 @@ import pytest
 from runtime.recorder import record
 from tests.runtime import parity
 from tests.runtime.ddp_tasks import describe
+from tests.runtime.equal import TOLERANCE, assemble, serial_of
 from tests.runtime.runs import environment
-from tests.runtime.test_parity import TOLERANCE, assemble, serial
+from tests.runtime.test_parity import VARIANTS as OF_FOUR_D
 from tests.tiers import full, quick
 from twin.description.problems import DescriptionError
 from twin.schedule.difference import difference
@@ -41,7 +42,7 @@ CASES = [(ranks, name) for ranks in (1, 2, 4) for name in VARIANTS]
 def test_it_trains_as_the_serial_model_does(pool: Any, ranks: int, variant: str) -> None:
     grid = {"data": ranks, "z": 1, "y": 1, "x": 1}
     answers = pool.run("tests.runtime.ddp_tasks:run", ranks, grid=grid, dtype="float64", **VARIANTS[variant])
-    losses, norms, parameters = serial(SERIAL.get(variant, variant), "float64")
+    losses, norms, parameters = serial_of(OF_FOUR_D[SERIAL.get(variant, variant)], "float64")
     for loss, norm, _ in answers:
         np.testing.assert_allclose(loss, losses, rtol=TOLERANCE["float64"])
         np.testing.assert_allclose(norm, norms, rtol=TOLERANCE["float64"])

@@ -13,6 +13,7 @@ from runtime.parallel import random
 from runtime.parallel.mesh import Mesh
 from runtime.train.evaluate import _choose
 from tests.runtime import parity, reference
+from tests.runtime.equal import assemble
 from tests.runtime.evaluate_tasks import (
     COUNTS,
     LENGTH,
@@ -25,7 +26,6 @@ from tests.runtime.evaluate_tasks import (
     held_out,
     texts,
 )
-from tests.runtime.test_parity import assemble
 from twin.strategies.four_d.grid import AXES, Grid
 
 ONE = dict.fromkeys(AXES, 1)

@@ -18,6 +18,7 @@ from twin.strategies import load_job
 
 MODEL = {"layers": 3, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
 LLAMA = MODEL | {"activation": "swiglu", "positions": "rotary", "mlp_width": 704, "biases": False}
+QWEN3 = LLAMA | {"norm": "rms", "kv_heads": 2, "head_width": 48, "qk_norm": True, "tied_embeddings": True}
 SHARDED = {"data_reduction": {"mode": "sharded"}}
 KEPT = ("weights", "gradients", "optimizer")
 """Categories of what stays from step to step."""
@@ -30,6 +31,8 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "x": ({"x": 4}, {}),
     "all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {}),
     "all axes, swiglu": ({"data": 2, "z": 2, "y": 2, "x": 2}, {"model": LLAMA, "gather_unit": "block"}),
+    "grouped heads, tied": ({"data": 2, "z": 2, "y": 2}, {"model": QWEN3}),
+    "grouped heads, tied, sharded": ({"data": 4, "y": 2, "x": 2}, SHARDED | {"model": QWEN3}),
     "overlapped": ({"data": 4, "z": 2}, {"data_reduction": {"mode": "overlapped"}}),
     "sharded": ({"data": 4}, SHARDED),
     "sharded, fp32": ({"data": 4}, SHARDED | {"precision": "fp32"}),

@@ -9,7 +9,7 @@ import torch
 from runtime.parallel import random
 from runtime.parallel.mesh import Mesh
 from tests.runtime import parity
-from tests.runtime.test_parity import assemble
+from tests.runtime.equal import assemble
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
 ONE = dict.fromkeys(AXES, 1)

@@ -117,7 +117,7 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
             f"{m.parameters / 1e9:.2f} B",
             str(m.layers),
             str(m.hidden),
-            str(m.heads),
+            str(m.heads) if m.key_value_heads == m.heads else f"{m.heads}, {m.key_value_heads} of keys",
             f"{m.mlp_hidden} {m.activation}",
             m.positions,
             str(m.sequence),
