@@ -13,7 +13,10 @@ from runtime.step.context import Context
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 
 MAX_SHOWN = 12
-SAME = ("heads", "activation", "positions")
+SAME = (
+    *("heads", "kv_heads", "head_width", "activation", "norm", "norm_epsilon", "residual", "positions"),
+    *("rotary_base", "rotary_share", "rotary_scaling", "tied_embeddings"),
+)
 """Keys of a model that the shapes of its weights do not tell."""
 
 Descriptions = Mapping[str, tuple[tuple[int, ...], str]]
@@ -44,11 +47,11 @@ def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Con
 
 
 def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
-    model = context.job.model
+    model = context.job.model.model_dump(mode="json")
     return [
-        Problem(f"model.{key}", f"was {shape[key]!r} when it was saved; the job has {getattr(model, key)!r}")
+        Problem(f"model.{key}", f"was {shape[key]!r} when it was saved; the job has {model[key]!r}")
         for key in SAME
-        if key in shape and shape[key] != getattr(model, key)
+        if key in shape and shape[key] != model[key]
     ]
 
 

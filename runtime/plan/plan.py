@@ -19,8 +19,12 @@ from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.attention import UNNAMED_ATTENTION
 from twin.description.job import Job
+from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
 from twin.description.train import STANDARD_LIBRARY, Train
+
+NEWER = (*BEYOND, "window")
+"""Keys of a model that runs before November 2026 did not write down."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Plan:
         job, goldfish = self.job, self.options.goldfish
         return {
             "name": job.name,
-            "model": job.model.model_dump(mode="json", by_alias=True, exclude={"name"}),
+            "model": identity_of(job.model),
             "precision": job.precision,
             "dropout": job.dropout,
             "seed": job.seed,
@@ -50,6 +54,12 @@ class Plan:
             "data": data.manifest.model_dump(mode="json"),
             "goldfish": None if goldfish is None else goldfish.model_dump(mode="json"),
         }
+
+
+def identity_of(model: Model) -> dict[str, Any]:
+    """Write down a shape as runs before November 2026 did, where it has nothing that they did not know."""
+    usual = {key for key in NEWER if getattr(model, key) == Model.model_fields[key].default}
+    return model.model_dump(mode="json", by_alias=True, exclude={"name", *usual})
 
 
 def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from runtime.plan.continued import KEY, changes, check_changes, options_of
+from runtime.plan.plan import identity_of
 from tests.runtime import runs
+from twin.description.presets import presets
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
@@ -142,3 +144,18 @@ def test_a_run_is_refused_accepted_and_then_goes_on_as_it_is(tmp_path):
 def test_in_which_type_gradients_are_summed_is_said(tmp_path):
     before, now = options(tmp_path), options(tmp_path, "communication_precision.scatters=fp32")
     assert check(before, now) == ["communication_precision.scatters: compute before, fp32 from here on"]
+
+
+OLD_KEYS = {
+    *("layers", "hidden", "heads", "sequence", "vocabulary", "mlp_ratio", "mlp_width", "activation", "positions"),
+    "biases",
+}
+"""All that runs before November 2026 wrote down of a model."""
+
+
+def test_a_run_of_an_older_version_is_the_same_run():
+    assert set(identity_of(presets()["gpt2"])) == OLD_KEYS
+    other = identity_of(presets()["qwen3-0.6b"])
+    assert set(other) - OLD_KEYS == {
+        *("kv_heads", "head_width", "norm", "norm_epsilon", "qk_norm", "rotary_base", "tied_embeddings")
+    }

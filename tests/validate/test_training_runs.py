@@ -99,7 +99,6 @@ def test_zero_stages():
     [
         ({"kind": "ratio"}, {}, "kind ratio: not one training iteration"),
         ({"bound": "at least"}, {}, "a bound, not a measurement"),
-        ({"profiler": "on"}, {}, "measured under a profiler"),
         ({"gpus": "128-512 (linear)"}, {}, "gpus is not stated as a number"),
         ({"tp": "not stated"}, {}, "tp is not stated as a number"),
         ({"precision": "fp8 rowwise"}, {}, "fp8"),
@@ -108,7 +107,6 @@ def test_zero_stages():
         ({"dp": 4}, {}, "the degrees do not multiply to the GPUs"),
         ({"sequence_parallel": True}, {}, "sequence parallelism"),
         ({"sequence_parallel": "tp overlap on (so yes)"}, {}, "sequence parallelism"),
-        ({}, {"kv_heads": 8}, "grouped-query attention"),
         ({}, {"mlp": "squared_relu"}, "MLP of squared_relu"),
         ({}, {"note": "parallel residual"}, "parallel block or other changes of the model"),
         ({"machine": "elsewhere"}, {}, "machine elsewhere is not known here"),

@@ -108,8 +108,6 @@ def _what(run: Run) -> str | None:
         return f"kind {row['kind']}: not one training iteration"
     if "bound" in row:
         return "a bound, not a measurement"
-    if "profiler" in row:
-        return "measured under a profiler"
     if any(not isinstance(run.shape(key), int) for key in ("layers", "hidden", "heads", "seq")):
         return "the model's sizes are not given"
     return None
@@ -152,8 +150,6 @@ def _numbers(run: Run) -> str | None:
 
 def _model(run: Run) -> str | None:
     model = run.model
-    if model.get("kv_heads", model.get("heads")) != model.get("heads"):
-        return "grouped-query attention"
     if (mlp := model.get("mlp", "gelu")) not in {"gelu", "swiglu"}:
         return f"MLP of {mlp}"
     if "parallel residual" in str(model.get("note", "")) or "model_changes" in run.row:
@@ -213,6 +209,7 @@ def job_keys(run: Run) -> dict[str, Any]:
         "dropout": MEGATRON["dropout"] if _learned(model) else 0.0,
         "fused_elementwise": run.stage != "fsdp",
         "kernel_tuning": False,
+        "profiler": "profiler" in row,
     }
 
 
@@ -222,11 +219,13 @@ def _model_keys(run: Run) -> dict[str, Any]:
         "layers": run.shape("layers_override", "layers"),
         "hidden": run.shape("hidden"),
         "heads": run.shape("heads"),
+        **({"kv_heads": keys} if isinstance(keys := run.shape("kv_heads"), int) else {}),
         "sequence": run.shape("seq"),
         "vocabulary": vocabulary if isinstance(vocabulary, int) else VOCABULARY,
         "activation": "gelu" if gelu else "swiglu",
         "positions": "learned" if _learned(run.model) else "rotary",
         "biases": gelu,
+        "norm": "layer" if gelu else "rms",
         **({"mlp_width": ffn} if ffn else {}),
     }
 
