@@ -1,4 +1,4 @@
-"""The runtime's commands: `fourfold train`, `data`, `export`, `calibrate`, `record`.
+"""The runtime's commands: `fourfold train`, `data`, `export`, `sample`, `eval`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
 and hands it what only the twin can do: resolving `auto` in a job, making a machine of
@@ -80,11 +80,14 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
     from runtime.calibration.command import calibrate
     from runtime.checkpoint.command import export
     from runtime.data.command import data
+    from runtime.inference.command import evaluate, sample
     from runtime.recorder.command import record
 
     app.command()(_train(resolve, ask_of))
     app.command()(data)
     app.command()(export)
+    app.command()(sample(resolve))
+    app.command("eval")(evaluate(resolve))
     app.command()(calibrate(fit))
     app.command()(record(resolve))
 
@@ -159,11 +162,11 @@ def _arguments(job: Path, out: Path, chosen: Sequence[str], *, force: bool, acce
 
 
 def _check_ranks(job: Job, ranks: int | None, restarts: int, process: Process, options: Train, *, force: bool) -> None:
+    from runtime.launch.environment import refuse_ranks
     from twin.description.problems import fail
 
+    refuse_ranks(process, ranks)
     if process.launcher != "alone":
-        if ranks is not None:
-            raise fail("--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks)
         if restarts:
             raise fail(
                 "--restarts",

@@ -64,7 +64,8 @@ ROOMS: dict[str, set[str]] = {
     "survive": LOW | {"records", "checkpoint", "plan"},
     "calibration": LOW | {"strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
-    "train": LOW | {"strategies", "records", "tracing", "checkpoint", "watch", "plan", "survive"},
+    "inference": LOW | {"strategies", "records", "checkpoint", "plan"},
+    "train": LOW | {"strategies", "records", "tracing", "checkpoint", "watch", "plan", "survive", "inference"},
 }
 ROOMS["commands"] = {*ROOMS}
 ROOMS["api"] = LOW | {"records", "recorder"}

@@ -1,6 +1,6 @@
 """Checkpoints that resume on a different grid, and plain full models.
 
-* `checkpoints`: save while training goes on, load the newest that is whole.
+* `checkpoints`: save while training goes on, load the newest that is whole; `loading`: the latter, for readers.
 * `pieces`, `host`: which rectangles of which full tensor a rank writes and reads, and its copies
   of them in host memory.
 * `planner`, `storage`: how PyTorch's distributed checkpoint is told about them.

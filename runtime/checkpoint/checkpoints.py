@@ -12,7 +12,6 @@ import errno
 import json
 import shutil
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,17 +20,15 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from runtime.checkpoint import directory
-from runtime.checkpoint.fit import check_checkpoint
-from runtime.checkpoint.host import Incoming, Outgoing
-from runtime.checkpoint.manifest import Manifest, parse, read_text
-from runtime.checkpoint.planner import LoadPieces, SavePieces
-from runtime.checkpoint.storage import Reader, Writer
+from runtime.checkpoint.host import Outgoing
+from runtime.checkpoint.loading import Loaded, load_newest
+from runtime.checkpoint.manifest import Manifest
+from runtime.checkpoint.planner import SavePieces
+from runtime.checkpoint.storage import Writer
 from runtime.checkpoint.team import Team
-from runtime.checkpoint.tensor_file import UnusableFileError
 from runtime.parallel.collectives import CollectiveError
 from runtime.parallel.mesh import Mesh
 from runtime.step.context import Context
@@ -50,23 +47,6 @@ REMEDIES = {
 
 class NoSpaceError(DescriptionError):
     """A checkpoint found no space on the disk, or no quota: a later one may."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What was loaded, and what was passed over."""
-
-    step: int
-    """Optimizer steps done."""
-    samples: int
-    """Sequences consumed."""
-    extra: dict[str, Any]
-    """As given to `save`."""
-    grid: dict[str, int]
-    """It was saved on."""
-    path: Path
-    rejected: tuple[str, ...] = ()
-    """A line for each newer checkpoint that could not be used: which file, and why."""
 
 
 @dataclass
@@ -103,9 +83,6 @@ class Checkpoints:
         if self.keep < 1:
             raise fail("checkpoints.keep", "keep at least 1 checkpoint", self.keep)
         self._team = Team.of(self.mesh, self.group, timeout_seconds=self.timeout_seconds)
-        if self._team.group is None:
-            # one rank saves alone on purpose; set here, since filters belong to all threads at once
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         try:
             self._team.from_first(lambda: directory.start(self.root))
         except OSError as error:
@@ -209,47 +186,13 @@ class Checkpoints:
         another model.
         """
         self.wait()
-        rejected: list[tuple[Path, str]] = []
-        for path in self._team.from_first(lambda: directory.newest_first(self.root)):
-            if most is not None and directory.step_of(path) > most:
-                continue
-            try:
-                manifest = self._load(path, context, optimizer)
-            except UnusableFileError as error:
-                rejected.append((path, str(error)))
-                continue
-            self._useless = {path for path, _ in rejected}
-            lines = tuple(f"{reason}; {path.name} is passed over" for path, reason in rejected)
-            return Loaded(manifest.step, manifest.samples, manifest.extra, manifest.grid, path, lines)
-        if rejected:
-            remedy = "restore one from a copy, or train from the beginning in another directory"
-            problems = [Problem(path.name, reason) for path, reason in rejected]
-            raise DescriptionError([*problems, Problem("", remedy)], f"no checkpoint in {self.root} is usable")
-        return None
-
-    def _load(self, path: Path, context: Context, optimizer: Optimizer | None) -> Manifest:
-        """Load one checkpoint; raises UnusableFileError on every rank if any rank cannot."""
-        # one rank reads the manifest for all: fewer readers, and all judge the same text
-        manifest = parse(self._team.from_first(lambda: read_text(path)), path)
-        check_checkpoint(manifest, context, path)
-        incoming = Incoming(context, optimizer)
-        try:
-            load(
-                dict(incoming.state),
-                storage_reader=Reader(path, manifest),
-                planner=LoadPieces(),
-                process_group=self._team.group,
-                no_dist=self._team.group is None,
-            )
-        except CheckpointException as error:
-            # raised on all ranks alike, after all have read
-            causes = [cause for _, (cause, _) in sorted(error.failures.items())]
-            strange = [cause for cause in causes if not isinstance(cause, UnusableFileError)]
-            if strange:
-                raise RuntimeError(str(error)) from strange[0]
-            raise causes[0] from None
-        incoming.apply(manifest.step)
-        return manifest
+        found = self._team.from_first(lambda: directory.newest_first(self.root))
+        wanted = [path for path in found if most is None or directory.step_of(path) <= most]
+        remedy = "restore one from a copy, or train from the beginning in another directory"
+        loaded = load_newest(wanted, context, optimizer, self._team, remedy=remedy)
+        if loaded is not None:
+            self._useless = set(loaded.useless)
+        return loaded
 
 
 def _not_written(root: Path, error: OSError, where: str = "") -> DescriptionError:

@@ -6,6 +6,7 @@ groups are at work. What goes over it is small: plans, verdicts, file names.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,8 @@ class Team:
     def of(cls, mesh: Mesh, group: dist.ProcessGroup | None, *, timeout_seconds: float) -> Team:
         """Take a group, or make one; every rank of the mesh must call it."""
         if mesh.grid.ranks == 1:
+            # one rank saves and loads alone on purpose; set here, since filters belong to all threads at once
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
             return cls(mesh.rank, None)
         group = group or dist.new_group(
             list(range(mesh.grid.ranks)),

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from twin.description.problems import did_you_mean, fail
 
@@ -44,10 +44,18 @@ def jsonl_documents(paths: Iterable[Path], key: str) -> Iterator[str]:
     """
     for given in paths:
         for path in _files(given, "*.jsonl"):
-            with _opened(path) as file:
-                for number, line in enumerate(file, start=1):
-                    if line.strip():
-                        yield _text_of(line, key, f"{path}:{number}")
+            yield from (line[key] for _, line in json_lines(path, key, " (--key)"))
+
+
+def json_lines(path: Path, key: str, option: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of a file of JSON lines, and its place for messages; each has a text under the key.
+
+    Empty lines are passed over; any other line is an error, which says by which `option` the key is chosen.
+    """
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"{path}:{number}", _object(line, key, f"{path}:{number}", option)
 
 
 def standard_library_documents() -> Iterator[str]:
@@ -110,7 +118,7 @@ def _pieces(path: Path) -> Iterator[str]:
             yield piece
 
 
-def _text_of(line: str, key: str, where: str) -> str:
+def _object(line: str, key: str, where: str, option: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -119,7 +127,7 @@ def _text_of(line: str, key: str, where: str) -> str:
         raise fail(where, f"expected an object with the key {key!r}", value)
     if key not in value:
         keys = did_you_mean(key, value) if value else "the object is empty"
-        raise fail(where, f"has no key {key!r} (--key); {keys}")
+        raise fail(where, f"has no key {key!r}{option}; {keys}")
     if not isinstance(value[key], str):
         raise fail(f"{where}: {key}", "expected text", value[key])
-    return str(value[key])
+    return value

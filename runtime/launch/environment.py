@@ -96,6 +96,12 @@ def from_environment(environment: Mapping[str, str]) -> Process:
     return Process()
 
 
+def refuse_ranks(process: Process, ranks: int | None) -> None:
+    """Refuse --ranks beside a launcher, which has started them; raises DescriptionError."""
+    if process.launcher != "alone" and ranks is not None:
+        raise fail("--ranks", f"the ranks are started by {process.launcher} already; leave it out", ranks)
+
+
 def _torchrun_job(environment: Mapping[str, str]) -> str:
     name = environment.get("TORCHELASTIC_RUN_ID", "")
     return "" if name == "none" else name  # what every job is called that was given no --rdzv-id

@@ -21,7 +21,7 @@ from twin.description.attention import UNNAMED_ATTENTION
 from twin.description.job import Job
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
-from twin.description.train import STANDARD_LIBRARY, Train
+from twin.description.train import PATHS, STANDARD_LIBRARY, Train
 
 NEWER = (*BEYOND, "window")
 """Keys of a model that runs before November 2026 did not write down."""
@@ -55,6 +55,17 @@ class Plan:
             "goldfish": None if goldfish is None else goldfish.model_dump(mode="json"),
         }
 
+    def kept_job(self) -> dict[str, Any]:
+        """Describe the whole job as it is trained now, as JSON; its paths do not depend on the present directory."""
+        train = self.options
+        changes = {
+            key: str(Path(value).absolute())
+            for key in PATHS
+            if (value := getattr(train, key)) and value != STANDARD_LIBRARY
+        }
+        job = self.job.model_copy(update={"train": train.model_copy(update=changes)})
+        return job.model_dump(mode="json", by_alias=True)
+
 
 def identity_of(model: Model) -> dict[str, Any]:
     """Write down a shape as runs before November 2026 did, where it has nothing that they did not know."""
@@ -76,6 +87,24 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
             "what is there (train.elastic: true)",
             process.ranks,
         )
+    check_computed(job)
+    device = choose_device(options.device, process)
+    data = open_dataset(data_directory(options), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+    if options.initial_weights is not None and not Path(options.initial_weights).is_file():
+        raise fail("train.initial_weights", "no such file", options.initial_weights)
+    if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
+        raise fail(
+            "train.sample.prompt",
+            f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
+            options.sample.prompt,
+        )
+    if process.rank == 0:
+        check_directory(plan.out, plan.identity(data), force=plan.force)
+    return device, data
+
+
+def check_computed(job: Job) -> None:
+    """Refuse keys of a job that the twin simulates and the runtime does not compute; raises DescriptionError."""
     if job.precision == "fp16":
         raise fail(
             "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
@@ -91,22 +120,11 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
         raise fail("cuda_graphs", "is for simulation; the runtime launches its kernels one by one", True)
     if job.profiler:
         raise fail("profiler", "is for simulation; use the runtime's own traces: --trace", True)
-    device = choose_device(options.device, process)
-    path = Path(options.data)
-    if options.data == STANDARD_LIBRARY:
-        path = default_dataset(cache_directory())
-    data = open_dataset(path, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
-    if options.initial_weights is not None and not Path(options.initial_weights).is_file():
-        raise fail("train.initial_weights", "no such file", options.initial_weights)
-    if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
-        raise fail(
-            "train.sample.prompt",
-            f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
-            options.sample.prompt,
-        )
-    if process.rank == 0:
-        check_directory(plan.out, plan.identity(data), force=plan.force)
-    return device, data
+
+
+def data_directory(train: Train) -> Path:
+    """Return where a job's data set is; the standard library's is built if it is not there yet."""
+    return default_dataset(cache_directory()) if train.data == STANDARD_LIBRARY else Path(train.data)
 
 
 def prompt_tokens(options: Train, data: DataSet) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +82,18 @@ def line(figures: Mapping[str, Any], *, short: bool = False) -> str:
         parts.append(f"{figures['model_flops_utilisation'] * 100:.1f} %" + ("" if short else " model-FLOP utilisation"))
     parts.append(f"{figures['memory_bytes'] / 1e9:.1f} GB")
     return "  ".join(parts)
+
+
+@contextmanager
+def progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show on standard error, if that is a terminal, how much is done of work that tells."""
+    console = Console(stderr=True)
+    if not (shown and console.is_terminal):
+        yield lambda _done: None
+        return
+    with Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(), console=console, transient=True) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda done: bars.update(task, completed=done)
 
 
 class Stopwatch:

@@ -22,6 +22,8 @@ TEMPORARY = "run.json.tmp"
 CHECKPOINTS = "checkpoints"
 STOPPED = "stopped.json"
 """There if the run was ended by a signal before its last step: which, and after how many steps."""
+JOB = "job"
+"""Key of `run.json`: the whole job of the latest start, for whoever asks the run later."""
 ID = "id"
 """Key of `run.json`: tells this run from one that had the directory before."""
 ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
@@ -43,15 +45,9 @@ def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> N
             return
         if RUN not in found:
             raise fail(str(out), "is not empty and not a run of Fourfold; choose another --out")
-        text = (out / RUN).read_text(encoding="utf-8")
     except OSError as error:
         raise fail(str(out), f"cannot be read: {error.strerror}; choose another --out") from None
-    try:
-        described = json.loads(text)
-    except (ValueError, RecursionError):
-        described = None
-    if not isinstance(described, dict):
-        raise fail(str(out / RUN), "is damaged; choose another --out, or --force to begin anew")
+    described = examine_run(out, "choose another --out, or --force to begin anew")
     different = [key for key, value in identity.items() if described.get(key) != value]
     if different:
         raise fail(
@@ -61,10 +57,26 @@ def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> N
         )
 
 
-def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> None:
+def examine_run(out: Path, remedy: str) -> dict[str, Any]:
+    """Read `run.json` of a directory that anybody may have made; raises DescriptionError, with the remedy."""
+    try:
+        described = json.loads((out / RUN).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise fail(str(out / RUN), f"cannot be read: {error.strerror}; {remedy}") from None
+    except (ValueError, RecursionError):
+        described = None
+    if not isinstance(described, dict):
+        raise fail(str(out / RUN), f"is damaged; {remedy}")
+    return described
+
+
+def prepare_directory(
+    out: Path, identity: Mapping[str, Any], facts: Mapping[str, Any] | None = None, *, force: bool
+) -> None:
     """Make the directory of a run, or make sure that it can be written to.
 
-    With `force` what a run wrote there before is deleted, and nothing else.
+    `facts` are written down anew at every start. With `force` what a run wrote there before is deleted, and nothing
+    else.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -74,10 +86,9 @@ def prepare_directory(out: Path, identity: Mapping[str, Any], *, force: bool) ->
         for name in (STOPPED, LATEST_LOOK):
             (out / name).unlink(missing_ok=True)
         if (out / RUN).exists():
-            (out / TEMPORARY).touch()
-            (out / TEMPORARY).unlink()
+            _write(out, {**read_run(out), **(facts or {})})
             return
-        _write(out, {**identity, ID: secrets.token_hex(8)})
+        _write(out, {**identity, **(facts or {}), ID: secrets.token_hex(8)})
     except OSError as error:
         raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
 

@@ -13,6 +13,7 @@ import torch
 
 from runtime.data.batches import Batches
 from runtime.data.tokens import DataSet
+from runtime.inference.loss import validation_loss
 from runtime.launch.environment import Process
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
@@ -29,7 +30,6 @@ from runtime.survive.stop import Stop
 from runtime.tracing.tracer import Tracer
 from runtime.train import showing
 from runtime.train.diagnosis import find_non_finite
-from runtime.train.evaluate import validation_loss
 from runtime.train.judging import Judge
 from runtime.train.saving import Saving
 from runtime.train.state import State

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.checkpoint.checkpoints import Checkpoints, Loaded, NoSpaceError
+from runtime.checkpoint.checkpoints import Checkpoints, NoSpaceError
+from runtime.checkpoint.loading import Loaded
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
 from runtime.plan.plan import Plan

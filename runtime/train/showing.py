@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import torch
 
-from runtime.checkpoint.checkpoints import Loaded
+from runtime.checkpoint.loading import Loaded
 from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet
+from runtime.inference.generate import Choice, generate
 from runtime.launch.devices import place_name
 from runtime.launch.environment import Process
 from runtime.plan.continued import Change
@@ -20,7 +21,6 @@ from runtime.records.records import Records
 from runtime.records.run_directory import mark_stopped
 from runtime.step.context import Context
 from runtime.step.trainee import StepFigures, Trainee
-from runtime.train.evaluate import generate
 from runtime.train.state import State
 from twin.description.job import Job
 from twin.description.problems import fail
@@ -86,6 +86,7 @@ def say_sample(display: Display, plan: Plan, trainee: Trainee, data: DataSet) ->
     wanted = plan.options.sample
     if not wanted.tokens:
         return
-    tokens = generate(trainee, prompt_tokens(plan.options, data), wanted.tokens, wanted.temperature)
+    choice = Choice(wanted.temperature, plan.job.seed)
+    tokens = generate(trainee, prompt_tokens(plan.options, data), wanted.tokens, choice)
     display.say("sample:")
     display.say(load_tokenizer(data.directory).decode(tokens))

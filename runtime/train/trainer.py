@@ -28,7 +28,7 @@ from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
 from runtime.records.ownership import Ownership
-from runtime.records.run_directory import RUN, prepare_directory, read_run
+from runtime.records.run_directory import JOB, RUN, prepare_directory, read_run
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import MemoryCopies
@@ -105,5 +105,5 @@ def _prepare(plan: Plan, process: Process, data: DataSet, held: ExitStack) -> Ow
         return None
     owned = Ownership.claim(plan.out, process.launch)  # before anything there is deleted
     held.callback(owned.release)
-    prepare_directory(plan.out, plan.identity(data), force=plan.force)
+    prepare_directory(plan.out, plan.identity(data), {JOB: plan.kept_job()}, force=plan.force)
     return owned

@@ -10,8 +10,9 @@ import torch
 
 from runtime.data.batches import Batches
 from runtime.data.tokens import TokenFile
+from runtime.inference.generate import Choice, generate
+from runtime.inference.loss import validation_loss
 from runtime.strategies.four_d.trainee import FourDTrainee
-from runtime.train.evaluate import generate, validation_loss
 from tests.runtime import parity
 from twin.strategies.four_d.grid import Grid
 
@@ -50,6 +51,6 @@ def losses(worker: Any, grid: dict[str, int], **options: Any) -> list[float]:
 def texts(worker: Any, grid: dict[str, int], temperature: float, **options: Any) -> list[list[int]]:
     """The prompts, continued."""
     trainee = build(worker.mesh(Grid(**grid)), grid, **options)
-    found = [generate(trainee, prompt, MADE, temperature) for prompt in PROMPTS]
+    found = [generate(trainee, prompt, MADE, Choice(temperature, trainee.context.job.seed)) for prompt in PROMPTS]
     assert trainee.context.training
     return found

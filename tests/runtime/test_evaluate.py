@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runtime.parallel import random
+from runtime.inference.generate import Choice, choose
 from runtime.parallel.mesh import Mesh
-from runtime.train.evaluate import _choose
 from tests.runtime import parity, reference
 from tests.runtime.equal import assemble
 from tests.runtime.evaluate_tasks import (
@@ -133,8 +132,8 @@ LIMITS = {6: 22.46, 48: 84.04}
 
 
 def draws(temperature, seed, count=DRAWS):
-    stream = random.key(seed, "generate")
-    return torch.tensor([_choose(LOGITS, temperature, stream, place) for place in range(count)])
+    choice = Choice(temperature, seed)
+    return torch.tensor([choose(LOGITS, choice, choice.stream, place) for place in range(count)])
 
 
 def chi_square(drawn, shares):
@@ -159,8 +158,8 @@ def test_neighbours_in_a_text_are_drawn_independently():
 
 def test_texts_of_other_seeds_are_drawn_independently():
     shares = torch.softmax(LOGITS.double(), 0)
-    streams = [random.key(seed, "generate") for seed in range(DRAWS)]
-    drawn = torch.tensor([_choose(LOGITS, 1.0, stream, 0) for stream in streams])
+    choices = [Choice(1.0, seed) for seed in range(DRAWS)]
+    drawn = torch.tensor([choose(LOGITS, choice, choice.stream, 0) for choice in choices])
     assert chi_square(drawn, shares) < LIMITS[6]
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.checkpoints import Checkpoints, Loaded
+from runtime.checkpoint.checkpoints import Checkpoints
+from runtime.checkpoint.loading import Loaded
 from tests.runtime.checkpoint.tasks import tiny
 
 

@@ -1,0 +1,123 @@
+"""Ranks meet, load a checkpoint of a run onto their grid, and answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from runtime.checkpoint.loading import Loaded, load_newest
+from runtime.checkpoint.team import Team
+from runtime.inference.generate import Choice, generate
+from runtime.inference.loss import Score, mean_loss
+from runtime.inference.prompts import Prompt
+from runtime.inference.texts import Scored, text_of
+from runtime.inference.trained import TrainedRun
+from runtime.launch.board import Board
+from runtime.launch.devices import agree_on_type
+from runtime.launch.environment import Process
+from runtime.launch.meeting import agree, choose_device, join, make_deterministic, open_store, set_threads
+from runtime.parallel.failures import NonFiniteError
+from runtime.parallel.mesh import Mesh
+from runtime.plan.plan import check_computed
+from runtime.records.console import Display, progress
+from runtime.step.trainee import Trainee
+from runtime.strategies import trains
+from twin.description.problems import fail
+
+T = TypeVar("T")
+REMEDY = "restore one from a copy"
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """A model as a checkpoint has it, on one rank."""
+
+    trainee: Trainee
+    loaded: Loaded
+    first: bool
+    """True on rank 0, which tells what was found."""
+
+
+def load(run: TrainedRun, process: Process, prepare: Callable[[], T]) -> tuple[Answerer, T]:
+    """Meet, see what only ranks can see, and load the checkpoint; every rank must call it.
+
+    `prepare` is done before, on every rank: what fails in it fails on all, at once. Raises DescriptionError.
+    """
+    job, options = run.job, run.job.train
+    set_threads(process, options.threads)
+    if options.deterministic:
+        make_deterministic()
+    store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
+
+    def check() -> T:
+        check_computed(job)
+        trains(job)
+        return prepare()
+
+    all_agree = partial(agree, store, process)
+    prepared = all_agree("setup", check)
+    device = all_agree("device", lambda: choose_device(options.device, process))
+    agree_on_type(Board(store, process), device)
+    if store is not None:
+        join(process, store, device, options.timeout_seconds)
+    mesh = Mesh.create(job.concrete_grid, timeout_seconds=options.timeout_seconds)
+    trainee = trains(job)(job, mesh, device, options.optimizer, initialised=False)
+    team = Team.of(mesh, None, timeout_seconds=options.checkpoints.timeout_seconds)
+    loaded = load_newest(run.checkpoints, trainee.context, None, team, remedy=REMEDY)
+    if loaded is None:
+        raise fail(str(run.folder), "its checkpoints have been deleted meanwhile; try again")
+    display = Display(shown=process.rank == 0, steps=0, start=0)
+    for line in loaded.rejected:
+        display.warn(line)
+    return Answerer(trainee, loaded, process.rank == 0), prepared
+
+
+def continue_prompts(
+    run: TrainedRun,
+    process: Process,
+    prompts: Sequence[Prompt],
+    count: int,
+    choice: Choice,
+    tell: Callable[[Loaded, Prompt, list[int]], None],
+) -> None:
+    """Continue each prompt by so many tokens; rank 0 tells each continuation as it comes. Every rank must call it."""
+    answerer, _ = load(run, process, lambda: None)
+    with progress("generating", count * len(prompts), shown=answerer.first) as advance:
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            advance(done)
+
+        for prompt in prompts:
+            tokens = generate(answerer.trainee, prompt.tokens, count, choice, one_more)
+            if answerer.first:
+                tell(answerer.loaded, prompt, tokens[len(prompt.tokens) :])
+
+
+def score_text(
+    run: TrainedRun,
+    process: Process,
+    data: Path | None,
+    sequences: int | None,
+    key: str,
+    tell: Callable[[Loaded, Scored, Score], None],
+) -> None:
+    """Score text (see `text_of`); rank 0 tells how well it is predicted. Every rank must call it.
+
+    Raises NonFiniteError where the loss is no number.
+    """
+    answerer, scored = load(run, process, lambda: text_of(run, data, sequences, key))
+    with progress("evaluating", scored.count, shown=answerer.first) as advance:
+        score = mean_loss(answerer.trainee, scored.windows(), advance)
+    if not math.isfinite(score.loss):
+        raise NonFiniteError(
+            f"{answerer.loaded.path}: the loss on {scored.name} is {score.loss}; take an earlier --step"
+        )
+    if answerer.first:
+        tell(answerer.loaded, scored, score)

@@ -1,0 +1,120 @@
+"""What a loss is asked for: a data set's held-out part, or documents, each scored by itself.
+
+A document begins after the tokenizer's separator, as in training, so that its first token is predicted too; without
+a separator the first token only predicts. A window has s + 1 tokens, its last one the first of the next; what fills no
+window is padded, and padding weighs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.data.batches import Batches
+from runtime.data.documents import jsonl_documents, text_documents
+from runtime.data.tokenizer import Tokenizer
+from runtime.data.tokens import open_dataset
+from runtime.inference.loss import Window, windows_of
+from runtime.inference.trained import DATA, TrainedRun
+from runtime.plan.plan import data_directory
+from twin.description.model import Model
+from twin.description.problems import fail
+
+JSON_LINES = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Text to be scored."""
+
+    name: str
+    """For people: what it is."""
+    count: int
+    """Windows."""
+    windows: Callable[[], Iterator[Window]]
+    documents: int | None = None
+    """Documents that they come from, where each is scored by itself."""
+    padded: int = 0
+    """Windows that are not full."""
+
+
+def text_of(run: TrainedRun, data: Path | None, sequences: int | None, key: str) -> Scored:
+    """Find what is to be scored: a data set, by default the run's own, or a file; raises DescriptionError."""
+    if data is None or data.is_dir():
+        return _held_out(run, data, sequences)
+    if not data.is_file():
+        raise fail("--data", "no such data set or file", str(data))
+    documents = partial(_documents, data, key, run.tokenizer(), run.job.model)
+    return _scored_alone(data, documents, run.job.model.sequence, sequences)
+
+
+def _held_out(run: TrainedRun, data: Path | None, sequences: int | None) -> Scored:
+    """As training evaluates: the first sequences of what is held out, by default as many."""
+    job = run.job
+    directory = data or data_directory(job.train)
+    found = open_dataset(directory, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+    manifest = found.manifest.model_dump(mode="json")
+    run.check_tokenizer(manifest, directory)
+    if data is None and manifest != run.data:
+        raise fail(
+            DATA,
+            "is not any more what the run was trained on; say where that is now (--set train.data=DIR), or score this "
+            "one by name (--data)",
+            str(directory),
+        )
+    batches = Batches(found.validation, job.model.sequence, job.seed, job.model.vocabulary, shuffle=False)
+    count = min(sequences or job.train.evaluation.sequences or batches.windows, batches.windows)
+    name = f"the first {count:,} of {batches.windows:,} held-out sequences of {directory}"
+    return Scored(name, count, lambda: windows_of(batches, count))
+
+
+def _scored_alone(
+    path: Path, documents: Callable[[], Iterator[NDArray[np.int64]]], sequence: int, most: int | None
+) -> Scored:
+    """Count the windows first, so that all ranks agree on what is there before any computes."""
+    numbers, padded, count = set[int](), 0, 0
+    for number, window in islice(_windows(documents, sequence), most):
+        numbers.add(number)
+        padded += window.targets < sequence
+        count += 1
+    if not count:
+        raise fail("--data", "holds no text to predict; give some", str(path))
+
+    def windows() -> Iterator[Window]:
+        return (window for _, window in islice(_windows(documents, sequence), most))
+
+    return Scored(f"the documents of {path}", count, windows, len(numbers), padded)
+
+
+def _windows(documents: Callable[[], Iterator[NDArray[np.int64]]], sequence: int) -> Iterator[tuple[int, Window]]:
+    for number, tokens in enumerate(documents()):
+        for begin in range(0, len(tokens) - 1, sequence):
+            piece = tokens[begin : begin + sequence + 1]
+            yield number, Window(len(piece) - 1, partial(_padded, piece, sequence + 1))
+
+
+def _padded(piece: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    return np.pad(piece, (0, length - len(piece)))
+
+
+def _documents(path: Path, key: str, tokenizer: Tokenizer, model: Model) -> Iterator[NDArray[np.int64]]:
+    """Yield the tokens of each document that has any, behind the separator if there is one."""
+    texts = jsonl_documents([path], key) if path.suffix == JSON_LINES else text_documents([path])
+    before = [] if tokenizer.separator is None else [tokenizer.separator]
+    for number, text in enumerate(texts, start=1):
+        tokens = np.concatenate([np.array(before, np.int64), tokenizer.encode(text).astype(np.int64)])
+        if len(tokens) == len(before):
+            continue
+        if (largest := int(tokens.max())) >= model.vocabulary:
+            raise fail(
+                str(path),
+                f"document {number} has token {largest}, beyond the model's vocabulary of {model.vocabulary}; "
+                "leave it out",
+            )
+        yield tokens

@@ -1,0 +1,133 @@
+"""A run's directory, opened to be asked: its job for the ranks that are there, its checkpoints, its tokenizer.
+
+Nothing is written: the run may be training meanwhile, or lie where nobody may write. No torch here, so that what is
+wrong is said before any rank starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.directory import newest_first, step_of
+from runtime.data.manifest import TOKENIZER
+from runtime.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from runtime.records.run_directory import CHECKPOINTS, JOB, RUN, examine_run
+from twin.description.job import Job
+from twin.description.load import apply_override
+from twin.description.problems import DescriptionError, fail
+from twin.strategies import load_job
+
+NOT_ASKED: Mapping[str, Any] = {"stragglers": [], "degraded": [], "placement": "contiguous"}
+"""Keys of a job that name ranks and nodes it was trained on, or simulated with."""
+DATA = "data"
+"""Key of `run.json`: what the data set says about itself."""
+OF_TOKENIZER = ("tokenizer", "vocabulary", "separator")
+"""What data sets have in common whose tokens mean the same."""
+MAX_NAMED = 8
+"""Checkpoints that a message names one by one."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run, and how it is to be asked."""
+
+    folder: Path
+    job: Job
+    """As it was trained, but on the ranks that ask."""
+    data: Mapping[str, Any]
+    """What the data set that it was trained on says about itself."""
+    checkpoints: tuple[Path, ...]
+    """Those that may be loaded, the wanted one first."""
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the data set that the run was trained on."""
+        if self.data.get("tokenizer") == "bytes":
+            return ByteTokenizer()
+        directory = Path(self.job.train.data)
+        if not (directory / TOKENIZER).is_file():
+            raise fail(
+                "train.data",
+                "the tokenizer of the run is not there any more; say where its data set is now: --set train.data=DIR",
+                str(directory),
+            )
+        found = load_tokenizer(directory)
+        self.check_tokenizer({"vocabulary": found.vocabulary, "separator": found.separator}, directory)
+        return found
+
+    def check_tokenizer(self, manifest: Mapping[str, Any], directory: Path) -> None:
+        """Refuse a data set of another tokenizer: its tokens would be other words to the model."""
+        for key in OF_TOKENIZER:
+            if key in manifest and manifest[key] != self.data.get(key):
+                raise fail(
+                    str(directory),
+                    f"has {key} {manifest[key]}, but the run was trained with {self.data.get(key)}; give a data set "
+                    "made with the tokenizer of the run, or text",
+                )
+
+
+def open_run(path: Path, overrides: Sequence[str], ranks: int, step: int | None) -> TrainedRun:
+    """Open a run, or one of its checkpoints, for so many ranks; raises DescriptionError."""
+    if path.parent.name == CHECKPOINTS and (path.parent.parent / RUN).is_file() and step is None:
+        path, step = path.parent.parent, _step_named(path)
+    if not path.is_dir():
+        raise fail(str(path), "no such run; name the directory that `fourfold train --out` has written")
+    if not (path / RUN).is_file():
+        raise fail(str(path), f"is not a run: {RUN} is missing; name the directory that `fourfold train` has written")
+    described = examine_run(path, "restore it from a copy")
+    if JOB not in described:
+        raise fail(
+            f"{path / RUN}: {JOB}",
+            "is missing, as in runs of earlier versions; give the command that trained the run once more, which adds "
+            "it (a run that is finished is not trained on)",
+        )
+    job = _job(described[JOB], overrides, ranks, f"{path / RUN}: {JOB}")
+    data = described.get(DATA)
+    return TrainedRun(path, job, data if isinstance(data, dict) else {}, _checkpoints(path / CHECKPOINTS, step))
+
+
+def _step_named(path: Path) -> int:
+    try:
+        return step_of(path)
+    except ValueError:
+        raise fail(str(path), "is no checkpoint; name one such as checkpoints/step-00000100, or the run") from None
+
+
+def _checkpoints(root: Path, step: int | None) -> tuple[Path, ...]:
+    found = newest_first(root)
+    if not found:
+        raise fail(
+            str(root), "holds no complete checkpoint; wait for the first (train.checkpoints.every), or train the run"
+        )
+    if step is None:
+        return tuple(found)
+    wanted = [path for path in found if step_of(path) == step]
+    if not wanted:
+        steps = [str(step_of(path)) for path in found]
+        shown = ", ".join(steps[:MAX_NAMED]) + (", …" if len(steps) > MAX_NAMED else "")
+        raise fail("--step", f"there is no checkpoint of it; choose from {shown} (train.checkpoints.keep)", step)
+    return tuple(wanted)
+
+
+def _job(kept: Any, overrides: Sequence[str], ranks: int, origin: str) -> Job:
+    """Put the job of a run on so many ranks: on its own grid if that has as many, else on what is given, or auto."""
+    if not isinstance(kept, dict):
+        raise fail(origin, "is damaged; restore it from a copy")
+    try:
+        trained = load_job(kept)
+    except DescriptionError as error:
+        raise DescriptionError(error.problems, origin) from None
+    raw = {**kept, **{key: value for key, value in NOT_ASKED.items() if key in kept}, "ranks": ranks}
+    if trained.ranks != ranks:
+        raw["grid"] = {} if any(override.startswith("grid.") for override in overrides) else "auto"
+    for override in overrides:
+        raw = apply_override(raw, override)
+    if raw.get("ranks") != ranks:
+        raise fail("ranks", f"start them with torchrun or srun, or here with --ranks {raw['ranks']}", raw.get("ranks"))
+    # one micro-step of every replica, however many there are: nothing is trained
+    batch = raw.get("batch")
+    micro = batch.get("micro_sequences") if isinstance(batch, dict) else None
+    sequences = ranks * (micro if isinstance(micro, int) and micro > 0 else 1)
+    return load_job(apply_override(raw, f"batch.sequences={sequences}"))
