@@ -208,7 +208,9 @@ def _given(context: typer.Context, chosen: Sequence[str]) -> list[str]:
         elif value is True:
             options.append(parameter.opts[0])
         else:
-            options += [f"{parameter.opts[0]}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+            options += [
+                f"{parameter.opts[0]}={each}" for each in (value if isinstance(value, list | tuple) else [value])
+            ]
     return [*options, *(f"--set={change}" for change in chosen), "--", *about]
 
 

@@ -36,7 +36,7 @@ def one_prompt(text: str, tokenizer: Tokenizer, model: Model, origin: str) -> Pr
 def read_prompts(path: Path, tokenizer: Tokenizer, model: Model) -> list[Prompt]:
     """Read prompts from JSON lines; raises DescriptionError with every prompt that cannot be continued."""
     if not path.is_file():
-        raise fail("--prompts", "no such file", str(path))
+        raise fail(str(path), "no such file (--prompts)")
     found, problems = list(_lines(path, tokenizer)), []
     for where, prompt in found:
         problem = _problem(prompt.text, prompt.tokens, model, where)
@@ -44,7 +44,7 @@ def read_prompts(path: Path, tokenizer: Tokenizer, model: Model) -> list[Prompt]
     if problems:
         raise DescriptionError(problems)
     if not found:
-        raise fail("--prompts", f'holds no prompt; write lines such as {{"{PROMPT}": "def "}}', str(path))
+        raise fail(str(path), f'holds no prompt; write lines such as {{"{PROMPT}": "def "}}')
     return [prompt for _, prompt in found]
 
 

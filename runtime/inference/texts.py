@@ -21,7 +21,7 @@ from runtime.data.documents import jsonl_documents, text_documents
 from runtime.data.tokenizer import Tokenizer
 from runtime.data.tokens import open_dataset
 from runtime.inference.loss import Window, windows_of
-from runtime.inference.trained import DATA, TrainedRun
+from runtime.inference.trained import TrainedRun
 from runtime.plan.plan import data_directory
 from twin.description.model import Model
 from twin.description.problems import fail
@@ -49,7 +49,7 @@ def text_of(run: TrainedRun, data: Path | None, sequences: int | None, key: str)
     if data is None or data.is_dir():
         return _held_out(run, data, sequences)
     if not data.is_file():
-        raise fail("--data", "no such data set or file", str(data))
+        raise fail(str(data), "no such data set or file (--data)")
     documents = partial(_documents, data, key, run.tokenizer(), run.job.model)
     return _scored_alone(data, documents, run.job.model.sequence, sequences)
 
@@ -57,16 +57,15 @@ def text_of(run: TrainedRun, data: Path | None, sequences: int | None, key: str)
 def _held_out(run: TrainedRun, data: Path | None, sequences: int | None) -> Scored:
     """As training evaluates: the first sequences of what is held out, by default as many."""
     job = run.job
-    directory = data or data_directory(job.train)
+    directory = data or run.check_there(data_directory(job.train))
     found = open_dataset(directory, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
     manifest = found.manifest.model_dump(mode="json")
     run.check_tokenizer(manifest, directory)
     if data is None and manifest != run.data:
         raise fail(
-            DATA,
+            str(directory),
             "is not any more what the run was trained on; say where that is now (--set train.data=DIR), or score this "
             "one by name (--data)",
-            str(directory),
         )
     batches = Batches(found.validation, job.model.sequence, job.seed, job.model.vocabulary, shuffle=False)
     count = min(sequences or job.train.evaluation.sequences or batches.windows, batches.windows)
@@ -78,18 +77,19 @@ def _scored_alone(
     path: Path, documents: Callable[[], Iterator[NDArray[np.int64]]], sequence: int, most: int | None
 ) -> Scored:
     """Count the windows first, so that all ranks agree on what is there before any computes."""
-    numbers, padded, count = set[int](), 0, 0
+    texts = padded = count = 0
+    last = -1
     for number, window in islice(_windows(documents, sequence), most):
-        numbers.add(number)
+        texts, last = texts + (number != last), number
         padded += window.targets < sequence
         count += 1
     if not count:
-        raise fail("--data", "holds no text to predict; give some", str(path))
+        raise fail(str(path), "holds no text to predict; give some (--data)")
 
     def windows() -> Iterator[Window]:
         return (window for _, window in islice(_windows(documents, sequence), most))
 
-    return Scored(f"the documents of {path}", count, windows, len(numbers), padded)
+    return Scored(f"the documents of {path}", count, windows, texts, padded)
 
 
 def _windows(documents: Callable[[], Iterator[NDArray[np.int64]]], sequence: int) -> Iterator[tuple[int, Window]]:

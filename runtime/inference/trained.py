@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint.directory import newest_first, step_of
-from runtime.data.manifest import TOKENIZER
 from runtime.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from runtime.records.run_directory import CHECKPOINTS, JOB, RUN, examine_run
 from twin.description.job import Job
@@ -46,16 +45,19 @@ class TrainedRun:
         """Return the tokenizer of the data set that the run was trained on."""
         if self.data.get("tokenizer") == "bytes":
             return ByteTokenizer()
-        directory = Path(self.job.train.data)
-        if not (directory / TOKENIZER).is_file():
-            raise fail(
-                "train.data",
-                "the tokenizer of the run is not there any more; say where its data set is now: --set train.data=DIR",
-                str(directory),
-            )
+        directory = self.check_there(Path(self.job.train.data))
         found = load_tokenizer(directory)
         self.check_tokenizer({"vocabulary": found.vocabulary, "separator": found.separator}, directory)
         return found
+
+    def check_there(self, directory: Path) -> Path:
+        """Return the directory of the run's data set, if there is one."""
+        if not directory.is_dir():
+            raise fail(
+                str(directory),
+                "the data set of the run is not there any more; say where it is now: --set train.data=DIR",
+            )
+        return directory
 
     def check_tokenizer(self, manifest: Mapping[str, Any], directory: Path) -> None:
         """Refuse a data set of another tokenizer: its tokens would be other words to the model."""
