@@ -231,8 +231,15 @@ def _figures(loaded: Loaded, scored: Scored, score: Score) -> dict[str, Any]:
 def _told(trained: TrainedRun, loaded: Loaded, scored: Scored, score: Score) -> str:
     documents = ""
     if scored.documents is not None:
-        documents = f"{scored.documents:,} documents in {scored.count:,} sequences, {scored.padded:,} of them padded; "
+        documents = (
+            f"{_many(scored.documents, 'document')} in {_many(scored.count, 'sequence')}, "
+            f"{scored.padded:,} of them padded; "
+        )
     return (
-        f"{trained.job.name} after step {loaded.step}, on {scored.name}: {documents}{score.tokens:,} tokens\n"
+        f"{trained.job.name} after step {loaded.step}, on {scored.name}: {documents}{_many(score.tokens, 'token')}\n"
         f"loss {score.loss:.4f} nats per token, perplexity {score.perplexity:.4g}"
     )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

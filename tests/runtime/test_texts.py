@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -29,11 +30,11 @@ def test_each_token_is_predicted_once(tmp_path_factory, texts, most):
         tokens = window.read().tolist()
         assert len(tokens) == asked.SEQUENCE + 1
         assert not any(tokens[window.targets + 1 :])
-        pairs += list(zip(tokens[: window.targets], tokens[1 : window.targets + 1], strict=True))
+        pairs += list(pairwise(tokens[: window.targets + 1]))
     expected = []
     for text in ["first", *texts]:
         line = [asked.SEPARATOR, *text.encode()]
-        expected += list(zip(line[:-1], line[1:], strict=True))
+        expected += list(pairwise(line))
     assert pairs == expected[: len(pairs)]
     assert most is not None or len(pairs) == len(expected)
     assert found.count == len(windows) == len(windows[:most])
