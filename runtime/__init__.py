@@ -11,6 +11,7 @@ From Python, each loaded when it is first used:
 * `weights`, `model`, `step`: what a rank holds; the model; one training step.
 * `strategies`: how a job is cut over ranks, the same folders as in `twin.strategies`.
 * `data`, `plan`, `train`, `records`, `checkpoint`: a training run, and what it leaves behind.
+* `inference`: a trained model asked: text from it, loss on text.
 * `survive`, `watch`, `tracing`, `slurm`: failures, slow ranks, traces, clusters.
 * `auto`: `auto_parallelize`, for models of one's own.
 * `recorder`: what a rank of any world would do, without that world. `calibration`: what a machine can do.

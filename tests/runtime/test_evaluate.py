@@ -163,5 +163,19 @@ def test_texts_of_other_seeds_are_drawn_independently():
     assert chi_square(drawn, shares) < LIMITS[6]
 
 
+@pytest.mark.parametrize("top_k", [1, 3, 7, 100])
+def test_the_likeliest_few_keep_their_proportions(top_k):
+    """Two tokens are equally likely behind the first: with them there are three."""
+    choice = Choice(1.5, 0, top_k)
+    drawn = torch.tensor([choose(LOGITS, choice, choice.stream, place) for place in range(DRAWS)])
+    shares = torch.softmax(LOGITS.double() / 1.5, 0)
+    left = torch.zeros_like(shares)
+    kept = sorted(range(len(LOGITS)), key=lambda token: -shares[token])[:top_k]
+    left[kept] = shares[kept] / shares[kept].sum()
+    assert set(drawn.tolist()) == set(kept)
+    found = torch.bincount(drawn, minlength=len(LOGITS)).double() / DRAWS
+    assert (found - left).abs().max() < 4 * (0.25 / DRAWS) ** 0.5  # four standard deviations at most
+
+
 def test_no_temperature_chooses_the_largest():
     assert set(draws(0, 0, 20).tolist()) == {3}
