@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,14 +135,13 @@ def test_what_people_read(trained, capsys, tmp_path):
     assert "after step 12" in out
 
 
+def copied(run: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(run, folder / "run"))
+
+
 def test_a_newer_checkpoint_that_is_damaged_is_passed_over(trained, capsys, tmp_path):
     """And one that is being written is left alone."""
-    copy = tmp_path / "run"
-    for path in trained.run.rglob("*"):
-        target = copy / path.relative_to(trained.run)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file():
-            target.write_bytes(path.read_bytes())
+    copy = copied(trained.run, tmp_path)
     (copy / "checkpoints" / "step-00000012" / "rank-00001.safetensors").write_bytes(b"rubbish")
     unfinished = copy / "checkpoints" / ".step-00000014.0123abcd"
     unfinished.mkdir()
@@ -149,3 +149,30 @@ def test_a_newer_checkpoint_that_is_damaged_is_passed_over(trained, capsys, tmp_
     assert json.loads(out)["step"] == 10
     assert "step-00000012 is passed over" in err
     assert unfinished.is_dir()
+
+
+def test_a_run_of_an_earlier_version_is_mended_by_its_own_command(trained, capsys, tmp_path):
+    """As the message says: the finished run is not trained on, and its job is known afterwards."""
+    copy = copied(trained.run, tmp_path)
+    described = json.loads((copy / "run.json").read_text())
+    del described["job"]
+    (copy / "run.json").write_text(json.dumps(described))
+    asked.ask_here(capsys, "eval", copy, code=2)
+    done = runs.train(trained.run.parent / "job.yaml", "--ranks", "2", "--out", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert here(capsys, "eval", copy)["loss"] == pytest.approx(trained.last_loss, rel=1e-6)
+
+
+@pytest.mark.process
+def test_another_strategy_is_asked_too(capsys, tmp_path):
+    """A run of plain data parallelism, alone and on two ranks."""
+    job = runs.write_job(tmp_path, strategy="ddp", grid={"data": 2}, train={"steps": 2})
+    done = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    expected = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["validation_loss"]
+    assert here(capsys, "eval", tmp_path / "run")["loss"] == pytest.approx(expected, rel=1e-6)
+    model = asked.serial_model(tmp_path / "run", tmp_path / "model.safetensors")
+    line = json.loads(
+        said("sample", tmp_path / "run", "--prompt=d", "--tokens=8", "--temperature=0", "--ranks=2", "--json")
+    )
+    assert line["tokens"] == asked.greedy(model, b"d", 8)
