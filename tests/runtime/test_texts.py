@@ -6,13 +6,17 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.data.build import build_dataset
+from runtime.data.tokenizer import JsonTokenizer
 from runtime.inference.texts import text_of
 from runtime.inference.trained import open_run
 from tests.profiles import examples
 from tests.runtime import asked
+from twin.description.problems import DescriptionError
 
 DOCUMENT = st.text(st.characters(codec="utf-8"), max_size=3 * asked.SEQUENCE)
 
@@ -42,3 +46,24 @@ def test_each_token_is_predicted_once(tmp_path_factory, texts, most):
     if most is None:
         assert found.documents == 1 + len(list(filter(None, texts)))
     assert np.sum([window.targets for window in windows]) == len(pairs)
+
+
+def test_without_a_separator_the_first_token_only_predicts(tmp_path):
+    """With the tokenizer of the run, which lies beside its data set."""
+    library = pytest.importorskip("tokenizers")
+    words = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
+    words.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "words.json"))
+    texts = (f"a b {'c ' * number}" for number in range(60))
+    made = build_dataset(tmp_path / "data", texts, JsonTokenizer(tmp_path / "words.json"), 0.3)
+    run = asked.make_run(tmp_path, train={"data": str(tmp_path / "data")})
+    described = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**described, "data": made.model_dump(mode="json")}))
+    (tmp_path / "text.txt").write_text("b a c")
+    found = text_of(open_run(run, [], 1, None), tmp_path / "text.txt", None, "text")
+    (window,) = found.windows()
+    assert window.targets == 2
+    assert window.read().tolist() == [1, 0, 2, *[0] * (asked.SEQUENCE - 2)]
+    (tmp_path / "text.txt").write_text("b")
+    with pytest.raises(DescriptionError, match="holds no text to predict"):
+        text_of(open_run(run, [], 1, None), tmp_path / "text.txt", None, "text")
