@@ -37,11 +37,11 @@ def test_a_room_is_a_package_and_the_function_of_its_name():
     """Whatever was imported first: Python binds the package to the name."""
     import twin.search.search as inside
 
-    assert twin.search is search
     assert inside.__name__ == "twin.search.search"
-    found = search(JOB, only={"x": [1], "y": [1], "z": [8, 16]})
-    assert [e.candidate.grid.by_axis()["z"] for e in found.entries if e.figures] == [16, 8] or found.simulated == 2
-    assert "2 simulated" in repr(found)
+    for name in (search, twin.search):  # the function, if it was imported first, and the package
+        found = name(JOB, only={"x": [1], "y": [1], "z": [8, 16]})
+        assert found.simulated == 2
+        assert "2 simulated" in repr(found)
 
 
 @pytest.mark.parametrize("package", [twin, runtime])
