@@ -70,6 +70,8 @@ class Checkpoints:
     mesh: Mesh
     keep: int = 3
     """Number of complete checkpoints that stay."""
+    best: int | None = None
+    """Step of one that stays besides, whatever its age."""
     timeout_seconds: float = TIMEOUT_SECONDS
     group: dist.ProcessGroup | None = None
     """On gloo, over the ranks of the mesh, used by nobody else meanwhile; made if absent."""
@@ -154,7 +156,7 @@ class Checkpoints:
         if job.writer.final is not None:
             self._useless.discard(job.writer.final)
             with suppress(OSError):  # old checkpoints that stay do no harm
-                directory.retain(job.writer.final, self.keep, self._useless)
+                directory.retain(job.writer.final, self.keep, self._useless, self.best)
         elif job.writer.temporary is not None:
             shutil.rmtree(job.writer.temporary, ignore_errors=True)
 
@@ -167,6 +169,17 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, on every rank as the first one sees them."""
         return self._team.from_first(lambda: [directory.step_of(path) for path in directory.newest_first(self.root)])
+
+    def prefer(self, step: int) -> None:
+        """Keep a complete checkpoint whatever its age, in place of the one that was kept so before."""
+        self.best = step
+
+        def retain() -> None:
+            newest = next(iter(directory.newest_first(self.root)), None)
+            if newest is not None:
+                directory.retain(newest, self.keep, self._useless, step)
+
+        self._team.from_first(retain)
 
     def discard_after(self, step: int) -> None:
         """Delete the checkpoints of later steps; none may be being written."""

@@ -78,15 +78,16 @@ def commit(temporary: Path) -> Path:
     return final
 
 
-def retain(newest: Path, keep: int, useless: Collection[Path]) -> None:
-    """Delete what is older than the last `keep` checkpoints up to the one just committed.
+def retain(newest: Path, keep: int, useless: Collection[Path], best: int | None = None) -> None:
+    """Delete what is older than the last `keep` checkpoints up to the one just committed, but for that of step `best`.
 
     Those that could not be loaded do not count as kept.
     """
     complete = [p for p in newest_first(newest.parent) if step_of(p) <= step_of(newest)]
     kept = [path for path in complete if path not in useless][:keep]
     for path in complete[complete.index(kept[-1]) + 1 :]:
-        _delete(path)
+        if step_of(path) != best:
+            _delete(path)
 
 
 def discard_after(root: Path, step: int) -> None:

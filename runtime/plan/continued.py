@@ -15,20 +15,24 @@ have had its present options from the first step on. So of what differs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from runtime.plan.optimizer_settings import Schedule
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem
-from twin.description.train import Train
+from twin.description.train import Shape, Train
 
 KEY = "options"
 """In the `extra` of a checkpoint."""
 OF_IDENTITY = {"data", "goldfish"}
 """Compared by what they are, in `run.json`; the place of the data may change."""
-RATE = ("train.learning_rate.peak", "train.learning_rate.least", "train.learning_rate.warmup_steps", "train.steps")
+_RATE = "train.learning_rate."
+RATE = (
+    *(f"{_RATE}peak", f"{_RATE}least", f"{_RATE}warmup_steps", "train.steps"),
+    *(f"{_RATE}schedule", f"{_RATE}decay_steps"),
+)
 """What the learning rate of a step depends on; in the order of `Schedule`."""
 PAST = ("train.optimizer.", "train.initial_weights", "clip_gradients")
 """What else decided the steps already taken: keys, or how they begin."""
@@ -56,7 +60,7 @@ def options_of(job: Job, train: Train) -> dict[str, Any]:
             found[f"train.{key}"] = value
     found["train.rollback"] = None if train.rollback is None else train.rollback.model_dump(mode="json")
     schedule = Schedule.of(train)
-    found |= dict(zip(RATE, (schedule.peak, schedule.least, schedule.warmup_steps, schedule.steps), strict=True))
+    found |= dict(zip(RATE, astuple(schedule), strict=True))
     if not job.clip_gradients:
         del found["train.optimizer.clip_norm"]  # it decides nothing
     # a key of the 4D strategy; another's jobs have none
@@ -109,10 +113,13 @@ def _rates_differ(before: Mapping[str, Any], now: Mapping[str, Any], done: int) 
 
 def _schedule(options: Mapping[str, Any]) -> Schedule | None:
     """Return the learning rate as it was written down; None if that is damaged or not all there."""
-    peak, least, warmup, steps = (options.get(key) for key in RATE)
-    if not all(isinstance(value, int | float) for value in (peak, least, warmup, steps)):
+    peak, least, warmup, steps, shape, decay = (options.get(key) for key in RATE)
+    shape, decay = shape or "cosine", decay or 0  # before November 2026 there was no other
+    if not all(isinstance(value, int | float) for value in (peak, least, warmup, steps, decay)):
         return None
-    return Schedule(peak, least, warmup, steps)  # type: ignore[arg-type]  # checked above
+    if shape not in get_args(Shape):
+        return None
+    return Schedule(peak, least, warmup, steps, shape, decay)  # type: ignore[arg-type]  # checked above
 
 
 def _shown(value: Any) -> str:

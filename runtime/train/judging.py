@@ -60,6 +60,7 @@ class Judge:
         state.history, entry = gone
         state.step = state.saved_at = entry.to_step
         guard.went_back(state.step)
+        saving.forget_best_after(state.step)
         if saving.copies is not None:
             saving.copies.forget()
         if self.records is not None:

@@ -81,6 +81,8 @@ class Run:
             state.step = state.began = state.saved_at = self.context.step = loaded.step
             state.modes = dict(loaded.extra.get("gemm_modes", {}))
             state.history = longer(state.history, History.read(loaded.extra.get(KEY), str(loaded.path)))
+            if options.checkpoints.best:
+                self.saving.best_again(loaded.extra)
             changed = continued.check_changes(
                 loaded.extra, self.saving.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
             )
@@ -143,7 +145,10 @@ class Run:
         options = self.plan.options
         if due(options.evaluation.every, done) and done < options.steps:
             self._evaluate()
-        if due(options.checkpoints.every, done) or done == options.steps:
+        last = done == options.steps
+        if due(options.checkpoints.every, done) or last:
+            if last and options.checkpoints.best:
+                self._evaluate()  # what is saved says whether it is the best
             self.saving.save(self.display)
         if due(options.checkpoints.memory_every, done):
             self.saving.copy(self.display)
@@ -189,6 +194,8 @@ class Run:
         if self.records is not None:
             self.records.write({"after_steps": step, "validation_loss": loss})
         self.display.say(f"step {step}: validation loss {loss:.4f} nats per token")
+        if self.plan.options.checkpoints.best and step:
+            self.saving.judge(step, loss, self.display)
 
     def finish(self) -> None:
         """Save, evaluate, and show what was learnt; after a signal, save and say so."""
@@ -198,7 +205,7 @@ class Run:
             self.lookout.close()
         if self.state.ended:
             showing.say_stopped(self.display, self.plan, self.stop.signal or "", self.state, first=self.first)
-        else:
+        elif not self.plan.options.checkpoints.best or self.state.step == self.state.began:
             self._evaluate()
         if self.records is not None:
             self.records.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.checkpoint.checkpoints import Checkpoints, NoSpaceError
@@ -16,6 +17,9 @@ from runtime.step.trainee import Trainee
 from runtime.survive.history import KEY
 from runtime.survive.memory.copies import MemoryCopies
 from runtime.train.state import State
+
+BEST_KEY = "best"
+"""In a checkpoint's `extra`: step and validation loss of the best one so far."""
 
 
 class Saving:
@@ -51,6 +55,30 @@ class Saving:
         )
         self.state.saved_at = self.state.step
 
+    def judge(self, step: int, loss: float, display: Display) -> None:
+        """Save a state whose validation loss is less than all before, and keep it beside the newest."""
+        best = self.state.best
+        # one rank decides: sums may differ in the last bit, and all must save or none
+        if not self.checkpoints.from_first(lambda: best is None or loss < best[1]):
+            return
+        self.state.best = step, loss
+        self.save(display)
+        self.settle(display)  # the one before stays until this one is whole
+        self.checkpoints.prefer(step)
+        display.say(f"step {step}: the best so far, kept")
+
+    def best_again(self, extra: Mapping[str, Any]) -> None:
+        """Take up which checkpoint was the best, as one that was loaded says."""
+        known = extra.get(BEST_KEY)
+        if isinstance(known, list) and len(known) == 2 and known[0] in self.checkpoints.steps():
+            self.state.best = int(known[0]), float(known[1])
+            self.checkpoints.best = self.state.best[0]
+
+    def forget_best_after(self, step: int) -> None:
+        """Give up the best checkpoint, if it was of a later step than the run went back to."""
+        if self.state.best is not None and self.state.best[0] > step:
+            self.state.best = self.checkpoints.best = None
+
     def settle(self, display: Display) -> None:
         """Wait for the checkpoint being written; one that finds no space is tried again at the next."""
         try:
@@ -75,4 +103,5 @@ class Saving:
         return self.state.step * self.samples_of_step
 
     def _extra(self) -> dict[str, Any]:
-        return {"gemm_modes": self.state.modes, KEY: self.state.history.as_json(), continued.KEY: self.options}
+        extra = {"gemm_modes": self.state.modes, KEY: self.state.history.as_json(), continued.KEY: self.options}
+        return extra if self.state.best is None else {**extra, BEST_KEY: list(self.state.best)}

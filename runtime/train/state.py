@@ -21,5 +21,7 @@ class State:
     """Step of the newest checkpoint."""
     ended: bool = False
     """True once a signal ends the run before its last step."""
+    best: tuple[int, float] | None = None
+    """Step with the least validation loss so far, and that loss; kept where `train.checkpoints.best` is set."""
     modes: dict[str, str] = field(default_factory=dict)
     """Operand modes of matrix products, as chosen by timing."""

@@ -34,6 +34,7 @@ BENDS = {
     "peak": ("train.learning_rate.peak=2.0e-3", "train.learning_rate.peak = 0.002: was 0.001"),
     "least": ("train.learning_rate.least=0", "train.learning_rate.least = 0"),
     "warm-up": ("train.learning_rate.warmup_steps=5", "train.learning_rate.warmup_steps = 5: was 1"),
+    "schedule": ("train.learning_rate.schedule=linear", "train.learning_rate.schedule = 'linear': was cosine"),
     "weight decay": ("train.optimizer.weight_decay=0", "train.optimizer.weight_decay = 0.0: was 0.1"),
     "beta": ("train.optimizer.beta2=0.99", "train.optimizer.beta2 = 0.99: was 0.95"),
     "clipping norm": ("train.optimizer.clip_norm=2", "train.optimizer.clip_norm = 2.0: was 1"),

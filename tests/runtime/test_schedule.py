@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from math import cos, pi
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from runtime.plan.optimizer_settings import Schedule
 from runtime.records.metrics import speed
 from runtime.records.metrics_file import MetricsFile
+from twin.description.train import Shape, Train
 from twin.trace.metrics import job_peak_flops_per_second
+
+SHAPES = st.sampled_from(get_args(Shape))
 
 
 def test_the_learning_rate_at_the_points_that_matter():
@@ -48,9 +52,27 @@ def test_a_flat_schedule_stays():
     assert [schedule.at(step) for step in range(12)] == pytest.approx([0.25] + [0.5] * 11)
 
 
-@given(st.floats(1e-9, 10), st.floats(0, 1), st.integers(0, 300), st.integers(1, 300), st.integers(0, 700))
-def test_the_learning_rate_rises_to_the_peak_then_falls_to_the_least(peak, share, warmup, steps, step):
-    schedule = Schedule(peak, share * peak, warmup, steps)
+def test_the_other_shapes_at_the_points_that_matter():
+    linear = Schedule(1.0, 0.2, 10, 110, "linear")
+    assert [linear.at(step) for step in (9, 10, 35, 60, 110, 200)] == pytest.approx([1, 1, 0.8, 0.6, 0.2, 0.2])
+    constant = Schedule(1.0, 1.0, 10, 110, "constant")
+    assert {constant.at(step) for step in (9, 10, 60, 109, 500)} == {1.0}
+    stable = Schedule(1.0, 0.0, 10, 110, "wsd", 20)
+    assert [stable.at(step) for step in (4, 10, 89, 90, 95, 100, 110)] == pytest.approx([0.5, 1, 1, 1, 0.75, 0.5, 0])
+
+
+def test_what_a_job_leaves_open_of_a_shape():
+    def schedule(**keys):
+        return Schedule.of(Train.model_validate({"steps": 200, "learning_rate": {"peak": 1.0, **keys}}))
+
+    assert schedule(schedule="wsd") == Schedule(1.0, 0.1, 20, 200, "wsd", 20)
+    assert schedule(schedule="wsd", decay_steps=50, least=0).at(175) == pytest.approx(0.5)
+    assert schedule(schedule="constant").least == 1.0
+
+
+@given(st.floats(1e-9, 10), st.floats(0, 1), st.integers(0, 300), st.integers(1, 300), st.integers(0, 700), SHAPES)
+def test_the_learning_rate_rises_to_the_peak_then_falls_to_the_least(peak, share, warmup, steps, step, shape):
+    schedule = Schedule(peak, share * peak, warmup, steps, shape, steps // 3)
     slack = 1e-12 * peak
     here, after = schedule.at(step), schedule.at(step + 1)
     assert here + slack > 0

@@ -21,15 +21,23 @@ Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 
 
-class LearningRate(Spec):
-    """Linear warm-up to the peak, then a cosine down to `least`."""
+Shape = Literal["cosine", "linear", "constant", "wsd"]
 
+
+class LearningRate(Spec):
+    """Linear warm-up to the peak, then what `schedule` says, down to `least`."""
+
+    schedule: Shape = "cosine"
+    """cosine, linear: down from the warm-up's end on; constant: never down; wsd: the peak until the last `decay_steps`,
+    then linearly down (warm-up, stable, decay)."""
     peak: Annotated[float, Field(gt=0, le=10)] = 3e-4
     """The rate after warm-up."""
     least: Annotated[float, Field(ge=0)] | None = None
-    """At the end; by default a tenth of the peak."""
+    """At the end; by default a tenth of the peak. A constant rate has none."""
     warmup_steps: Count | None = None
     """By default a tenth of the steps, at most 100."""
+    decay_steps: Count | None = None
+    """Of wsd; by default a tenth of the steps."""
 
 
 class Adam(Spec):
@@ -63,6 +71,9 @@ class Checkpointing(Spec):
     """Steps between checkpoints; 0: only at the end."""
     keep: Positive = 3
     """So many of the newest are kept."""
+    best: StrictBool = False
+    """Keep the checkpoint with the least validation loss too, whatever its age; one is saved after every evaluation
+    that is better than all before."""
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
     """Time that ranks wait for the slowest disk among them."""
     memory_every: Count = 0
@@ -147,6 +158,14 @@ def check_train(train: Train) -> list[Problem]:
     rate = train.learning_rate
     if rate.least is not None and rate.least > rate.peak:
         problems.append(Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least))
+    if rate.schedule == "constant" and rate.least is not None:
+        problems.append(Problem("train.learning_rate.least", "a constant rate never falls; leave it out", rate.least))
+    if rate.schedule != "wsd" and rate.decay_steps is not None:
+        remedy = f"is of schedule wsd; a {rate.schedule} rate has none: leave it out"
+        problems.append(Problem("train.learning_rate.decay_steps", remedy, rate.decay_steps))
+    if train.checkpoints.best and not train.evaluation.sequences:
+        remedy = "needs evaluations; set train.evaluation.sequences"
+        problems.append(Problem("train.checkpoints.best", remedy, True))
     if train.rollback is not None and train.checkpoints.keep < 2:
         problems.append(
             Problem(

@@ -1,0 +1,76 @@
+"""The checkpoint with the least validation loss stays, whatever its age, and a continued run knows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runtime import runs
+
+pytestmark = pytest.mark.process
+WORSE = {
+    "learning_rate": {"schedule": "wsd", "peak": 0.5, "warmup_steps": 12, "decay_steps": 0},
+    "evaluation": {"every": 2, "sequences": 8},
+    "checkpoints": {"every": 3, "keep": 1, "best": True},
+}
+
+
+def validation(out: Path) -> dict[int, float]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return {line["after_steps"]: line["validation_loss"] for line in lines if "validation_loss" in line}
+
+
+def kept(out: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*"))
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path):
+    """With a rate that rises far too high weights are soon worse than they were: the best is none of the newest."""
+    train = {**WORSE, "steps": 12}
+    job, out = runs.write_job(tmp_path, train=train), tmp_path / "run"
+    done = runs.train(job, "--ranks", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    losses = validation(out)
+    assert sorted(losses) == [0, 2, 4, 6, 8, 10, 12]
+    best = min((step for step in losses if step), key=losses.__getitem__)
+    assert best < 12
+    assert kept(out) == [best, 12]
+    assert f"step {best}: the best so far, kept" in done.stdout
+
+    further = runs.train(job, "--ranks", "2", "--out", str(out), "--set", "train.steps=16", "--accept-changes")
+    assert further.returncode == 0, further.stderr
+    losses = validation(out)
+    assert sorted(losses) == [0, 2, 4, 6, 8, 10, 12, 14, 16]
+    assert min((step for step in losses if step), key=losses.__getitem__) == best
+    assert kept(out) == [best, 16]
+
+
+def test_a_run_that_gets_better_keeps_its_last(tmp_path):
+    train = {**WORSE, "steps": 6, "learning_rate": {"peak": 1e-3}}
+    out = tmp_path / "run"
+    done = runs.train(runs.write_job(tmp_path, train=train), "--ranks", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    losses = validation(out)
+    assert min(losses, key=losses.__getitem__) == 6
+    assert kept(out) == [6]
+    again = runs.train(tmp_path / "job.yaml", "--ranks", "2", "--out", str(out))
+    assert again.returncode == 0, again.stderr
+    assert kept(out) == [6]
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ({"checkpoints": {"best": True}, "evaluation": {"sequences": 0}}, "train.checkpoints.best = True: needs"),
+        ({"learning_rate": {"decay_steps": 3}}, "train.learning_rate.decay_steps = 3: is of schedule wsd"),
+        ({"learning_rate": {"schedule": "constant", "least": 1e-4}}, "train.learning_rate.least = 0.0001: a constant"),
+        ({"learning_rate": {"schedule": "step"}}, "train.learning_rate.schedule"),
+    ],
+)
+def test_what_means_nothing_is_refused(tmp_path, train, words):
+    done = runs.train(runs.write_job(tmp_path, train=train), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (tmp_path / "run").exists()
