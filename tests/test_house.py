@@ -196,14 +196,14 @@ def test_twin_imports_neither_runtime_nor_dashboards():
 def test_only_one_module_of_the_runtime_talks_to_other_ranks_about_tensors():
     """What is reduced, gathered or scattered over the grid goes through named, tagged verbs.
 
-    Measurements of ranks and links are no part of a step.
+    Measurements of ranks and links are no part of a step, and neither is what a Fabric program reduces by itself.
     """
-    measuring = {"runtime/tracing/probe.py", "runtime/watch/window.py"}
+    others = {"runtime/tracing/probe.py", "runtime/watch/window.py", "runtime/auto/fabric.py"}
     verbs = ("all_reduce", "all_gather_single", "all_gather_into_tensor", "reduce_scatter", "all_to_all")
     bad = [
         name_of(path)
         for path in sources("runtime")
-        if name_of(path) not in {"runtime/parallel/collectives.py", *measuring}
+        if name_of(path) not in {"runtime/parallel/collectives.py", *others}
         and any(f"dist.{verb}" in path.read_text(encoding="utf-8") for verb in verbs)
     ]
     assert not bad, bad

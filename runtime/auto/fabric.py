@@ -1,0 +1,145 @@
+"""Lightning Fabric on a 4D grid: `Fabric(strategy=FabricStrategy({"z": 2, "x": 2}))`.
+
+Ranks that differ in x and y only see the same rows, whichever sampler Fabric makes. Needs the package
+lightning-fabric (or lightning); processes are started by torchrun or srun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning_fabric.strategies.parallel import ParallelStrategy
+
+from runtime.auto.parallel import Parallel, auto_parallelize, mesh_of
+from runtime.parallel.mesh import Mesh
+from twin.description.problems import fail
+from twin.strategies.four_d.grid import Grid
+
+KINDS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "avg": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class FabricStrategy(ParallelStrategy):
+    """Cuts the linears of the model that is made in `fabric.init_module()`; see `auto_parallelize` for the options."""
+
+    def __init__(self, grid: Grid | Mapping[str, int], **options: Any) -> None:
+        super().__init__()
+        self.grid, self.options = grid, options
+        self._mesh: Mesh | None = None
+        self._parallel: Parallel | None = None
+        self._reduced = True
+
+    @property
+    def parallel(self) -> Parallel:
+        """What `auto_parallelize` gave back."""
+        if self._parallel is None:
+            raise fail("FabricStrategy", "make the model in `with fabric.init_module():`, and only then set it up")
+        return self._parallel
+
+    @property
+    def root_device(self) -> torch.device:
+        """This rank's device."""
+        assert self.parallel_devices is not None
+        return self.parallel_devices[self.local_rank]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Part of the rows: that of the replica, which ranks along x and y share."""
+        assert self._mesh is not None
+        return {"num_replicas": self._mesh.grid.replicas, "rank": self._mesh.replica}
+
+    def setup_environment(self) -> None:
+        """Join the world, and make the mesh."""
+        super().setup_environment()
+        cluster = self.cluster_environment
+        if not dist.is_initialized() and cluster is not None and cluster.world_size() > 1:
+            backend = "nccl" if self.root_device.type == "cuda" else "gloo"
+            address = f"tcp://{cluster.main_address}:{cluster.main_port}"
+            if cluster.creates_processes_externally:
+                address = "env://"  # torchrun and srun say where to meet
+            dist.init_process_group(
+                backend, init_method=address, rank=cluster.global_rank(), world_size=cluster.world_size()
+            )
+        self._mesh = mesh_of(self.grid)
+
+    @contextmanager
+    def module_init_context(self, empty_init: bool | None = None) -> Iterator[None]:
+        """Make a model, to be cut when the block ends; its first weights are made whole."""
+        if empty_init:
+            raise fail("empty_init", "initial weights are cut as they are made; leave it out", empty_init)
+        assert self._mesh is not None
+        with auto_parallelize(self._mesh, **self.options) as self._parallel, self.root_device:
+            yield
+
+    def setup_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the model as it is: it is cut already."""
+        _ = self.parallel.declared
+        return module
+
+    def module_to_device(self, module: torch.nn.Module) -> None:
+        """Move to this rank's device what is not there yet."""
+        module.to(self.root_device)
+
+    def backward(self, tensor: torch.Tensor, module: torch.nn.Module | None, *args: Any, **kwargs: Any) -> None:
+        """Go backward; gradients are reduced once, before they are clipped or used."""
+        super().backward(tensor, module, *args, **kwargs)
+        self._reduced = False
+
+    def _reduce(self) -> None:
+        if not self._reduced:
+            self.parallel.reduce_gradients()
+            self._reduced = True
+
+    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
+        """Update, by gradients of all rows."""
+        self._reduce()
+        return super().optimizer_step(optimizer, **kwargs)
+
+    def clip_gradients_norm(self, module: Any, optimizer: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        """Clip by the 2-norm of the full gradient."""
+        del module, optimizer  # all that was made in `init_module` is one model
+        if (kind := kwargs.get("norm_type", args[0] if args else 2.0)) != 2.0:
+            raise fail("norm_type", "only the 2-norm is known over a grid", kind)
+        self._reduce()
+        return self.parallel.clip_grad_norm_(max_norm)
+
+    def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce over all ranks; equal values of ranks that share rows count once each, so a mean is that of rows."""
+        if not isinstance(tensor, torch.Tensor) or not dist.is_initialized():
+            return tensor
+        found = tensor.clone()
+        dist.all_reduce(found, KINDS.get(str(reduce_op), reduce_op), group=group)
+        return found / dist.get_world_size(group) if str(reduce_op) in ("mean", "avg") else found
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        del name
+        if dist.is_initialized():
+            dist.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Return on every rank what rank `src` has."""
+        found = [obj]
+        if dist.is_initialized():
+            dist.broadcast_object_list(found, src)
+        return found[0]
+
+    def get_module_state_dict(self, module: torch.nn.Module) -> dict[str, Any]:
+        """Gather the state of the serial model."""
+        return self.parallel.full_state_dict(module)
+
+    def load_module_state_dict(
+        self, module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> None:
+        """Take this rank's part of the serial model's state."""
+        if not strict:
+            raise fail("strict", "a part of a state cannot be cut; give all of it", strict)
+        self.parallel.load_full_state_dict(state_dict, module)
+
+    def get_optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Refuse: each rank has its own part of the states."""
+        remedy = "its states are cut over the ranks; save the model alone, or train with `fourfold train`"
+        raise fail(type(optimizer).__name__, remedy)

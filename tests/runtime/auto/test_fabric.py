@@ -1,0 +1,76 @@
+"""A Lightning Fabric program on a grid gives the losses and the weights that it gives on one rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.runs import environment
+from twin.description.problems import DescriptionError
+
+pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
+from lightning_fabric import Fabric
+
+from runtime.auto.fabric import FabricStrategy
+
+PROGRAM = Path(__file__).parents[3] / "examples" / "fabric_model.py"
+
+
+def run(ranks: int, out: Path) -> tuple[list[str], dict[str, torch.Tensor]]:
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *launch, str(PROGRAM), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), torch.load(out, weights_only=True)["model"]
+
+
+@pytest.mark.process
+def test_a_grid_gives_what_one_rank_gives(tmp_path: Path) -> None:
+    losses, weights = run(1, tmp_path / "1.ckpt")
+    assert len(losses) == 3
+    for ranks in (2, 4):
+        found, others = run(ranks, tmp_path / f"{ranks}.ckpt")
+        assert found == losses
+        assert others.keys() == weights.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(others[name], weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    made = Fabric(accelerator="cpu", devices=1, strategy=FabricStrategy({}))
+    made.launch()
+    return made
+
+
+def test_a_model_made_elsewhere_is_refused(fabric: Fabric) -> None:
+    with pytest.raises(DescriptionError, match=r"make the model in `with fabric\.init_module\(\):`"):
+        fabric.setup(torch.nn.Linear(4, 4))
+
+
+def test_what_cannot_be_cut_is_refused(fabric: Fabric, tmp_path: Path) -> None:
+    with fabric.init_module():
+        model = torch.nn.Linear(4, 4)
+    module, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(DescriptionError, match="SGD: its states are cut over the ranks"):
+        fabric.save(tmp_path / "all.ckpt", {"model": module, "optimizer": optimizer})
+    fabric.backward(module(torch.ones(1, 4)).sum())
+    with pytest.raises(DescriptionError, match=r"norm_type = 1\.0: only the 2-norm"):
+        fabric.clip_gradients(module, optimizer, max_norm=1.0, norm_type=1.0)
+    with pytest.raises(DescriptionError, match="strict = False: a part of a state cannot be cut"):
+        fabric.strategy.load_module_state_dict(model, model.state_dict(), strict=False)
+
+
+def test_the_sum_of_several_backward_passes_is_reduced_once(fabric: Fabric) -> None:
+    with fabric.init_module():
+        model = torch.nn.Linear(2, 1, bias=False)
+    module, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    before = model.weight.detach().clone()
+    for _ in range(3):
+        fabric.backward(module(torch.ones(1, 2)).sum())
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), before - 3)
