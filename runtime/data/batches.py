@@ -51,6 +51,14 @@ class Batches:
             raise self._damaged(windows, found)
         return found
 
+    def targets(self, first: int, count: int) -> NDArray[np.bool_] | None:
+        """Return which targets of samples first … first+count-1 count: [count, sequence]; None if all do."""
+        known = self.tokens.targets
+        if known is None:
+            return None
+        begins = self.window_of(np.arange(first, first + count)) * self.sequence + 1
+        return np.stack([known[begin : begin + self.sequence] != 0 for begin in begins])
+
     def window_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which window each sample is: an equal shape."""
         epochs, places = np.divmod(samples, self.windows)

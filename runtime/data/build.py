@@ -11,18 +11,20 @@ import math
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from hashlib import blake2b, sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from runtime.data.chat import Marked
 from runtime.data.documents import standard_library_documents
 from runtime.data.manifest import MANIFEST, TOKENIZER, Manifest, Split
 from runtime.data.tokenizer import ByteTokenizer, Tokenizer
-from runtime.data.tokens import SPLITS, file_of
+from runtime.data.tokens import SPLITS, file_of, targets_of
 from twin.description.problems import DescriptionError, fail
 from twin.trace.directory import written_whole
 
@@ -35,27 +37,29 @@ Progress = Callable[[int, int], None]
 
 def build_dataset(
     out: Path,
-    documents: Iterable[str],
+    documents: Iterable[str | Marked],
     tokenizer: Tokenizer = BYTES,
     validation_fraction: float = VALIDATION_FRACTION,
     *,
+    sequence: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write a data set and return what it says about itself.
 
     One document at a time is in memory. `validation_fraction` is the expected share of the
-    documents that are held out. An existing data set is replaced only if `overwrite` is set.
+    documents that are held out. An existing data set is replaced only if `overwrite` is set. Of
+    conversations (`Marked`) each gets a `sequence` of its own, of so many tokens.
     """
     if not 0 < validation_fraction < 1:
         raise fail("validation_fraction", "must be above 0 and below 1", validation_fraction)
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
     with written_whole(out, MANIFEST, "data set of Fourfold", overwrite=overwrite) as folder:
-        train, validation = (_Writer(file_of(folder, name), dtype, tokenizer) for name in SPLITS)
+        train, validation = (_Writer(file_of(folder, name), dtype, tokenizer, sequence) for name in SPLITS)
         with train, validation:
-            for number, text in enumerate(documents, start=1):
-                place = held_out(text)
-                (validation if place < validation_fraction else train).add(text, place)
+            for number, document in enumerate(documents, start=1):
+                place = held_out(document if isinstance(document, str) else document.text)
+                (validation if place < validation_fraction else train).add(document, place)
                 if progress is not None:
                     progress(number, train.tokens + validation.tokens)
         if not validation.tokens or not train.tokens:
@@ -69,6 +73,7 @@ def build_dataset(
             tokenizer="bytes" if tokenizer.json is None else "tokenizer.json",
             train=train.summary(),
             validation=validation.summary(),
+            sequence=sequence,
         )
         (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return manifest
@@ -101,57 +106,92 @@ def held_out(text: str) -> float:
 
 
 class _Writer:
-    """One split on its way to disk."""
+    """One split on its way to disk; with a `sequence` of conversations, each at the begin of a sequence."""
 
-    def __init__(self, path: Path, dtype: str, tokenizer: Tokenizer) -> None:
-        self.tokens = self.documents = 0
+    def __init__(self, path: Path, dtype: str, tokenizer: Tokenizer, sequence: int | None = None) -> None:
+        self.tokens = self.documents = self.targets = self.left_out = 0
         self.lowest, self.highest = 1.0, 0.0
         """Of the numbers by which its documents came here (`held_out`)."""
-        self._largest, self._digest = 0, sha256()
-        self._path, self._tokenizer = path, tokenizer
+        self._largest, self._digest, self._digest_of_targets = 0, sha256(), sha256()
+        self._path, self._tokenizer, self._sequence = path, tokenizer, sequence
         self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._file = self._path.open("wb", buffering=1 << 20)
+        self._file = self._open.enter_context(self._path.open("wb", buffering=1 << 20))
+        if self._sequence is not None:
+            self._targets = self._open.enter_context(targets_of(self._path).open("wb", buffering=1 << 20))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._sequence is not None and self.tokens and error is None:
+            self._write(np.zeros(1, np.int64), np.zeros(1, bool))  # what follows the last sequence
         with suppress(OSError) if error else nullcontext():  # a second failure says nothing new
-            self._file.close()
+            self._open.close()
 
-    def add(self, text: str, place: float) -> None:
-        """Write one document and its separator, unless it has no tokens."""
-        tokens = self._tokenizer.encode(text)
+    def add(self, document: str | Marked, place: float) -> None:
+        """Write one document and its separator, unless it has no tokens; or a conversation, unless it is too long."""
+        counts = None
+        if isinstance(document, str):
+            tokens = self._tokenizer.encode(document)
+            if len(tokens) and self._tokenizer.separator is not None:
+                tokens = np.append(tokens, np.int64(self._tokenizer.separator))
+        else:
+            tokens, counts = self._tokenizer.encode_pieces(document.pieces)
         if not len(tokens):
             return
-        if self._tokenizer.separator is not None:
-            tokens = np.append(tokens, np.int64(self._tokenizer.separator))
         least, largest = int(tokens.min()), int(tokens.max())
         if least < 0 or largest >= self._tokenizer.vocabulary:
             raise fail(
                 "tokenizer",
                 f"gave tokens from {least} to {largest}, outside its vocabulary of {self._tokenizer.vocabulary}",
             )
+        if counts is not None:
+            assert self._sequence is not None
+            if len(tokens) > self._sequence:
+                self.left_out += 1
+                return
+            room = (0, self._sequence - len(tokens))
+            tokens, counts = np.pad(tokens, room), np.pad(counts, room)
+            counts[0] = False  # nothing comes before it
+        self._write(tokens, counts)
+        self._largest = max(self._largest, largest)
+        self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
+        self.documents += 1
+
+    def _write(self, tokens: NDArray[Any], counts: NDArray[np.bool_] | None) -> None:
         raw = tokens.astype(self._dtype).tobytes()
         self._file.write(raw)
         self._digest.update(raw)
-        self._largest = max(self._largest, largest)
-        self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
         self.tokens += len(tokens)
-        self.documents += 1
+        if counts is not None:
+            marks = counts.astype(np.uint8).tobytes()
+            self._targets.write(marks)
+            self._digest_of_targets.update(marks)
+            self.targets += int(counts.sum())
 
     def summary(self) -> Split:
         """Return what `dataset.json` says about the file."""
+        chat: dict[str, Any] = {}
+        if self._sequence is not None:
+            digest = self._digest_of_targets.hexdigest()
+            chat = {"targets": self.targets, "targets_sha256": digest, "left_out": self.left_out}
         return Split(
-            tokens=self.tokens, documents=self.documents, largest_token=self._largest, sha256=self._digest.hexdigest()
+            tokens=self.tokens,
+            documents=self.documents,
+            largest_token=self._largest,
+            sha256=self._digest.hexdigest(),
+            **chat,
         )
 
 
 def _one_sided(train: _Writer, validation: _Writer, fraction: float) -> DescriptionError:
     """Say what would give both splits a document."""
     full = train if train.tokens else validation
+    if not full.documents and (long := train.left_out + validation.left_out):
+        return fail("--sequence", f"all {long} conversations are longer; give more tokens", None)
     if not full.documents:
         return fail("documents", "hold no text; give files that do")
     if full.lowest >= full.highest:

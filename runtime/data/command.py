@@ -28,6 +28,16 @@ def data(
         typer.Option(metavar="PATH", help="File of JSON lines, or directory of them. May be repeated."),
     ] = None,
     key: Annotated[str, typer.Option(help="Key of the text in JSON lines.")] = "text",
+    chat: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Conversations in JSON lines; answers count. May be repeated."),
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="With --chat: tokens of a sequence, one a conversation.")
+    ] = None,
+    template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --chat: Jinja or tokenizer_config.json; else ChatML.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Tokenizer of the tokenizers library; bytes if absent.")
     ] = None,
@@ -41,11 +51,15 @@ def data(
     from itertools import chain
 
     from runtime.data.build import build_dataset
+    from runtime.data.chat import chatml, conversations, template_of
     from runtime.data.documents import jsonl_documents, standard_library_documents, text_documents
     from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer
 
+    _check(text, jsonl, chat, sequence, template)
     documents = (
-        chain(text_documents(text or ()), jsonl_documents(jsonl or (), key))
+        conversations(chat, template_of(template) if template else chatml)
+        if chat
+        else chain(text_documents(text or ()), jsonl_documents(jsonl or (), key))
         if text or jsonl
         else standard_library_documents()
     )
@@ -55,6 +69,7 @@ def data(
             documents,
             JsonTokenizer(tokenizer) if tokenizer else ByteTokenizer(),
             validation_fraction,
+            sequence=sequence,
             overwrite=force,
             progress=advance,
         )
@@ -62,6 +77,25 @@ def data(
         typer.echo(json.dumps({"directory": str(out), **manifest.model_dump()}, indent=2))
     else:
         _show(out, manifest)
+
+
+def _check(
+    text: list[Path] | None,
+    jsonl: list[Path] | None,
+    chat: list[Path] | None,
+    sequence: int | None,
+    template: Path | None,
+) -> None:
+    """Refuse what does not go together: conversations are laid out otherwise than text."""
+    from twin.description.problems import fail
+
+    if chat and (text or jsonl):
+        raise fail("--chat", "cannot be mixed with --text or --jsonl; build two data sets")
+    if chat and sequence is None:
+        raise fail("--sequence", "is missing: each conversation gets a sequence; give the tokens of the model's")
+    if not chat and (sequence is not None or template is not None):
+        name = "--sequence" if sequence is not None else "--template"
+        raise fail(name, "is for conversations; give some with --chat", sequence or str(template))
 
 
 @contextmanager

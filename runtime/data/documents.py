@@ -58,6 +58,16 @@ def json_lines(path: Path, key: str, option: str = "") -> Iterator[tuple[str, di
                 yield f"{path}:{number}", _object(line, key, f"{path}:{number}", option)
 
 
+def any_json_lines(paths: Iterable[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of files of JSON lines, or of the `.jsonl` files in directories, and its place for messages."""
+    for given in paths:
+        for path in _files(given, "*.jsonl"):
+            with _opened(path) as file:
+                for number, line in enumerate(file, start=1):
+                    if line.strip():
+                        yield f"{path}:{number}", _parsed(line, f"{path}:{number}", "an object")
+
+
 def standard_library_documents() -> Iterator[str]:
     """Yield the modules of the Python standard library on this machine, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
@@ -118,13 +128,18 @@ def _pieces(path: Path) -> Iterator[str]:
             yield piece
 
 
-def _object(line: str, key: str, where: str, option: str) -> dict[str, Any]:
+def _parsed(line: str, where: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise fail(where, f"is not JSON: {error}; write one object per line") from None
     if not isinstance(value, dict):
-        raise fail(where, f"expected an object with the key {key!r}", value)
+        raise fail(where, f"expected {what}", value)
+    return value
+
+
+def _object(line: str, key: str, where: str, option: str) -> dict[str, Any]:
+    value = _parsed(line, where, f"an object with the key {key!r}")
     if key not in value:
         keys = did_you_mean(key, value) if value else "the object is empty"
         raise fail(where, f"has no key {key!r}{option}; {keys}")

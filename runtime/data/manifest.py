@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from twin.description.problems import DescriptionError, Problem, fail, from_pydantic
 from twin.description.spec import Spec
@@ -25,6 +25,11 @@ Count = Annotated[int, Field(gt=0, le=1 << 48, strict=True)]
 Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY, strict=True)]
 
 
+def without(written: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Leave out what only conversations have, so that other data sets are what they were."""
+    return {key: value for key, value in written.items() if value is not None or key not in keys}
+
+
 class Split(Spec):
     """One token file: training or validation."""
 
@@ -36,6 +41,16 @@ class Split(Spec):
     """So that a model with too few embeddings is refused before it trains."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Of the file; `sha256sum` computes the same."""
+    targets: Count | None = None
+    """Of conversations: tokens that count, the answers."""
+    targets_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of the file that says which tokens count."""
+    left_out: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Conversations that are longer than a sequence."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without(handler(self), ("targets", "targets_sha256", "left_out"))
 
 
 class Manifest(Spec):
@@ -51,6 +66,12 @@ class Manifest(Spec):
     """The token after each document, if the tokenizer has one for that."""
     train: Split
     validation: Split
+    sequence: Count | None = None
+    """Of conversations: tokens of a sequence, of which each begins one."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without(handler(self), ("sequence",))
 
     @property
     def token_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,17 @@ END_OF_TEXT = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>")
 MAX_TOKENIZER_BYTES = 256 << 20
 
 TokenIds = Sequence[int] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text."""
+
+    text: str
+    counts: bool
+    """Whether its tokens are targets."""
+    special: bool = True
+    """Whether what looks like a special token in it is one."""
 
 
 class Tokenizer(Protocol):
@@ -39,6 +51,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> NDArray[Any]:
         """Return the tokens of a text, without a separator: 1-d."""
 
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the tokens of a text in pieces, and which of them begin in a piece that counts."""
+
     def decode(self, tokens: TokenIds) -> str:
         """Return the text of any tokens; what has no text is replaced or left out."""
 
@@ -58,6 +73,11 @@ class ByteTokenizer:
         [104, 195, 169, 108, 108, 111]
         """
         return np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Return the bytes of all pieces, and which of them count."""
+        found = [self.encode(piece.text) for piece in pieces]
+        return np.concatenate(found), np.repeat([piece.counts for piece in pieces], [len(part) for part in found])
 
     def decode(self, tokens: TokenIds) -> str:
         """Return the text; what is no byte or no UTF-8 reads as U+FFFD.
@@ -102,6 +122,28 @@ class JsonTokenizer:
         sound = text.encode("utf-8", "replace").decode("utf-8")
         ids = self._tokenizer.encode(sound, add_special_tokens=False).ids
         return np.asarray(ids, dtype=np.int64)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Encode neighbours together that are alike in `special`; a token belongs to the piece in which it begins."""
+        tokens, counts = [], []
+        for special, group in groupby(pieces, key=lambda piece: piece.special):
+            together = list(group)
+            ids, number = self._encode_together([piece.text for piece in together], special=special)
+            tokens.append(ids)
+            counts.append(np.asarray([piece.counts for piece in together])[number])
+        return np.concatenate(tokens), np.concatenate(counts)
+
+    def _encode_together(self, texts: Sequence[str], *, special: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        self._tokenizer.encode_special_tokens = not special
+        try:
+            found = self._tokenizer.encode("".join(sound), add_special_tokens=False)
+        finally:
+            self._tokenizer.encode_special_tokens = True
+        begins = np.asarray([begin for begin, _ in found.offsets], dtype=np.int64)
+        ends = np.cumsum([len(text) for text in sound])
+        number = np.minimum(np.searchsorted(ends, begins, side="right"), len(texts) - 1)
+        return np.asarray(found.ids, dtype=np.int64), number
 
     def decode(self, tokens: TokenIds) -> str:
         """Return the text; what is no token is left out."""

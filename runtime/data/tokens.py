@@ -27,6 +27,8 @@ class TokenFile:
     path: Path
     tokens: Tokens
     sha256: str
+    targets: NDArray[np.uint8] | None = None
+    """Of conversations: 1 where a token counts as a target; mapped too."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def open_dataset(directory: Path, *, vocabulary: int, sequence: int) -> DataSet:
     problems: list[Problem] = []
     for name in SPLITS:
         path, split = file_of(directory, name), getattr(manifest, name)
-        wrong = _damage(path, split, manifest) or _misfit(split, vocabulary, sequence)
+        wrong = _damage(path, split, manifest) or _misfit(split, manifest, vocabulary, sequence)
         problems += [Problem(str(path), wrong)] if wrong else []
     if problems:
         raise DescriptionError(problems)
@@ -61,6 +63,11 @@ def file_of(directory: Path, split: str) -> Path:
     return directory / f"{split}.bin"
 
 
+def targets_of(tokens: Path) -> Path:
+    """Return where is said which tokens of a file count."""
+    return tokens.with_suffix(".targets.bin")
+
+
 def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
     """Say what shows, without reading it, that the file is not the one that was built."""
     remedy = rebuild(path.parent)
@@ -69,6 +76,8 @@ def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
     size, promised = path.stat().st_size, split.tokens * manifest.token_bytes
     if size != promised:
         return f"has {size:,} bytes, but {split.tokens:,} tokens of {manifest.dtype} are {promised:,}; {remedy}"
+    if split.targets is not None and _size(targets_of(path)) != split.tokens:
+        return f"needs {targets_of(path).name} beside it, with a byte for each token; {remedy}"
     if split.largest_token >= manifest.vocabulary:
         return (
             f"is said to hold token {split.largest_token}, beyond the tokenizer's vocabulary of "
@@ -77,8 +86,17 @@ def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
     return None
 
 
-def _misfit(split: Split, vocabulary: int, sequence: int) -> str | None:
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _misfit(split: Split, manifest: Manifest, vocabulary: int, sequence: int) -> str | None:
     """Say why a sound file does not suit the model."""
+    if manifest.sequence not in (None, sequence):
+        return (
+            f"holds conversations laid out for sequences of {manifest.sequence}; set model.sequence to that, or build "
+            f"it again with --sequence {sequence}"
+        )
     if split.largest_token >= vocabulary:
         return (
             f"holds token {split.largest_token}, but the model's vocabulary is {vocabulary}; "
@@ -95,4 +113,7 @@ def _misfit(split: Split, vocabulary: int, sequence: int) -> str | None:
 def _map(path: Path, split: Split, manifest: Manifest) -> TokenFile:
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     mapped = np.memmap(path, dtype=dtype, mode="r", shape=(split.tokens,))
-    return TokenFile(path, np.asarray(mapped), split.sha256)
+    targets = None
+    if split.targets is not None:
+        targets = np.asarray(np.memmap(targets_of(path), dtype=np.uint8, mode="r", shape=(split.tokens,)))
+    return TokenFile(path, np.asarray(mapped), split.sha256, targets)

@@ -25,6 +25,8 @@ class Window:
     """The first so many targets count; the rest is padding."""
     read: Callable[[], NDArray[np.int64]]
     """Returns the tokens: (sequence + 1,). Called only by the ranks that work on it."""
+    counts: NDArray[np.bool_] | None = None
+    """Which targets count, (sequence,), so many as `targets` says; the first ones if absent."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,12 @@ def _loss(trainee: Trainee, windows: Sequence[Window], micro: int) -> torch.Tens
     context = trainee.context
     sequence = context.job.model.sequence
     found = torch.zeros(micro, sequence + 1, dtype=torch.int64)
-    targets = torch.zeros(micro, dtype=torch.int64)
+    counts = torch.zeros(micro, sequence, dtype=torch.bool)
     for row, window in enumerate(windows):
         found[row] = torch.from_numpy(window.read())
-        targets[row] = window.targets
-    weights = (torch.arange(sequence) < targets[:, None]).to(context.device, context.master_type)
+        given = np.arange(sequence) < window.targets if window.counts is None else window.counts
+        counts[row] = torch.from_numpy(given)
+    weights = counts.to(context.device, context.master_type)
     found = found.to(context.device)
     return trainee.loss(found[:, :-1], found[:, 1:], weights)
 
@@ -84,7 +87,10 @@ def _loss(trainee: Trainee, windows: Sequence[Window], micro: int) -> torch.Tens
 def windows_of(batches: Batches, sequences: int) -> Iterator[Window]:
     """Return the first so many sequences of a token file; all if there are fewer."""
     for number in range(min(sequences, batches.windows)):
-        yield Window(batches.sequence, partial(_sequence, batches, number))
+        known = batches.targets(number, 1)
+        counts = None if known is None else known[0]
+        targets = batches.sequence if counts is None else int(counts.sum())
+        yield Window(targets, partial(_sequence, batches, number), counts)
 
 
 def _sequence(batches: Batches, number: int) -> NDArray[np.int64]:

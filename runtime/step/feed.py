@@ -29,9 +29,9 @@ class Feed:
                 mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
             )
         ]
-        kept = [self._kept(window) for _, window in windows]
+        kept = [self._kept(first, window) for first, window in windows]
         total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
-        if self.goldfish is not None:
+        if self.goldfish is not None or self.batches.tokens.targets is not None:
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
             total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
@@ -43,10 +43,12 @@ class Feed:
         window = torch.from_numpy(self.batches.sequences(first, count))
         return window.to(self.context.device, non_blocking=True)
 
-    def _kept(self, window: torch.Tensor) -> torch.Tensor:
-        if self.goldfish is None:
-            return torch.ones_like(window[:, 1:], dtype=torch.bool)
-        return self.goldfish.keeps(window)
+    def _kept(self, first: int, window: torch.Tensor) -> torch.Tensor:
+        targets = self.batches.targets(first, len(window))
+        kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
+        if targets is not None:
+            kept = torch.from_numpy(targets).to(window.device)
+        return kept if self.goldfish is None else kept & self.goldfish.keeps(window)
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
         return kept.to(self.context.master_type) / total

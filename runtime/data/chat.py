@@ -1,0 +1,189 @@
+"""Conversations to text whose answers count: four usual layouts of JSON lines, and the template that writes them out.
+
+* `{"messages": [{"role": "user", "content": "…"}, …]}`, `{"prompt": "…", "completion": "…"}`, Alpaca's `{"instruction":
+  "…", "input": "…", "output": "…"}`, ShareGPT's `{"conversations": [{"from": "human", "value": "…"}, …]}`.
+* What the assistant says counts as a target, with what ends its turn; all else is only read.
+* A template of one's own is Jinja text, as tokenizers carry it (`chat_template`); a stranger's is code, so it runs in
+  Jinja's sandbox, and what it writes has a limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.data.documents import any_json_lines
+from runtime.data.tokenizer import Piece
+from twin.description.problems import fail
+
+ASSISTANT = "assistant"
+ROLES = {"human": "user", "gpt": ASSISTANT, "user": "user", "system": "system", ASSISTANT: ASSISTANT, "tool": "tool"}
+MAX_TEMPLATE_BYTES, MAX_WRITTEN = 1 << 18, 1 << 22
+LAYOUTS = "messages, prompt and completion, instruction and output, or conversations"
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one side says in its turn."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A text in pieces, some of which count as targets."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+Template = Callable[[list[Message]], Marked]
+"""Writes a conversation out; raises ValueError where it cannot."""
+
+
+def conversations(paths: Iterable[Path], template: Template) -> Iterator[Marked]:
+    """Yield the conversation of each line of files of JSON lines, or of the `.jsonl` files in directories."""
+    for where, value in any_json_lines(paths):
+        messages = messages_of(value, where)
+        try:
+            written = template(messages)
+        except ValueError as error:
+            raise fail(where, str(error)) from None
+        if not any(piece.counts and piece.text for piece in written.pieces):
+            raise fail(where, "has no answer of the assistant to learn; leave it out")
+        yield written
+
+
+def messages_of(value: dict[str, Any], where: str) -> list[Message]:
+    """Read one conversation in any of the layouts; raises DescriptionError."""
+    if "messages" in value:
+        return _turns(value["messages"], "role", "content", f"{where}: messages")
+    if "conversations" in value:
+        return _turns(value["conversations"], "from", "value", f"{where}: conversations")
+    if "prompt" in value and "completion" in value:
+        return [_said("user", value, "prompt", where), _said(ASSISTANT, value, "completion", where)]
+    if "instruction" in value and "output" in value:
+        asked = _said("user", value, "instruction", where).content
+        more = _said("user", value, "input", where).content if value.get("input") else ""
+        return [Message("user", f"{asked}\n\n{more}" if more else asked), _said(ASSISTANT, value, "output", where)]
+    raise fail(where, f"is no conversation: it has {', '.join(value) or 'no keys'}; expected {LAYOUTS}")
+
+
+def _turns(turns: Any, role: str, content: str, where: str) -> list[Message]:
+    if not isinstance(turns, list) or not turns:
+        raise fail(where, "expected a list of turns", turns)
+    found = []
+    for number, turn in enumerate(turns):
+        place = f"{where}.{number}"
+        if not isinstance(turn, dict) or turn.get(role) not in ROLES:
+            raise fail(place, f"expected {role}: {', '.join(ROLES)}, and {content}", turn)
+        found.append(_said(ROLES[turn[role]], turn, content, place))
+    return found
+
+
+def _said(role: str, value: dict[str, Any], key: str, where: str) -> Message:
+    if not isinstance(value.get(key), str):
+        raise fail(f"{where}: {key}", "expected text", value.get(key))
+    return Message(role, value[key])
+
+
+def chatml(messages: list[Message]) -> Marked:
+    r"""Write a conversation out as ChatML, which many models are trained with.
+
+    >>> chatml([Message("user", "Hi"), Message("assistant", "Ho")]).text
+    '<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n'
+    """
+    pieces = []
+    for message in messages:
+        said = message.role == ASSISTANT
+        pieces += [
+            Piece(f"<|im_start|>{message.role}\n", counts=False),
+            Piece(message.content, counts=said, special=False),  # a turn that quotes `<|im_end|>` does not end there
+            Piece("<|im_end|>", counts=said),
+            Piece("\n", counts=False),
+        ]
+    return Marked(tuple(pieces))
+
+
+def template_of(path: Path) -> Template:
+    """Read a template: Jinja text, or the `chat_template` of a `tokenizer_config.json`; raises DescriptionError."""
+    from jinja2 import TemplateError  # noqa: PLC0415  nothing else of data needs it
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    text, known = _template_text(path)
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    environment.filters["tojson"] = json.dumps
+    try:
+        compiled = environment.from_string(text)
+    except TemplateError as error:
+        raise fail(str(path), f"is not a template of Jinja: {error}") from None
+
+    def written(messages: list[Message], *, prompt: bool = False) -> str:
+        turns = [{"role": m.role, "content": m.content} for m in messages]
+        found, length = [], 0
+        try:
+            for piece in compiled.generate(messages=turns, add_generation_prompt=prompt, **known):
+                found.append(piece)
+                length += len(piece)
+                if length > MAX_WRITTEN:
+                    raise ValueError(f"the template writes more than {MAX_WRITTEN:,} characters for it")
+        except (TemplateError, ArithmeticError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            raise ValueError(f"the template fails on it: {type(error).__name__}: {error}") from None
+        return "".join(found)
+
+    return lambda messages: _marked(messages, written)
+
+
+def _marked(messages: list[Message], written: Callable[..., str]) -> Marked:
+    """Take what the template writes for each answer apart from what leads to it."""
+    whole = written(messages)
+    pieces: list[Piece] = []
+    done = 0
+    for number, message in enumerate(messages):
+        if message.role != ASSISTANT:
+            continue
+        begin, end = written(messages[:number], prompt=True), written(messages[: number + 1])
+        if not (whole.startswith(end) and end.startswith(begin) and len(begin) >= done):
+            raise ValueError(
+                f"the template does not write turn {number} as a continuation of the turns before; "
+                "its answers cannot be told from the rest"
+            )
+        pieces += [Piece(whole[done : len(begin)], counts=False), Piece(whole[len(begin) : len(end)], counts=True)]
+        done = len(end)
+    return Marked((*pieces, Piece(whole[done:], counts=False)))
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(f"the template refuses it: {message}")
+
+
+def _template_text(path: Path) -> tuple[str, dict[str, str]]:
+    try:
+        if path.stat().st_size > MAX_TEMPLATE_BYTES:
+            raise fail(str(path), f"too large for a template; at most {MAX_TEMPLATE_BYTES >> 10} KiB are read")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise fail(str(path), f"cannot be read: {error}") from None
+    if path.suffix != ".json":
+        return text, {"bos_token": "", "eos_token": ""}
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise fail(str(path), f"is not JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("chat_template"), str):
+        raise fail(str(path), "has no text under chat_template; give a file of Jinja text")
+    return config["chat_template"], {name: _token(config.get(name)) for name in ("bos_token", "eos_token")}
+
+
+def _token(value: Any) -> str:
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else ""
