@@ -58,13 +58,14 @@ ROOMS: dict[str, set[str]] = {
     "records": LOW,
     "tracing": LOW,
     "checkpoint": LOW,
+    "huggingface": LOW | {"checkpoint"},
     "watch": LOW | {"records", "tracing"},
     "plan": LOW | {"records", "tracing", "watch"},
     "slurm": {"launch", "plan"},
     "survive": LOW | {"records", "checkpoint", "plan"},
     "calibration": LOW | {"strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
-    "train": LOW | {"strategies", "records", "tracing", "checkpoint", "watch", "plan", "survive"},
+    "train": LOW | {"strategies", "records", "tracing", "checkpoint", "huggingface", "watch", "plan", "survive"},
 }
 ROOMS["commands"] = {*ROOMS}
 ROOMS["api"] = LOW | {"records", "recorder"}

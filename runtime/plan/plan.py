@@ -18,6 +18,7 @@ from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.attention import UNNAMED_ATTENTION
+from twin.description.huggingface import is_directory_of, located
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import STANDARD_LIBRARY, Train
@@ -86,8 +87,7 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     if options.data == STANDARD_LIBRARY:
         path = default_dataset(cache_directory())
     data = open_dataset(path, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
-    if options.initial_weights is not None and not Path(options.initial_weights).is_file():
-        raise fail("train.initial_weights", "no such file", options.initial_weights)
+    _check_weights(options.initial_weights)
     if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",
@@ -97,6 +97,17 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     if process.rank == 0:
         check_directory(plan.out, plan.identity(data), force=plan.force)
     return device, data
+
+
+def _check_weights(given: str | None) -> None:
+    """See whether the weights to start from are there at all."""
+    if given is None:
+        return
+    if is_directory_of(given):
+        if not located(given, Path()).is_dir():
+            raise fail("train.initial_weights", "no such directory", given)
+    elif not Path(given).is_file():
+        raise fail("train.initial_weights", "no such file", given)
 
 
 def prompt_tokens(options: Train, data: DataSet) -> list[int]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 
@@ -85,9 +84,9 @@ class Run:
                 loaded.extra, self.saving.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
             )
         elif options.initial_weights is not None:
-            from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
+            from runtime.huggingface.weights import initial_weights  # noqa: PLC0415  rarely needed
 
-            import_model(Path(options.initial_weights), self.context)
+            initial_weights(options.initial_weights, self.context)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):
             self.display.say(text)
