@@ -58,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
     "records": LOW,
     "tracing": LOW,
     "checkpoint": LOW,
-    "huggingface": LOW | {"checkpoint"},
+    "huggingface": LOW | {"records", "checkpoint"},
     "watch": LOW | {"records", "tracing"},
     "plan": LOW | {"records", "tracing", "watch"},
     "slurm": {"launch", "plan"},

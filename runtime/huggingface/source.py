@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 
 from runtime.checkpoint.fit import refuse
+from runtime.checkpoint.full_model import SINGLE
 from runtime.checkpoint.tensor_file import TensorFile, UnusableFileError
 from runtime.huggingface.bands import Bands
 from runtime.huggingface.families import FAMILIES, HEAD, TOKENS, Family, Layout, layout
@@ -23,7 +24,7 @@ from twin.description.huggingface import CONFIG, read_config, read_model
 from twin.description.model import Model
 from twin.description.problems import Problem, did_you_mean, fail
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 100_000_000
 MAX_OPEN_FILES = 1024
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors\Z", re.ASCII)

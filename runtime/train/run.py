@@ -84,9 +84,12 @@ class Run:
                 loaded.extra, self.saving.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
             )
         elif options.initial_weights is not None:
-            from runtime.huggingface.weights import initial_weights  # noqa: PLC0415  rarely needed
+            from runtime.huggingface.companions import keep_companions  # noqa: PLC0415  rarely needed
+            from runtime.huggingface.weights import initial_weights  # noqa: PLC0415
 
             initial_weights(options.initial_weights, self.context)
+            if self.first:
+                keep_companions(options.initial_weights, self.plan.out)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):
             self.display.say(text)

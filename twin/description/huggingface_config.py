@@ -127,7 +127,7 @@ def _rotary(model: Model, **partial: float) -> dict[str, Any]:
         }
     return {
         "rope_theta": model.rotary_base,
-        "rope_scaling": None if scaling is None else {**kind, **partial, "rope_theta": model.rotary_base},
+        "rope_scaling": None if scaling is None else kind,
         "rope_parameters": {**kind, **partial, "rope_theta": model.rotary_base},
     }
 
