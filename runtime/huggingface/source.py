@@ -137,12 +137,13 @@ class Source:
         """Find every tensor that is needed; return the problems with what is there, too."""
         at: dict[str, tuple[TensorFile, str]] = {}
         problems: list[Problem] = []
-        needed = self.layout.theirs
+        strange: list[str] = []
+        needed, index = self.layout.theirs, self._index
         spare = _spare(family, self.model)
         for label, file in self.files.items():
             for name, entry in file.entries.items():
                 key = _canonical(name, family, needed)
-                if self._index is not None and self._index.get(name) != label:
+                if index is not None and index.get(name) != label:
                     problems.append(Problem(name, f"is in {label}, where {INDEX} has it not"))
                 elif key in at:
                     problems.append(Problem(name, "is there twice, by two names"))
@@ -150,13 +151,15 @@ class Source:
                     at[key] = (file, name)
                     problems += _mismatch(name, entry.shape, entry.dtype, needed.get(key))
                 elif not (name.endswith(family.ignored) and _is_buffer(name, entry.shape)):
-                    missing = [k for k in needed if k not in at]
-                    hint = f"; {did_you_mean(name, missing)}" if 0 < len(missing) <= MAX_HINTS else ""
-                    problems.append(Problem(name, f"is not a tensor of this model{hint}"))
-        for name in self._index or ():
-            if name not in self.files[self._index[name]].entries:  # type: ignore[index]  # it is there here
-                problems.append(Problem(name, f"is not in {self._index[name]}, where {INDEX} has it"))  # type: ignore[index]
-        problems += [self._missing(key) for key in needed if key not in at]
+                    strange.append(name)
+        for name, label in (index or {}).items():
+            if name not in self.files[label].entries:
+                problems.append(Problem(name, f"is not in {label}, where {INDEX} has it"))
+        missing = [key for key in needed if key not in at]
+        problems += map(self._missing, missing)
+        for name in strange:
+            hint = f"; {did_you_mean(name, missing)}" if 0 < len(missing) <= MAX_HINTS else ""
+            problems.append(Problem(name, f"is not a tensor of this model{hint}"))
         return at, problems or self._mixed(at)
 
     def _missing(self, key: str) -> Problem:

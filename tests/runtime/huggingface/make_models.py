@@ -28,7 +28,13 @@ COMMON = {
     "eos_token_id": 2,
 }
 GROUPED = {**COMMON, "num_attention_heads": 4, "num_key_value_heads": 2}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", **GROUPED},
     "llama-scaled": {
@@ -38,6 +44,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
         "theta": 500.0,
         "scaling": LLAMA3,
+    },
+    "llama-biased": {
+        "model_type": "llama",
+        **GROUPED,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "scaling": {"rope_type": "linear", "factor": 2.0},
     },
     "mistral": {"model_type": "mistral", **GROUPED, "sliding_window": 12, "theta": 1e6},
     "qwen2": {"model_type": "qwen2", **GROUPED, "tie_word_embeddings": True, "theta": 1e6},
@@ -53,6 +66,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
     },
     "gpt_neox": {"model_type": "gpt_neox", **COMMON, "num_attention_heads": 2, "intermediate_size": 64},
+    "gpt_neox-serial": {
+        "model_type": "gpt_neox",
+        **COMMON,
+        "num_attention_heads": 4,
+        "use_parallel_residual": False,
+        "hidden_act": "gelu_fast",
+        "partial": 0.5,
+    },
 }
 DTYPES = {"mistral": torch.bfloat16, "qwen3": torch.float16}
 """Of what is saved; what it answers is computed in fp32 from that."""
@@ -65,12 +86,13 @@ def config_of(shape: dict[str, Any]) -> Any:
     """Make a config with the release's own keys for rotary positions."""
     shape = dict(shape)
     theta, scaling = shape.pop("theta", 10_000.0), shape.pop("scaling", None)
-    kind = {"rope_type": "llama3", **scaling} if scaling else {"rope_type": "default"}
+    kind, share = scaling or {"rope_type": "default"}, shape.pop("partial", 0.25)
     if shape["model_type"] != "gpt2":
         if transformers.__version__.startswith("4."):
-            shape |= {"rope_theta": theta, "rope_scaling": kind if scaling else None}
+            shape |= {"rope_theta": theta, "rope_scaling": scaling}
+            shape |= {"rotary_pct": share} if shape["model_type"] == "gpt_neox" else {}
         else:
-            partial = {"partial_rotary_factor": 0.25} if shape["model_type"] == "gpt_neox" else {}
+            partial = {"partial_rotary_factor": share} if shape["model_type"] == "gpt_neox" else {}
             shape["rope_parameters"] = {**kind, "rope_theta": theta, **partial}
     return AutoConfig.for_model(**shape)
 

@@ -16,7 +16,9 @@ from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
 
 DATA = Path(__file__).parent / "data"
-FAMILIES = ("llama", "llama-scaled", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox")
+FAMILIES = (
+    *("llama", "llama-scaled", "llama-biased", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "gpt_neox-serial"),
+)
 ALONE = dict.fromkeys(AXES, 1)
 BATCH = 4
 TOLERANCE = 1e-5

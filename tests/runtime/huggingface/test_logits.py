@@ -9,6 +9,7 @@ import pytest
 
 from runtime.huggingface.weights import initial_weights
 from tests.runtime.huggingface import tasks
+from tests.tiers import quick
 from twin.description.huggingface import read_model
 from twin.strategies.four_d.grid import AXES, factorizations
 
@@ -46,9 +47,10 @@ def check(pool: Any, family: str, grid: dict[str, int]) -> None:
     assert max(errors) < tasks.TOLERANCE
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("grid", HALVES, ids=name)
-@pytest.mark.parametrize("family", tasks.FAMILIES)
+EACH = [(family, grid) for family in tasks.FAMILIES for grid in HALVES]
+
+
+@pytest.mark.parametrize(("family", "grid"), quick(EACH, *EACH[::4]), ids=name)
 def test_on_each_axis(pool, family, grid):
     check(pool, family, grid)
 
