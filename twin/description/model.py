@@ -28,6 +28,7 @@ class RotaryScaling(Spec):
     """linear: every plane turns slower by `factor`; llama3: only those whose turns are longer than the original
     sequence allows, with a ramp between (Llama 3.1)."""
     factor: Annotated[float, Field(ge=1)]
+    """Planes turn so many times slower."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
     """Of llama3: planes that turn less than so many times over the original sequence are slowed fully."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
