@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
 from runtime.checkpoint.directory import sync_directory
@@ -47,9 +46,16 @@ def find_companions(path: Path) -> Path | None:
     return None
 
 
-def keep_companions(weights: str, run: Path) -> None:
-    """Copy what goes with the weights that a run starts from into its directory; without them it trains as well."""
+def keep_companions(weights: str, run: Path) -> str | None:
+    """Copy what goes with the weights that a run starts from into its directory; return what prevented it.
+
+    Training goes on without them.
+    """
     source = located(weights, Path()) if is_directory_of(weights) else find_companions(Path(weights))
-    if source is not None:
-        with suppress(OSError, UnusableFileError):
-            copy_companions(source, run / COMPANIONS)
+    if source is None:
+        return None
+    try:
+        copy_companions(source, run / COMPANIONS)
+    except (OSError, UnusableFileError) as error:
+        return f"config and tokenizer of {weights} are not kept with the run: {error}"
+    return None

@@ -88,8 +88,8 @@ class Run:
             from runtime.huggingface.weights import initial_weights  # noqa: PLC0415
 
             initial_weights(options.initial_weights, self.context)
-            if self.first:
-                keep_companions(options.initial_weights, self.plan.out)
+            if self.first and (problem := keep_companions(options.initial_weights, self.plan.out)) is not None:
+                news = (*news, problem)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):
             self.display.say(text)

@@ -16,6 +16,7 @@ from runtime.checkpoint.cover import cover_problem
 from runtime.checkpoint.full_model import import_model
 from runtime.checkpoint.tensor_file import DTYPE_NAMES
 from runtime.huggingface import exporting, importing
+from runtime.huggingface.companions import keep_companions
 from runtime.huggingface.exporting import export_huggingface
 from runtime.huggingface.families import layout, parameters
 from runtime.huggingface.importing import import_huggingface
@@ -215,3 +216,16 @@ def test_a_tied_head_is_written_from_what_is_trained(tmp_path, imported):
     out = tensors(tmp_path / "out")
     assert "lm_head.weight" not in out
     np.testing.assert_array_equal(out["model.embed_tokens.weight"].numpy(), weights["head.weight"].numpy() + 1)
+
+
+def test_a_run_keeps_what_goes_with_its_weights(tmp_path, imported):
+    """From the directory, or from what stands beside the imported file; one that cannot be copied is said."""
+    for index, weights in enumerate((f"hf:{tasks.DATA / 'llama'}", str(imported("llama") / "model.safetensors"))):
+        run = tmp_path / f"run{index}"
+        run.mkdir()
+        assert keep_companions(weights, run) is None
+        assert read_model(run / "huggingface").layers == 2
+    assert keep_companions(str(tmp_path / "other.safetensors"), tmp_path) is None
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "huggingface").write_text("")
+    assert "are not kept with the run" in str(keep_companions(f"hf:{tasks.DATA / 'llama'}", tmp_path / "taken"))
