@@ -1,4 +1,4 @@
-"""The runtime's commands: `fourfold train`, `data`, `export`, `sample`, `eval`, `calibrate`, `record`.
+"""The runtime's commands: `fourfold train`, `data`, `import`, `export`, `sample`, `eval`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
 and hands it what only the twin can do: resolving `auto` in a job, making a machine of
@@ -78,13 +78,14 @@ Slurm = Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for t
 def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> None:
     """Add the runtime's commands to the command line."""
     from runtime.calibration.command import calibrate
-    from runtime.checkpoint.command import export
     from runtime.data.command import data
+    from runtime.huggingface.command import export, import_
     from runtime.inference.command import evaluate, sample
     from runtime.recorder.command import record
 
     app.command()(_train(resolve, ask_of))
     app.command()(data)
+    app.command("import")(import_)
     app.command()(export)
     app.command()(sample(resolve))
     app.command("eval")(evaluate(resolve))

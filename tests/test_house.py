@@ -58,6 +58,7 @@ ROOMS: dict[str, set[str]] = {
     "records": LOW,
     "tracing": LOW,
     "checkpoint": LOW,
+    "huggingface": LOW | {"records", "checkpoint"},
     "watch": LOW | {"records", "tracing"},
     "plan": LOW | {"records", "tracing", "watch"},
     "slurm": {"launch", "plan"},
@@ -65,7 +66,8 @@ ROOMS: dict[str, set[str]] = {
     "calibration": LOW | {"strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
     "inference": LOW | {"strategies", "records", "checkpoint", "plan"},
-    "train": LOW | {"strategies", "records", "tracing", "checkpoint", "watch", "plan", "survive", "inference"},
+    "train": LOW
+    | {"strategies", "records", "tracing", "checkpoint", "huggingface", "watch", "plan", "survive", "inference"},
 }
 ROOMS["commands"] = {*ROOMS}
 ROOMS["api"] = LOW | {"records", "recorder"}

@@ -12,8 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from twin.description.problems import fail
 
 _COMPLETE = re.compile(r"step-(\d{8,15})\Z", re.ASCII)
 _HIDDEN = re.compile(r"\.(step-\d{8,15})\.[0-9a-f]{8}(\.replaced)?\Z", re.ASCII)
@@ -101,6 +104,27 @@ def _delete(path: Path) -> None:
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     path.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def appearing(out: Path) -> Iterator[Path]:
+    """Give a hidden directory to write into, which gets its name when all of it is written; else it goes.
+
+    What is written must have reached the disk. Raises DescriptionError if the name is taken, or there is no room.
+    """
+    if out.exists() or out.is_symlink():
+        raise fail(str(out), "exists already; choose another directory")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        sync_directory(temporary)
+        temporary.rename(out)
+        sync_directory(out.absolute().parent)
+    except OSError as error:
+        raise fail(str(out), f"cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # it is gone if all went well
 
 
 def sync_directory(path: Path) -> None:

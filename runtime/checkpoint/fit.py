@@ -35,7 +35,7 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
     # moments have the shapes of their weights: they are news only if the weights fit
     weights = [p for p in problems if p.path.startswith(f"{MODEL}/")]
     remedy = "resume with the model it was saved from, or choose another directory for checkpoints"
-    _refuse([*_of_shape(manifest.model, context), *(weights or problems)], path, remedy)
+    refuse([*_of_shape(manifest.model, context), *(weights or problems)], path, remedy)
 
 
 def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context, path: Path) -> None:
@@ -43,7 +43,7 @@ def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Con
     expected = {p.spec.name: p.spec.shape for p in context.store.in_order()}
     problems = differences(found, expected, set(DTYPE_NAMES.values()))
     remedy = "give a file of the same model, such as `fourfold export` writes"
-    _refuse([*_of_shape(shape, context), *problems], path, remedy)
+    refuse([*_of_shape(shape, context), *problems], path, remedy)
 
 
 def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
@@ -75,7 +75,8 @@ def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]], dt
     return problems
 
 
-def _refuse(problems: list[Problem], path: Path, remedy: str) -> None:
+def refuse(problems: list[Problem], path: Path, remedy: str) -> None:
+    """Raise DescriptionError with what is wrong with a path, and the remedy, if anything is."""
     if not problems:
         return
     shown = problems[:MAX_SHOWN]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,6 +27,8 @@ from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError
 from runtime.step.context import Context
 from twin.description.problems import fail
 
+SINGLE = "model.safetensors"
+"""What a full model's file is called in a directory of its own."""
 MAX_OPEN_FILES = 256
 """A checkpoint may have more files than a process may open."""
 
@@ -122,6 +124,48 @@ class _Files:
             place = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes, strict=True))
             values[place] = read_chunk(self._file(chunk.file), chunk, saved.dtype)
         return values
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights at rest."""
+
+    path: Path
+    """The checkpoint, or the file."""
+    model: Mapping[str, Any]
+    """What is written beside them about their model."""
+    entries: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Dtype and shape of every parameter."""
+    read: Callable[[str, tuple[int, ...], tuple[int, ...]], torch.Tensor]
+    """Reads a rectangle: name, offsets, sizes. One full tensor at most is held meanwhile."""
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Weights]:
+    """Open the weights that a path means: a full model's file, a directory with one, or as in `find_checkpoint`.
+
+    Raises UnusableFileError, also from `read`.
+    """
+    file = path / SINGLE if (path / SINGLE).is_file() else path
+    if file.is_file():
+        with TensorFile(file) as opened:
+            entries = {name: (entry.dtype, entry.shape) for name, entry in opened.entries.items()}
+            yield Weights(file, _shape(opened), entries, opened.read_rectangle)
+        return
+    checkpoint = find_checkpoint(path)
+    manifest = read_manifest(checkpoint)
+    saved = manifest.weights
+    with _Files(checkpoint) as files:
+        last: dict[str, torch.Tensor] = {}
+
+        def read(name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+            if name not in last:
+                last.clear()
+                last[name] = files.full(saved[name])
+            place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+            return last[name][place]
+
+        yield Weights(checkpoint, manifest.model, {n: (t.dtype, t.shape) for n, t in saved.items()}, read)
 
 
 def import_model(path: Path, context: Context) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -79,16 +79,31 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def write_tensors(
-    path: Path,
-    header: Mapping[str, tuple[str, tuple[int, ...]]],
-    values: Iterable[torch.Tensor],
-    metadata: Mapping[str, str],
+Header = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Dtype and shape of every tensor of a file."""
+
+
+def write_tensors(path: Path, header: Header, values: Iterable[torch.Tensor], metadata: Mapping[str, str]) -> list[int]:
+    """Write a new file and bring it to the disk; return the CRC-32 of each tensor.
+
+    `values` are contiguous tensors in host memory, in the order of `header`, asked for one at a time.
+    """
+    return write_pieces(path, header, ((value,) for value in _fitting(path, header, values)), metadata)
+
+
+def _fitting(path: Path, header: Header, values: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    for (_, shape), value in zip(header.values(), values, strict=True):
+        if value.shape != shape:
+            raise ValueError(f"{path}: {tuple(value.shape)} {value.dtype} is not {shape}")
+        yield value
+
+
+def write_pieces(
+    path: Path, header: Header, values: Iterable[Iterable[torch.Tensor]], metadata: Mapping[str, str]
 ) -> list[int]:
     """Write a new file and bring it to the disk; return the CRC-32 of each tensor.
 
-    `header` names dtype and shape of every tensor, `values` are contiguous tensors in host memory
-    in the same order, asked for one at a time.
+    Of every tensor, in the order of `header`, come pieces in host memory, one at a time: its elements in order.
     """
     table: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
@@ -100,12 +115,17 @@ def write_tensors(
     sums = []
     with path.open("xb") as file:
         file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
-        for (dtype, shape), value in zip(header.values(), values, strict=True):
-            if value.shape != shape or DTYPE_NAMES[value.dtype] != dtype:
-                raise ValueError(f"{path}: {tuple(value.shape)} {value.dtype} is not {shape} {dtype}")
-            raw = value.reshape(-1).view(torch.uint8).numpy().data
-            sums.append(zlib.crc32(raw))
-            file.write(raw)
+        for (name, (dtype, shape)), pieces in zip(header.items(), values, strict=True):
+            crc32 = written = 0
+            for piece in pieces:
+                if DTYPE_NAMES[piece.dtype] != dtype:
+                    raise ValueError(f"{path}: {name}: {piece.dtype} is not {dtype}")
+                raw = piece.contiguous().reshape(-1).view(torch.uint8).numpy().data
+                crc32, written = zlib.crc32(raw, crc32), written + len(raw)
+                file.write(raw)
+            if written != prod(shape) * DTYPES[dtype].itemsize:
+                raise ValueError(f"{path}: {written} bytes of {name} are not {shape} {dtype}")
+            sums.append(crc32)
         file.flush()
         os.fsync(file.fileno())
     return sums
@@ -130,6 +150,8 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.bytes_read = 0
+        """Of rectangles."""
         self._file = open_regular(path)
         try:
             self.entries, self.metadata = self._header()
@@ -216,6 +238,37 @@ class TensorFile:
         row_bytes = (entry.end - entry.begin) // entry.shape[0]
         raw = self._bytes(entry.begin + first * row_bytes, count * row_bytes, entry.end)
         return _tensor(raw, entry.dtype, (count, *entry.shape[1:]))
+
+    def read_rectangle(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+        """Read a rectangle of a tensor of one or two dimensions, its bytes and no others."""
+        entry = self.entries[name]
+        each = DTYPES[entry.dtype].itemsize
+        columns = prod(entry.shape[1:])
+        width = sizes[1] if len(sizes) == 2 else 1
+        row, column = offsets[0], offsets[1] if len(offsets) == 2 else 0
+        buffer = bytearray(sizes[0] * width * each)
+        rows, width = (1, len(buffer)) if width == columns else (sizes[0], width * each)
+        view = memoryview(buffer)
+        for index in range(rows):
+            begin = entry.begin + ((row + index) * columns + column) * each
+            self._fill(view[index * width : (index + 1) * width], begin)
+        return _tensor(buffer, entry.dtype, sizes)
+
+    def _fill(self, view: memoryview, position: int) -> None:
+        """Read bytes from a place on, without those around them."""
+        while view:
+            try:
+                count = os.preadv(self._file.fileno(), [view], position)
+            except OSError as error:
+                raise self._refuse(f"cannot be read: {error.strerror}") from None
+            if not count:
+                raise self._refuse("became shorter while it was read")
+            self.bytes_read += count
+            view, position = view[count:], position + count
+
+    def expect_places(self) -> None:
+        """Tell the system that reads come from anywhere: it would fetch several times what is asked for."""
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def _tensor(raw: bytearray, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from runtime.plan.optimizer_settings import Schedule
+from twin.description.huggingface import absolute, is_directory_of
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem
 from twin.description.train import Shape, Train
@@ -67,7 +68,9 @@ def options_of(job: Job, train: Train) -> dict[str, Any]:
     types = job.model_dump(mode="json", include={"communication_precision"}).get("communication_precision", {})
     found |= {f"communication_precision.{name}": value for name, value in types.items()}
     if train.initial_weights is not None:
-        found["train.initial_weights"] = str(Path(train.initial_weights).resolve())
+        path = train.initial_weights
+        named = is_directory_of(path)
+        found["train.initial_weights"] = absolute(path, Path()) if named else str(Path(path).resolve())
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from twin.description import huggingface
 from twin.description.job import Job
 from twin.description.train import PATHS, STANDARD_LIBRARY, Train
 
@@ -17,6 +18,12 @@ def settled(job: Job) -> tuple[str, str]:
 def located(train: Train, folder: Path = Path()) -> Train:
     """Let relative paths start from `folder`, the job file's."""
     changes = {
-        key: str(folder / value) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
+        key: _located(value, folder) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
     }
     return train.model_copy(update=changes)
+
+
+def _located(value: str, folder: Path) -> str:
+    if huggingface.is_directory_of(value):
+        return f"{huggingface.PREFIX}{huggingface.located(value, folder)}"
+    return str(folder / value)

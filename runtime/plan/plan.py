@@ -18,6 +18,7 @@ from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.attention import UNNAMED_ATTENTION
+from twin.description.huggingface import PREFIX, is_directory_of, located
 from twin.description.job import Job
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
@@ -59,12 +60,14 @@ class Plan:
         """Describe the whole job as it is trained now, as JSON; its paths do not depend on the present directory."""
         train = self.options
         changes = {
-            key: str(Path(value).absolute())
-            for key in PATHS
-            if (value := getattr(train, key)) and value != STANDARD_LIBRARY
+            key: _absolute(value) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
         }
         job = self.job.model_copy(update={"train": train.model_copy(update=changes)})
         return job.model_dump(mode="json", by_alias=True)
+
+
+def _absolute(value: str) -> str:
+    return f"{PREFIX}{located(value, Path()).absolute()}" if is_directory_of(value) else str(Path(value).absolute())
 
 
 def identity_of(model: Model) -> dict[str, Any]:
@@ -90,8 +93,7 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     check_computed(job)
     device = choose_device(options.device, process)
     data = open_dataset(data_directory(options), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
-    if options.initial_weights is not None and not Path(options.initial_weights).is_file():
-        raise fail("train.initial_weights", "no such file", options.initial_weights)
+    _check_weights(options.initial_weights)
     if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",
@@ -125,6 +127,17 @@ def check_computed(job: Job) -> None:
 def data_directory(train: Train) -> Path:
     """Return where a job's data set is; the standard library's is built if it is not there yet."""
     return default_dataset(cache_directory()) if train.data == STANDARD_LIBRARY else Path(train.data)
+
+
+def _check_weights(given: str | None) -> None:
+    """See whether the weights to start from are there at all."""
+    if given is None:
+        return
+    if is_directory_of(given):
+        if not located(given, Path()).is_dir():
+            raise fail("train.initial_weights", "no such directory", given)
+    elif not Path(given).is_file():
+        raise fail("train.initial_weights", "no such file", given)
 
 
 def prompt_tokens(options: Train, data: DataSet) -> list[int]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 
@@ -87,9 +86,12 @@ class Run:
                 loaded.extra, self.saving.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
             )
         elif options.initial_weights is not None:
-            from runtime.checkpoint.full_model import import_model  # noqa: PLC0415  rarely needed
+            from runtime.huggingface.companions import keep_companions  # noqa: PLC0415  rarely needed
+            from runtime.huggingface.weights import initial_weights  # noqa: PLC0415
 
-            import_model(Path(options.initial_weights), self.context)
+            initial_weights(options.initial_weights, self.context)
+            if self.first and (problem := keep_companions(options.initial_weights, self.plan.out)) is not None:
+                news = (*news, problem)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):
             self.display.say(text)

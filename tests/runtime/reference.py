@@ -18,7 +18,7 @@ class Shape:
     layers: int
     hidden: int
     heads: int
-    sequence: int
+    positions: int
     vocabulary: int
     mlp: int
     biases: bool = True
@@ -45,7 +45,7 @@ class Shape:
             model.layers,
             model.hidden,
             model.heads,
-            model.sequence,
+            model.position_rows or model.sequence,
             model.vocabulary,
             model.mlp_hidden,
             model.biases is True,
@@ -134,7 +134,7 @@ class SerialGPT(nn.Module):
         self.shape = shape
         self.embedding = nn.ParameterDict({"tokens": nn.Parameter(torch.empty(shape.vocabulary, shape.hidden))})
         if not shape.rotary:
-            self.embedding["positions"] = nn.Parameter(torch.empty(shape.sequence, shape.hidden))
+            self.embedding["positions"] = nn.Parameter(torch.empty(shape.positions, shape.hidden))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.final_norm = norm(shape)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)

@@ -53,7 +53,7 @@ class Job(Spec):
     name: str = "job"
     """For people, and for directories of runs; the file's name if absent."""
     model: Model
-    """The name of a preset, or the keys of a GPT; with `preset:` some keys of one are changed."""
+    """The name of a preset, hf:DIR (a Hugging Face directory), or keys; with `preset:` some keys of one are changed."""
     machine: Machine
     """A name, a path, or the keys of a machine; with `extends:` some keys of one are changed."""
     ranks: Positive

@@ -18,9 +18,11 @@ from pydantic import ValidationError
 
 import topologies
 from twin.description.device import Device
+from twin.description.huggingface import PREFIX, is_directory_of, located, read_model
 from twin.description.inherit import inheriting
 from twin.description.library import Library
 from twin.description.machine import Machine
+from twin.description.model import Model
 from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
@@ -64,15 +66,11 @@ def resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Put in the model and the machine that a job names; paths count from `folder`."""
     resolved = dict(raw)
     problems: list[Problem] = []
-    if isinstance(raw.get("model"), str):
-        known = presets()
-        if raw["model"] in known:
-            resolved["model"] = known[raw["model"]]
-        else:
-            problems.append(Problem("model", did_you_mean(raw["model"], known), raw["model"]))
-    elif isinstance(raw.get("model"), dict) and "preset" in raw["model"]:
-        resolved["model"], found = _preset(raw["model"])
-        problems += found
+    try:
+        if "model" in raw:
+            resolved["model"] = _model(raw["model"], folder)
+    except DescriptionError as error:
+        problems += _told_with_file(error)
     machine = raw.get("machine")
     try:
         if isinstance(machine, str):
@@ -80,20 +78,37 @@ def resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         elif isinstance(machine, dict):
             resolved["machine"] = _extend(machine, "machine", (), folder)
     except DescriptionError as error:
-        # name the file the problem is in, if it is not the job's own
-        where = f"{error.origin}: " if error.origin else ""
-        problems += [Problem(f"{where}{p.path}".rstrip(": "), p.message, p.value) for p in error.problems]
+        problems += _told_with_file(error)
     if problems:
         raise DescriptionError(problems)
     return resolved
 
 
-def _preset(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    known, name = presets(), raw["preset"]
-    if not isinstance(name, str) or name not in known:
-        return dict(raw), [Problem("model.preset", did_you_mean(str(name), known), name)]
+def _told_with_file(error: DescriptionError) -> list[Problem]:
+    """Name the file that problems are in, if it is not the job's own."""
+    where = f"{error.origin}: " if error.origin else ""
+    return [Problem(f"{where}{p.path}".rstrip(": "), p.message, p.value) for p in error.problems]
+
+
+def _model(raw: Any, folder: Path) -> Any:
+    """Put in the model that is named, with the keys given beside its name."""
+    if isinstance(raw, str):
+        return _named_model(raw, "model", None, folder)
+    if not isinstance(raw, dict) or "preset" not in raw:
+        return raw
     changed = {k: v for k, v in raw.items() if k != "preset"}
-    return {**known[name].model_dump(by_alias=True), **changed}, []
+    sequence = changed.get("sequence")
+    named = _named_model(raw["preset"], "model.preset", sequence if type(sequence) is int else None, folder)
+    return {**named.model_dump(by_alias=True), **changed}
+
+
+def _named_model(name: Any, path: str, sequence: int | None, folder: Path) -> Model:
+    if is_directory_of(name):
+        return read_model(located(name, folder), sequence)
+    known = presets()
+    if not isinstance(name, str) or name not in known:
+        raise fail(path, did_you_mean(str(name), [*known, f"{PREFIX}DIR"]), name)
+    return known[name]
 
 
 def _packaged(name: str, folder: str, path: str) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Model(Spec):
     positions: Literal["learned", "rotary"] = "learned"
     """learned: a table; rotary: queries and keys are turned by their place, without parameters."""
     max_positions: Positive | None = None
-    """Rows of the table of learned positions, where there are more than `sequence`."""
+    """Rows of the table of learned positions, where there are more than `sequence`; of rotary ones, which have none,
+    the longest sequence that the weights were made for."""
     rotary_base: Annotated[float, Field(gt=1)] = 10_000.0
     """The slowest plane turns about so many times slower than the fastest."""
     rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0

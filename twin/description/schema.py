@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twin.description.huggingface import PREFIX
 from twin.description.job import Job
 from twin.description.load import names
 from twin.description.machine import Machine
@@ -24,9 +25,10 @@ def job_schema_of(options: type[Job]) -> Schema:
     schema = _base(options.model_json_schema(by_alias=True), "Fourfold job")
     properties = schema["properties"]
     properties["machine"] = _named(properties["machine"], names(), "A name, a path, or a machine.")
-    properties["model"] = _named(properties["model"], list(presets()), "A preset, or a model.")
+    properties["model"] = _named(properties["model"], list(presets()), "A preset, hf:DIR, or a model.")
     model = schema["$defs"]["Model"]
-    model["properties"]["preset"] = {"enum": list(presets()), "description": "Start from this model."}
+    named = [{"enum": list(presets())}, {"pattern": f"^{PREFIX}."}]
+    model["properties"]["preset"] = {"anyOf": named, "description": "Start from this model; hf:DIR, from that one."}
     model.pop("required", None)
     _loosen_machine(schema["$defs"])
     return schema

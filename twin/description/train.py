@@ -132,7 +132,7 @@ class Train(Spec):
     """Goldfish loss instead of counting every target."""
     sample: Sample = Sample()
     initial_weights: str | None = None
-    """A full model (safetensors) to start from."""
+    """A full model to start from: safetensors, such as `fourfold export` writes, or hf:DIR, of Hugging Face."""
     compile: StrictBool = False
     """Let torch.compile fuse element-wise kernels, as the job's `fused_elementwise` does too."""
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"

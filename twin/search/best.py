@@ -15,6 +15,7 @@ import yaml
 
 from twin import __version__
 from twin.description.grid import Axes
+from twin.description.huggingface import absolute, is_directory_of
 from twin.description.job import Job
 from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
@@ -83,8 +84,12 @@ def job_text(given: Given, winner: Job) -> str:
 
 
 def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make paths absolute that start from the job file's folder: of machines, and of training data."""
-    machine, train = raw.get("machine"), raw.get("train")
+    """Make paths absolute that start from the job file's folder: of machines, models, and training data."""
+    machine, train, model = raw.get("machine"), raw.get("train"), raw.get("model")
+    if is_directory_of(model):
+        raw = raw | {"model": absolute(str(model), folder)}
+    elif isinstance(model, dict) and is_directory_of(model.get("preset")):
+        raw = raw | {"model": {**model, "preset": absolute(model["preset"], folder)}}
     if isinstance(machine, str):
         raw = raw | {"machine": _machine_path(machine, folder)}
     elif isinstance(machine, dict) and isinstance(machine.get("extends"), str):
@@ -104,5 +109,7 @@ def _machine_path(name: str, folder: Path) -> str:
 
 def _train_path(name: str, folder: Path) -> str:
     """A word without a slash that is no file there is a name that the runtime knows."""
+    if is_directory_of(name):
+        return absolute(name, folder)
     there = folder / name
     return str(there) if "/" in name or there.exists() else name

@@ -14,8 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 from runtime.checkpoint import full_model
-from runtime.checkpoint.command import export
 from runtime.checkpoint.full_model import export_model, import_model
+from runtime.huggingface.command import export
 from tests.runtime import parity
 from tests.runtime.checkpoint import tasks
 from tests.runtime.checkpoint.tasks import grid

@@ -31,7 +31,9 @@ class Embedding4D(torch.nn.Module):
         self.positions_shard: Parameter | None = None
         if model.positions == "learned":
             self.positions_shard = context.store.declare(
-                ParameterSpec("embedding.positions", (model.sequence, model.hidden), (None, "x"), decay=True, init=INIT)
+                ParameterSpec(
+                    "embedding.positions", (model.position_rows, model.hidden), (None, "x"), decay=True, init=INIT
+                )
             )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

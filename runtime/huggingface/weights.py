@@ -1,0 +1,60 @@
+"""A rank's own part of the weights of a Hugging Face directory: it reads the bytes of its shards and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runtime.checkpoint.full_model import import_model
+from runtime.checkpoint.pieces import Range, rectangles
+from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.huggingface.source import Source
+from runtime.step.context import Context
+from twin.description.huggingface import is_directory_of, located, read_model
+from twin.description.model import Model
+from twin.description.problems import DescriptionError, Problem, fail
+
+SAME = (
+    *("heads", "key_value_heads", "head_size", "activation", "norm", "qk_norm", "residual", "positions"),
+    "rotary_size",
+)
+"""What the weights were trained as; the rest is in their shapes, or may change, as rotary bases do for longer text."""
+
+
+def load_weights(directory: Path, context: Context) -> int:
+    """Fill this rank's weights; return the bytes that it has read of tensors.
+
+    Every rank reads on its own. Raises DescriptionError, before a weight is changed, if the directory's model is
+    another one or its files are not sound.
+    """
+    store, model = context.store, context.job.model
+    check_same(model, read_model(directory, model.sequence), directory)
+    try:
+        with Source(directory, model) as source:
+            for parameter in store.in_order():
+                held = Range(parameter, 0, parameter.shard.stored)
+                for rectangle in rectangles(held):
+                    values = source.read(parameter.spec.name, rectangle.offsets, rectangle.sizes)
+                    store.put(parameter.start + rectangle.first, values.reshape(-1).to(store.master_type))
+            return source.bytes_read
+    except UnusableFileError as error:
+        raise fail(str(error.path), error.reason) from None
+
+
+def initial_weights(named: str, context: Context) -> None:
+    """Fill this rank's weights from what `train.initial_weights` names."""
+    if is_directory_of(named):
+        load_weights(located(named, Path()), context)
+    else:
+        import_model(Path(named), context)
+
+
+def check_same(wanted: Model, there: Model, directory: Path) -> None:
+    """Refuse weights of another model, where their shapes may not tell."""
+    problems = [
+        Problem(f"model.{key}", f"is {getattr(there, key)!r} there; the job has {getattr(wanted, key)!r}")
+        for key in SAME
+        if getattr(there, key) != getattr(wanted, key)
+    ]
+    if problems:
+        remedy = f"train the model they are of: `model: hf:{directory}`"
+        raise DescriptionError([*problems, Problem("", remedy)], str(directory))
