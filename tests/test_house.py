@@ -65,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
     "survive": LOW | {"records", "checkpoint", "plan"},
     "calibration": LOW | {"strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
-    "inference": LOW | {"strategies", "records", "checkpoint", "plan"},
+    "inference": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan"},
     "train": LOW
     | {"strategies", "records", "tracing", "checkpoint", "huggingface", "watch", "plan", "survive", "inference"},
 }

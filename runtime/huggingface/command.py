@@ -32,7 +32,8 @@ def import_(
     from twin.description.units import format_si
 
     need_torch("import")
-    from runtime.huggingface.importing import JOB, import_huggingface
+    from runtime.huggingface.importing import import_huggingface
+    from runtime.records.run_directory import IMPORTED
 
     done = import_huggingface(source, out, overrides or [])
     if as_json:
@@ -51,7 +52,7 @@ def import_(
         return
     size = format_si(float(done.bytes), "B", digits=3)
     typer.echo(f"{out}: {done.family}, {done.parameters:,} parameters, {size}, with {', '.join(done.companions)}")
-    typer.echo(f"train on from it: fourfold train {out / JOB}")
+    typer.echo(f"train on from it: fourfold train {out / IMPORTED}")
 
 
 def export(

@@ -22,13 +22,11 @@ from runtime.checkpoint.pieces import MAX_CHUNK
 from runtime.checkpoint.tensor_file import UnusableFileError, write_pieces
 from runtime.huggingface.companions import copy_companions
 from runtime.huggingface.source import Source, split
-from runtime.records.run_directory import COMPANIONS
+from runtime.records.run_directory import COMPANIONS, IMPORTED
 from twin.description.huggingface import PREFIX
 from twin.description.load import apply_override
 from twin.description.problems import fail
 from twin.strategies import load_job
-
-JOB = "job.yaml"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def import_huggingface(path: Path, out: Path, overrides: Sequence[str] = ()) -> 
             pieces = (_pieces(source, name, shape) for name, shape in shapes.items())
             write_pieces(temporary / SINGLE, header, pieces, metadata)
             companions = copy_companions(folder, temporary / COMPANIONS)
-            _write_job(temporary / JOB, described, folder)
+            _write_job(temporary / IMPORTED, described, folder)
     except UnusableFileError as error:
         raise fail(str(error.path), error.reason) from None
     return Imported(out, source.family, model.parameters, (out / SINGLE).stat().st_size, companions)

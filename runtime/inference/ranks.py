@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from runtime.checkpoint.loading import Loaded, load_newest
 from runtime.checkpoint.team import Team
+from runtime.huggingface.weights import initial_weights
 from runtime.inference.generate import Choice, generate
 from runtime.inference.loss import Score, mean_loss
 from runtime.inference.prompts import Prompt
@@ -66,14 +67,28 @@ def load(run: TrainedRun, process: Process, prepare: Callable[[], T]) -> tuple[A
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(job.concrete_grid, timeout_seconds=options.timeout_seconds)
     trainee = trains(job)(job, mesh, device, options.optimizer, initialised=False)
-    team = Team.of(mesh, None, timeout_seconds=options.checkpoints.timeout_seconds)
-    loaded = load_newest(run.checkpoints, trainee.context, None, team, remedy=REMEDY)
-    if loaded is None:
-        raise fail(str(run.folder), "its checkpoints have been deleted meanwhile; try again")
+    loaded = all_agree("weights", lambda: _started(run, trainee)) if run.imported else _newest(run, trainee, mesh)
     display = Display(shown=process.rank == 0, steps=0, start=0)
     for line in loaded.rejected:
         display.warn(line)
     return Answerer(trainee, loaded, process.rank == 0), prepared
+
+
+def _newest(run: TrainedRun, trainee: Trainee, mesh: Mesh) -> Loaded:
+    team = Team.of(mesh, None, timeout_seconds=run.job.train.checkpoints.timeout_seconds)
+    loaded = load_newest(run.checkpoints, trainee.context, None, team, remedy=REMEDY)
+    if loaded is None:
+        raise fail(str(run.folder), "its checkpoints have been deleted meanwhile; try again")
+    return loaded
+
+
+def _started(run: TrainedRun, trainee: Trainee) -> Loaded:
+    """Load the weights that an import has brought."""
+    weights = run.job.train.initial_weights
+    if weights is None:
+        raise fail("train.initial_weights", f"{run.folder} names no weights; import the model again")
+    initial_weights(weights, trainee.context)
+    return Loaded(step=0, samples=0, extra={}, grid={}, path=run.folder)
 
 
 def continue_prompts(

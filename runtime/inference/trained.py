@@ -1,4 +1,4 @@
-"""A run's directory, opened to be asked: its job for the ranks that are there, its checkpoints, its tokenizer.
+"""The directory of a run, or of an import, opened to be asked: its job for the ranks that are there, weights, tokenizer.
 
 Nothing is written: the run may be training meanwhile, or lie where nobody may write. No torch here, so that what is
 wrong is said before any rank starts.
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint.directory import newest_first, step_of
-from runtime.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from runtime.records.run_directory import CHECKPOINTS, JOB, RUN, examine_run
+from runtime.data.manifest import TOKENIZER
+from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer, load_tokenizer
+from runtime.plan.options import located
+from runtime.records.run_directory import CHECKPOINTS, COMPANIONS, IMPORTED, JOB, RUN, examine_run
 from twin.description.job import Job
 from twin.description.load import apply_override
 from twin.description.problems import DescriptionError, fail
@@ -39,10 +41,17 @@ class TrainedRun:
     data: Mapping[str, Any]
     """What the data set that it was trained on says about itself."""
     checkpoints: tuple[Path, ...]
-    """Those that may be loaded, the wanted one first."""
+    """Those that may be loaded, the wanted one first; none of an import."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether it is what `fourfold import` has written, and nothing has been trained."""
+        return not self.checkpoints
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the data set that the run was trained on."""
+        if self.imported:
+            return JsonTokenizer(self.folder / COMPANIONS / TOKENIZER)
         if self.data.get("tokenizer") == "bytes":
             return ByteTokenizer()
         directory = self.check_there(Path(self.job.train.data))
@@ -61,6 +70,8 @@ class TrainedRun:
 
     def check_tokenizer(self, manifest: Mapping[str, Any], directory: Path) -> None:
         """Refuse a data set of another tokenizer: its tokens would be other words to the model."""
+        if self.imported:
+            return  # it has no data set to compare with
         for key in OF_TOKENIZER:
             if key in manifest and manifest[key] != self.data.get(key):
                 raise fail(
@@ -76,6 +87,8 @@ def open_run(path: Path, overrides: Sequence[str], ranks: int, step: int | None)
         path, step = path.parent.parent, _step_named(path)
     if not path.is_dir():
         raise fail(str(path), "no such run; name the directory that `fourfold train --out` has written")
+    if (path / IMPORTED).is_file() and not (path / RUN).exists():
+        return _imported(path, overrides, ranks, step)
     if not (path / RUN).is_file():
         raise fail(str(path), f"is not a run: {RUN} is missing; name the directory that `fourfold train` has written")
     described = examine_run(path, "restore it from a copy")
@@ -88,6 +101,15 @@ def open_run(path: Path, overrides: Sequence[str], ranks: int, step: int | None)
     job = _job(described[JOB], overrides, ranks, f"{path / RUN}: {JOB}")
     data = described.get(DATA)
     return TrainedRun(path, job, data if isinstance(data, dict) else {}, _checkpoints(path / CHECKPOINTS, step))
+
+
+def _imported(path: Path, overrides: Sequence[str], ranks: int, step: int | None) -> TrainedRun:
+    """Open what `fourfold import` has written."""
+    if step is not None:
+        raise fail("--step", f"{path} is an import: nothing has been trained; leave it out", step)
+    job = load_job(path / IMPORTED)
+    kept = job.model_copy(update={"train": located(job.train, path)}).model_dump(mode="json", by_alias=True)
+    return TrainedRun(path, _job(kept, overrides, ranks, str(path / IMPORTED)), {}, ())
 
 
 def _step_named(path: Path) -> int:

@@ -28,6 +28,8 @@ ID = "id"
 """Key of `run.json`: tells this run from one that had the directory before."""
 ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
 """Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
+IMPORTED = "job.yaml"
+"""Of what `fourfold import` writes: the job that starts from its weights."""
 COMPANIONS = "huggingface"
 """Of a run that started from a Hugging Face directory: its `config.json` and its tokenizer."""
 OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK, COMPANIONS)
