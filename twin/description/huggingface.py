@@ -159,7 +159,7 @@ def _refuse_unknown(config: Config) -> None:
     """Refuse what changes the mathematics in a way that no part of Fourfold follows."""
     raw = config.raw
     if raw.get("quantization_config") is not None:
-        remedy = "weights are quantized; give the model in fp32, bf16 or fp16"
+        remedy = "weights are quantized; give the model in fp32, bf16 or fp16; if its files are, delete this key"
         config.refuse("quantization_config", remedy)
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
         if raw.get(key):
