@@ -24,8 +24,8 @@ GRIDS = st.builds(Grid, data=SIZES, z=SIZES, y=SIZES, x=SIZES)
 def specs(draw: st.DrawFn, grid: Grid, name: str) -> ParameterSpec:
     """A parameter as layers declare them: columns divide, rows need not."""
     row_axis, column_axis = draw(st.sampled_from([(None, None), ("x", "y"), ("y", "x"), (None, "x"), ("y", None)]))
-    parts = draw(st.integers(1, 3))
-    rows = parts * draw(st.integers(1, 9))
+    parts = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    rows = sum(parts)
     if draw(st.booleans()):
         return ParameterSpec(name, (rows,), (row_axis,), parts)
     columns = draw(st.integers(1, 4)) * (grid.size(column_axis) if column_axis else 1)
