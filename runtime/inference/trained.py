@@ -1,4 +1,4 @@
-"""The directory of a run, or of an import, opened to be asked: its job for the ranks that are there, weights, tokenizer.
+"""The directory of a run, or of an import, opened to be asked: its job for the ranks that are there, its weights.
 
 Nothing is written: the run may be training meanwhile, or lie where nobody may write. No torch here, so that what is
 wrong is said before any rank starts.

@@ -161,7 +161,7 @@ def _refuse_unknown(config: Config) -> None:
     packed = raw.get("quantization_config")
     # transformers reads GGUF into plain numbers, and leaves this behind when it saves them
     if packed is not None and not (isinstance(packed, dict) and packed.get("quant_method") == "gguf"):
-        remedy = "weights are quantized; give the model in fp32, bf16 or fp16"
+        remedy = "weights are quantized; give the model in fp32, bf16 or fp16; if its files are, delete this key"
         config.refuse("quantization_config", remedy)
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
         if raw.get(key):
