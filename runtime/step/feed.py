@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from runtime.data.batches import Batches, local_sequences
+from runtime.data.batches import Samples, local_sequences
 from runtime.data.goldfish import Goldfish
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
@@ -17,7 +17,7 @@ KEPT = Place("")
 class Feed:
     """Training samples of one rank."""
 
-    def __init__(self, context: Context, batches: Batches, goldfish: Goldfish | None) -> None:
+    def __init__(self, context: Context, batches: Samples, goldfish: Goldfish | None) -> None:
         self.context, self.batches, self.goldfish = context, batches, goldfish
 
     def step(self, step: int) -> list[MicroBatch]:
@@ -29,7 +29,7 @@ class Feed:
                 mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
             )
         ]
-        kept = [self._kept(window) for _, window in windows]
+        kept = [self._kept(window, first) for first, window in windows]
         total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
         if self.goldfish is not None:
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
@@ -43,18 +43,19 @@ class Feed:
         window = torch.from_numpy(self.batches.sequences(first, count))
         return window.to(self.context.device, non_blocking=True)
 
-    def _kept(self, window: torch.Tensor) -> torch.Tensor:
+    def _kept(self, window: torch.Tensor, first: int) -> torch.Tensor:
         if self.goldfish is None:
             return torch.ones_like(window[:, 1:], dtype=torch.bool)
-        return self.goldfish.keeps(window)
+        return self.goldfish.keeps(window, first)
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
         return kept.to(self.context.master_type) / total
 
 
-def goldfish_of(train: Train) -> Goldfish | None:
-    """Make the Goldfish loss that a job asks for, if it does."""
-    return None if train.goldfish is None else Goldfish(train.goldfish.k, train.goldfish.h)
+def goldfish_of(train: Train, seed: int) -> Goldfish | None:
+    """Make the Goldfish loss that a job asks for, if it does; the job's seed is for a mask drawn at random."""
+    asked = train.goldfish
+    return None if asked is None else Goldfish(asked.k, asked.h, asked.mask, seed)
 
 
 def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:
