@@ -7,9 +7,9 @@ Targets with fewer than h tokens before them in their sequence are kept.
 Masks, by name:
 
 * `hash`: that; the order of the h tokens matters, and the target itself does not decide.
-* `hash_table`: as the paper's published code does it: the product of h tokens of which the target is the last, modulo
-  1,000,003, looks up a number in a table of uniform ones. Their order is lost, a token 0 makes all products equal, and so
-  do enough even ones (64 factors of two are 0 in 64 bits: 13 spaces of a byte vocabulary).
+* `hash_table`: as the paper's published code does it: the product of h tokens of which the target is the last,
+  modulo 1,000,003, looks up a number in a table of uniform ones. Their order is lost, a token 0 makes all products
+  equal, and so do enough even ones (64 factors of two are 0 in 64 bits: 13 spaces of a byte vocabulary).
 * `static`: every k-th target of a sequence. A passage that begins elsewhere is masked otherwise.
 * `random`: one of k, drawn anew whenever a sequence comes: over the epochs every target counts. For comparison.
 """

@@ -6,6 +6,8 @@ right with probability g, writes all n tokens right with probability (1 − (1 �
 
 from __future__ import annotations
 
+from math import expm1, log1p
+
 
 def all_right(k: int | None, n: int, guess: float = 0.0) -> float:
     """Probability that all n tokens are right; with guess 0, that no place is dropped.
@@ -27,4 +29,4 @@ def right_before_error(k: int | None, n: int, guess: float = 0.0) -> float:
     if k is None or guess >= 1:
         return float(n)
     q = (1 - guess) / k
-    return (1 - q) / q * (1 - (1 - q) ** n)
+    return -(1 - q) / q * expm1(n * log1p(-q))  # as (1 − q)/q · (1 − (1 − q)^n), also where q is next to nothing

@@ -30,8 +30,8 @@ def memorize(resolve: Resolve) -> Callable[..., None]:
             Path | None,
             typer.Option(
                 metavar="DIR",
-                help="Directory of results; a study that is there goes on where it stopped. By default STUDY's name and "
-                "-memorize.",
+                help="Directory of results; a study that is there goes on where it stopped. By default STUDY's name "
+                "and -memorize.",
             ),
         ] = None,
         overrides: Annotated[

@@ -98,9 +98,9 @@ def _survival(rows: Sequence[Row], suffix: int) -> Picture:
         )
     return Picture(
         "First errors against first drops",
-        "Share of texts that are right so far, by the number of tokens written, for texts that came most often. Dotted: "
-        "share of texts of which no token was dropped so far, (1 − 1/k)^i. Where both agree the mask alone decides where a "
-        "text ends.",
+        "Share of texts that are right so far, by the number of tokens written, for texts that came most often. "
+        "Dotted: share of texts of which no token was dropped so far, (1 − 1/k)^i. Where both agree the mask alone "
+        "decides where a text ends.",
         data,
         {
             "xaxis": {"title": {"text": "tokens written"}},

@@ -18,7 +18,7 @@ from rich.table import Table
 from runtime.memorize.directory import TABLES
 from runtime.memorize.figures import pictures
 from runtime.memorize.run import StudyRun
-from runtime.memorize.study import prefix_of
+from runtime.memorize.study import RANDOM, prefix_of
 from runtime.memorize.summary import Row, Spread, rows_of
 from twin.description.files import write_whole
 from twin.description.units import format_si
@@ -42,7 +42,7 @@ DEFINITIONS = (
     ("tokens right", "share of the suffix's tokens at their place"),
     ("common subsequence", "longest common subsequence of tokens over the suffix (RougeL on tokens)"),
     ("right before error", "mean number of right tokens before the first error"),
-    ("before drop", "mean number of tokens before the first that never counted; in brackets what a closed form says"),
+    ("before drop", "mean number of tokens before the first that never counted; in brackets by a closed form"),
     ("errors at drops", "share of first errors at a token that never counted in training"),
 )
 
@@ -69,15 +69,12 @@ class Report:
         job = next(iter(jobs.values()))
         return [
             ("model", ", ".join(names)),
-            ("text", f"{texts.source}, {texts.tokenizer if texts.source != 'random' else 'uniform'} tokens"),
-            (
-                "asked",
-                f"{prefix_of(texts, sequence)} tokens given, {texts.suffix} to be written, greedily, from position 0",
-            ),
+            ("text", f"{texts.source}, {'drawn from the seed' if texts.source == RANDOM else texts.tokenizer}"),
+            ("asked", f"{prefix_of(texts, sequence)} tokens given, {texts.suffix} to be written, greedily"),
             ("texts", ", ".join(f"{n} × {times} times" for times, n in sorted(texts.repeats.items())) + shift),
             (
                 "steps",
-                f"{job.train.steps} of {job.batch.sequences} sequences, the first {texts.background_steps} of other text",
+                f"{job.train.steps} of {job.batch.sequences} sequences, {texts.background_steps} of other text first",
             ),
             ("h", str(study.h)),
             ("seeds", str(study.seeds)),

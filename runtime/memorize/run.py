@@ -24,7 +24,6 @@ from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import check_computed
 from runtime.strategies import trains
 from twin.description.job import Job
-from twin.description.problems import fail
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,6 @@ def _checked(loaded: LoadedStudy, jobs: Mapping[str, Job]) -> Pool:
     for job in jobs.values():
         check_computed(job)
         trains(job)
-        weights = job.train.initial_weights
-        if weights is not None and not Path(weights).is_file():
-            raise fail("train.initial_weights", "no such file", weights)
     return read_pool(loaded)
 
 

@@ -25,7 +25,7 @@ from twin.description.load import apply_override, with_value
 from twin.description.problems import DescriptionError, Problem, from_pydantic
 from twin.description.spec import Spec
 from twin.description.strict_yaml import read_yaml
-from twin.description.train import Mask
+from twin.description.train import STANDARD_LIBRARY, Mask
 from twin.strategies import load_job
 
 RANDOM = "random"
@@ -157,7 +157,11 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> LoadedStudy:
         raise DescriptionError(from_pydantic(error, Study), str(path)) from None
     base = _anchored({"name": path.stem, **study.job}, of_job)
     jobs = {name: _job(base, name, keys, of_job, path) for name, keys in (study.models or {"": {}}).items()}
-    problems = [*_of_all(study, jobs), *(problem for job in jobs.values() for problem in _problems(study, job))]
+    problems = [
+        *_files(study, jobs, folder),
+        *_of_all(study, jobs),
+        *(problem for job in jobs.values() for problem in _problems(study, job)),
+    ]
     if problems:
         raise DescriptionError(list(dict.fromkeys(problems)), str(path))
     return LoadedStudy(study, path.stem, folder, jobs)
@@ -189,6 +193,29 @@ def _job(base: Mapping[str, Any], name: str, keys: Mapping[str, Any], folder: Pa
         told = [Problem(f"{where}.{p.path}".rstrip("."), p.message, p.value) for p in error.problems]
         raise DescriptionError(told, str(origin)) from None
     return job.model_copy(update={"train": located(job.train, folder)})
+
+
+def _files(study: Study, jobs: Mapping[str, Job], folder: Path) -> list[Problem]:
+    """See that what a study reads is there, before any rank starts."""
+    texts, found = study.texts, []
+    if texts.source not in {STANDARD_LIBRARY, RANDOM} and not (path := folder / texts.source).exists():
+        found.append(
+            Problem(
+                "texts.source",
+                f"there is no {path}; put text there, a document a file or a line of JSON lines (.jsonl), or name the "
+                f"place: --set texts.source=PATH. Without text of your own: {STANDARD_LIBRARY}, {RANDOM}",
+                texts.source,
+            )
+        )
+    if texts.tokenizer != BYTES and not (path := folder / texts.tokenizer).is_file():
+        found.append(Problem("texts.tokenizer", f"there is no {path}; name a file, or {BYTES}", texts.tokenizer))
+    for job in jobs.values():
+        weights = job.train.initial_weights
+        if weights is not None and not Path(weights).is_file():
+            found.append(
+                Problem("train.initial_weights", "there is no such file; name a full model, or leave it out", weights)
+            )
+    return found
 
 
 def _of_all(study: Study, jobs: Mapping[str, Job]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""What a study trains on: as many distinct texts as it asks for, each from a document of its own, and other text beside.
+"""What a study trains on: distinct texts, each from a document of its own, and other text beside.
 
 Documents are read in their order until there are enough; whoever reads the same source finds the same. Every seed
 deals the texts out anew, so that a text that one seed repeats is another's control.
@@ -97,8 +97,8 @@ def _background(documents: Iterator[Tokens], texts: Texts, windows: int, length:
         if tokens is None:
             raise fail(
                 "texts.source",
-                f"has {len(found):,} sequences of text beside the texts, but the steps need {windows:,}; give more text, or "
-                "fewer steps (train.steps, texts.background_steps)",
+                f"has {len(found):,} sequences of text beside the texts, but the steps need {windows:,}; give more "
+                "text, or fewer steps (train.steps, texts.background_steps)",
                 texts.source,
             )
         found += [tokens[begin : begin + length] for begin in range(0, len(tokens) - length + 1, length)]
@@ -129,13 +129,6 @@ def _documents(loaded: LoadedStudy) -> Iterator[str]:
     if texts.source == STANDARD_LIBRARY:
         return standard_library_documents()
     path = loaded.folder / texts.source
-    if not path.exists():
-        raise fail(
-            "texts.source",
-            f"there is no {path}; put text there, a document a file or a line of JSON lines (.jsonl), or name the place: "
-            f"--set texts.source=PATH. Without text of your own: {STANDARD_LIBRARY}, {RANDOM}",
-            texts.source,
-        )
     return jsonl_documents([path], texts.key) if _holds_lines(path) else text_documents([path])
 
 

@@ -61,7 +61,9 @@ class FourDTrainee(Trainee):
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the next tokens' logits; the vocabulary is gathered over y."""
         context, length = self.context, tokens.shape[1]
-        logits = self.model(tokens)[length - 1 :: length].float().T.contiguous()  # (vocabulary here, sequences)
+        logits: torch.Tensor = (
+            self.model(tokens)[length - 1 :: length].float().T.contiguous()
+        )  # (vocabulary here, sequences)
         if context.grid.y > 1:
             gathered = context.collectives.all_gather(GENERATE, "y", logits.view(-1)).wait()
             logits = gathered.view(-1, logits.shape[1])
