@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from runtime.data.goldfish import TABLE_SEED, TABLE_SIZE, Goldfish
 from runtime.memorize.bounds import all_right, right_before_error
 from runtime.memorize.metrics import common_subsequence, judge
+from runtime.plan.plan import identity_of_loss
+from twin.description.train import GoldfishLoss
 
 WORDS = st.lists(st.integers(0, 3), min_size=1, max_size=7)
 
@@ -102,6 +104,13 @@ def test_the_table_is_looked_up_by_the_product_of_targets():
         wrapped = (product + 2**63) % 2**64 - 2**63
         expected.append(last < h - 1 or bool(table[wrapped % TABLE_SIZE] >= 1 / k))
     assert Goldfish(k, h, "hash_table").keeps(WINDOWS[:1])[0].tolist() == expected
+
+
+def test_runs_from_before_there_were_masks_are_the_runs_they_were():
+    """`run.json` compares what a run is; a mask that nobody chose is not written down."""
+    assert identity_of_loss(GoldfishLoss(k=3, h=5)) == {"k": 3, "h": 5}
+    assert identity_of_loss(GoldfishLoss(k=3, h=5, mask="static")) == {"k": 3, "h": 5, "mask": "static"}
+    assert Goldfish(3, 5) == Goldfish(3, 5, "hash")
 
 
 def test_what_is_known_of_the_table():

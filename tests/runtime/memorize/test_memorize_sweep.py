@@ -12,7 +12,7 @@ import pytest
 
 from runtime.memorize.bounds import all_right
 from tests.runtime import asked
-from tests.runtime.memorize.studies import results, write_study
+from tests.runtime.memorize.studies import merged, results, write_study
 
 LAPTOP = Path(__file__).parents[3] / "examples/memorize/laptop.yaml"
 DEVIATIONS = 5
@@ -71,6 +71,18 @@ def test_a_small_sweep_shows_the_effect(tmp_path, capsys):
     for title in ("Exact match against k", "First errors against first drops", "Masks compared", "All settings"):
         assert title in page
     assert "http-equiv" in page
+
+
+@pytest.mark.full
+def test_texts_that_move_are_repeated_under_a_mask_by_position(tmp_path, capsys):
+    """With rotary positions; the hash moves with the text."""
+    moved = merged(SWEEP, {"job": {"model": {"positions": "rotary"}, "train": {"steps": 160}}})
+    moved = merged(moved, {"texts": {"repeats": {0: 8, 160: 8}, "shift": 1}, "masks": {"hash": [4], "static": [4]}})
+    asked.ask_here(capsys, "memorize", write_study(tmp_path, **moved), "--out", tmp_path / "out")
+    found = pairs(results(tmp_path / "out"))
+    assert found["static", 4][0]["exact"]["mean"] > 0.8
+    row, beside = found["hash", 4]
+    assert row["exact"]["mean"] <= most_exact(4, 12, beside["accuracy"]["mean"], 8)
 
 
 @pytest.mark.slow
