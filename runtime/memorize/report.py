@@ -21,7 +21,6 @@ from runtime.memorize.run import StudyRun
 from runtime.memorize.study import RANDOM, prefix_of
 from runtime.memorize.summary import Row, Spread, rows_of
 from twin.description.files import write_whole
-from twin.description.units import format_si
 from twin.pages.shell import filled
 
 HEAD = (
@@ -186,13 +185,13 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def _page(report: Report) -> str:
     drawn = pictures(report.rows, report.run.loaded.study.texts.suffix)
-    supervised = {row.setting.k_name: row.supervised_tokens for row in report.rows}
-    counted = ", ".join(f"k {k}: {format_si(value, '', digits=3).strip()}" for k, value in supervised.items())
+    counted = {f"{row.setting.mask_name} {row.setting.k_name}": row.supervised_tokens for row in report.rows}
+    shown = ", ".join(f"{name}: {tokens:,.0f}" for name, tokens in counted.items())
     return filled(
         "runtime.memorize",
         "page.html",
         title=report.run.loaded.title,
-        facts=[*report.facts, ("targets that counted", counted)],
+        facts=[*report.facts, ("targets that counted", shown)],
         data=[{"data": picture.data, "layout": picture.layout} for picture in drawn],
         plotly=True,
         drawn=drawn,
