@@ -1,4 +1,4 @@
-"""The runtime's commands: `fourfold train`, `data`, `import`, `export`, `sample`, `eval`, `calibrate`, `record`.
+"""The runtime's commands: `train`, `data`, `import`, `export`, `sample`, `eval`, `memorize`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
 and hands it what only the twin can do: resolving `auto` in a job, making a machine of
@@ -81,6 +81,7 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
     from runtime.data.command import data
     from runtime.huggingface.command import export, import_
     from runtime.inference.command import evaluate, sample
+    from runtime.memorize.command import memorize
     from runtime.recorder.command import record
 
     app.command()(_train(resolve, ask_of))
@@ -89,6 +90,7 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
     app.command()(export)
     app.command()(sample(resolve))
     app.command("eval")(evaluate(resolve))
+    app.command()(memorize(resolve))
     app.command()(calibrate(fit))
     app.command()(record(resolve))
 

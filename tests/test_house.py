@@ -66,6 +66,8 @@ ROOMS: dict[str, set[str]] = {
     "calibration": LOW | {"strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
     "inference": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan"},
+    # trains many small models and asks each what it knows by heart; no run, so it needs nothing of `train`
+    "memorize": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan", "inference"},
     "train": LOW
     | {"strategies", "records", "tracing", "checkpoint", "huggingface", "watch", "plan", "survive", "inference"},
 }

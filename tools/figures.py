@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fsdp": ("validate", "--measurements", "iteration-times-mpt-fsdp.csv", "--json"),
     "published": ("validate", "--measurements", "published-training.yaml", "--json"),
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
+    "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
+    "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
 }
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
@@ -147,6 +150,39 @@ def collectives(answer: Answer) -> str:
     return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
 
 
+def memorized(answer: Answer) -> str:
+    """Write what was learnt by heart by each mask and k, and of the control."""
+    rows = []
+    controls = {(row["model"], row["mask"], row["k"]): row for row in answer["rows"] if not row["repeats"]}
+    for row in answer["rows"]:
+        if row["repeats"]:
+            exact, beside = row["exact"], controls[row["model"], row["mask"], row["k"]]
+            drops = row["errors_at_drops"]
+            rows.append(
+                [
+                    f"{row['mask']}, {row['model']}" if row["model"] else row["mask"],
+                    "∞" if row["k"] is None else str(row["k"]),
+                    f"{exact['mean']:.3f} ({exact['least']:.2f}–{exact['most']:.2f})",
+                    f"{row['accuracy']['mean']:.3f}",
+                    f"{row['subsequence']['mean']:.3f}",
+                    f"{row['right_before_error']['mean']:.1f}",
+                    "" if row["right_before_drop"] is None else f"{row['right_before_drop']:.1f}",
+                    "" if drops is None else f"{drops:.2f}",
+                    f"{beside['exact']['mean']:.0f} / {beside['accuracy']['mean']:.3f}",
+                ]
+            )
+    head = (
+        "mask",
+        "k",
+        "exact match",
+        "tokens right",
+        "common subsequence",
+        "right before error",
+        "tokens before drop",
+    )
+    return table((*head, "first errors at drops", "control: exact / tokens"), rows)
+
+
 def left_out(answer: Answer) -> str:
     """Write how many rows are told apart, and why the others are not, most frequent first."""
     reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
@@ -175,6 +211,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "left-out": ("published", left_out),
     "collectives": ("collectives", collectives),
     "collectives-left-out": ("collectives", left_out),
+    "memorize": ("memorize", memorized),
+    "memorize-shifted": ("shifted", memorized),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""
@@ -204,8 +242,10 @@ class Answers:
                     print(f"{word}: give --data DIR to have its figures made again", file=sys.stderr)
                     return None
                 words[number] = str(self.data / word)
-        command = [sys.executable, "-m", "twin", *words]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        with TemporaryDirectory() as folder:
+            words = [str(Path(folder, word)) if before == "--out" else word for before, word in pairwise(["", *words])]
+            command = [sys.executable, "-m", "twin", *words]
+            ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         found: Answer = json.loads(ran.stdout)
         return found
 

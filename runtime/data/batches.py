@@ -8,6 +8,7 @@ step t of a run with B sequences trains on samples t·B … t·B+B-1 on any grid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,18 @@ from runtime.data.order import shuffled
 from runtime.data.tokens import TokenFile
 from twin.description.grid import GridSpec
 from twin.description.problems import DescriptionError, fail
+
+
+class Samples(Protocol):
+    """What a run trains on, by number."""
+
+    def sequences(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return samples first … first+count-1: [count, sequence+1]."""
+        ...
+
+    def targets(self, first: int, count: int) -> NDArray[np.bool_] | None:
+        """Return which of their targets count: [count, sequence]; None if all do."""
+        ...
 
 
 @dataclass(frozen=True)

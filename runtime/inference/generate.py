@@ -44,7 +44,7 @@ def generate(
     with trainee.holding():
         for place in range(count):
             window = torch.tensor([tokens[-limit:]], device=context.device)
-            logits = trainee.last_logits(window)
+            logits = trainee.last_logits(window)[0]
             tokens.append(choose(logits, choice, stream, place))
             advance()
     context.training = True

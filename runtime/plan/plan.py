@@ -22,7 +22,7 @@ from twin.description.huggingface import PREFIX, is_directory_of, located
 from twin.description.job import Job
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
-from twin.description.train import PATHS, STANDARD_LIBRARY, Train
+from twin.description.train import PATHS, STANDARD_LIBRARY, GoldfishLoss, Train
 
 NEWER = (*BEYOND, "window")
 """Keys of a model that runs before November 2026 did not write down."""
@@ -53,7 +53,7 @@ class Plan:
             "seed": job.seed,
             "sequences": job.batch.sequences,
             "data": data.manifest.model_dump(mode="json"),
-            "goldfish": None if goldfish is None else goldfish.model_dump(mode="json"),
+            "goldfish": None if goldfish is None else identity_of_loss(goldfish),
         }
 
     def kept_job(self) -> dict[str, Any]:
@@ -74,6 +74,12 @@ def identity_of(model: Model) -> dict[str, Any]:
     """Write down a shape as runs before November 2026 did, where it has nothing that they did not know."""
     usual = {key for key in NEWER if getattr(model, key) == Model.model_fields[key].default}
     return model.model_dump(mode="json", by_alias=True, exclude={"name", *usual})
+
+
+def identity_of_loss(goldfish: GoldfishLoss) -> dict[str, Any]:
+    """Write down a Goldfish loss as runs did before there was a choice of masks, where it has the mask they had."""
+    usual = goldfish.mask == GoldfishLoss.model_fields["mask"].default
+    return goldfish.model_dump(mode="json", exclude={"mask"} if usual else set())
 
 
 def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from runtime.data.batches import Batches, local_sequences
+from runtime.data.batches import Samples, local_sequences
 from runtime.data.goldfish import Goldfish
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
@@ -17,7 +19,7 @@ KEPT = Place("")
 class Feed:
     """Training samples of one rank."""
 
-    def __init__(self, context: Context, batches: Batches, goldfish: Goldfish | None) -> None:
+    def __init__(self, context: Context, batches: Samples, goldfish: Goldfish | None) -> None:
         self.context, self.batches, self.goldfish = context, batches, goldfish
 
     def step(self, step: int) -> list[MicroBatch]:
@@ -29,9 +31,10 @@ class Feed:
                 mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
             )
         ]
-        kept = [self._kept(first, window) for first, window in windows]
+        targets = [self.batches.targets(first, len(window)) for first, window in windows]
+        kept = [self._kept(first, window, count) for (first, window), count in zip(windows, targets, strict=True)]
         total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
-        if self.goldfish is not None or self.batches.tokens.targets is not None:
+        if self.goldfish is not None or any(count is not None for count in targets):
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
             total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
@@ -43,20 +46,20 @@ class Feed:
         window = torch.from_numpy(self.batches.sequences(first, count))
         return window.to(self.context.device, non_blocking=True)
 
-    def _kept(self, first: int, window: torch.Tensor) -> torch.Tensor:
-        targets = self.batches.targets(first, len(window))
+    def _kept(self, first: int, window: torch.Tensor, targets: NDArray[np.bool_] | None) -> torch.Tensor:
         kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
         if targets is not None:
             kept = torch.from_numpy(targets).to(window.device)
-        return kept if self.goldfish is None else kept & self.goldfish.keeps(window)
+        return kept if self.goldfish is None else kept & self.goldfish.keeps(window, first)
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
         return kept.to(self.context.master_type) / total
 
 
-def goldfish_of(train: Train) -> Goldfish | None:
-    """Make the Goldfish loss that a job asks for, if it does."""
-    return None if train.goldfish is None else Goldfish(train.goldfish.k, train.goldfish.h)
+def goldfish_of(train: Train, seed: int) -> Goldfish | None:
+    """Make the Goldfish loss that a job asks for, if it does; the job's seed is for a mask drawn at random."""
+    asked = train.goldfish
+    return None if asked is None else Goldfish(asked.k, asked.h, asked.mask, seed)
 
 
 def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:

@@ -78,7 +78,7 @@ class Trainee(ABC):
 
     @abstractmethod
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits (V,) of the token after `tokens` (1, s), float32 on the CPU; all ranks call it."""
+        """Return the logits (n, V) of the tokens after `tokens` (n, s), float32 on the CPU; all ranks call it."""
 
     @abstractmethod
     def holding(self) -> AbstractContextManager[None]:

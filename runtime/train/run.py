@@ -62,7 +62,7 @@ class Run:
         self.context = self.trainee.context
         vocabulary, sequence = job.model.vocabulary, job.model.sequence
         training = Batches(data.train, sequence, job.seed, vocabulary)
-        self.feed = Feed(self.context, training, goldfish_of(options))
+        self.feed = Feed(self.context, training, goldfish_of(options, job.seed))
         self.held_out = Batches(data.validation, sequence, job.seed, vocabulary, shuffle=False)
         self.saving = Saving(plan, self.trainee, mesh, self.state, owned)
         self.judge = Judge(plan, self.trainee, self.state, self.saving)

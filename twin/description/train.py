@@ -19,6 +19,8 @@ PATHS = ("data", "initial_weights")
 """Keys that may be paths, relative to the job file."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
+Mask = Literal["hash", "hash_table", "static", "random"]
+"""How targets are chosen that the Goldfish loss drops; see `runtime.data.goldfish`."""
 
 
 Shape = Literal["cosine", "linear", "constant", "wsd"]
@@ -94,12 +96,15 @@ class Rollback(Spec):
 
 
 class GoldfishLoss(Spec):
-    """Drops one of k targets by a hash of the h tokens before it (arXiv 2406.10209)."""
+    """Drops one of k targets, by default by a hash of the h tokens before it (arXiv 2406.10209)."""
 
     k: Annotated[int, Field(ge=2, strict=True)] = 4
     """One of so many targets is dropped."""
     h: Annotated[int, Field(ge=1, strict=True)] = 13
     """So many tokens before it decide."""
+    mask: Mask = "hash"
+    """hash: of the h tokens before the target; hash_table: as the paper's published code does it, by the product of h
+    tokens of which the target is the last; static: every k-th target; random: others whenever a sequence comes."""
 
 
 class Sample(Spec):

@@ -116,8 +116,9 @@ class DdpTrainee(Trainee):
         return found
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the next token's logits."""
-        logits: torch.Tensor = self.model(tokens)[-1]
+        """Return the next tokens' logits."""
+        length = tokens.shape[1]
+        logits: torch.Tensor = self.model(tokens)[length - 1 :: length]
         return logits.float().cpu()
 
     def holding(self) -> AbstractContextManager[None]:

@@ -59,12 +59,15 @@ class FourDTrainee(Trainee):
         return self.model.loss(tokens, targets, weights, backward=False)
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the next token's logits; the vocabulary is gathered over y."""
-        context = self.context
-        logits: torch.Tensor = self.model(tokens)[-1].float().contiguous()
+        """Return the next tokens' logits; the vocabulary is gathered over y."""
+        context, length = self.context, tokens.shape[1]
+        logits: torch.Tensor = (
+            self.model(tokens)[length - 1 :: length].float().T.contiguous()
+        )  # (vocabulary here, sequences)
         if context.grid.y > 1:
-            logits = context.collectives.all_gather(GENERATE, "y", logits).wait()
-        return logits[: context.job.model.vocabulary].cpu()
+            gathered = context.collectives.all_gather(GENERATE, "y", logits.view(-1)).wait()
+            logits = gathered.view(-1, logits.shape[1])
+        return logits[: context.job.model.vocabulary].T.cpu()
 
     def holding(self) -> AbstractContextManager[None]:
         """Keep gathered weights."""
