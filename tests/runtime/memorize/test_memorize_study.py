@@ -16,6 +16,7 @@ from runtime.memorize.texts import read_pool
 from runtime.memorize.train import never_counted
 from tests.runtime import asked
 from tests.runtime.memorize.studies import write_study
+from tests.tiers import full
 from twin.description.train import GoldfishLoss
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples/memorize").glob("*.yaml"))
@@ -31,7 +32,7 @@ def test_every_training_once_and_without_drops_once_for_all_masks(tmp_path):
     assert [cell.number for cell in cells] == list(range(6))
 
 
-@pytest.mark.parametrize("source", ["random", "standard-library"])
+@pytest.mark.parametrize("source", full(["random", "standard-library"], "standard-library"))
 def test_texts_are_distinct_and_each_is_in_one_bucket(tmp_path, source):
     path = write_study(tmp_path, texts={"source": source}, job={"model": {"vocabulary": 256}})
     loaded = load_study(path)
