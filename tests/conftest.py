@@ -1,6 +1,7 @@
 """Small jobs and machines that many tests share."""
 
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +16,18 @@ MakeJob = Callable[..., Job]
 
 TINY = {"layers": 2, "hidden": 1680, "heads": 840, "sequence": 64, "vocabulary": 1000}
 """Two blocks whose widths 1 to 8 divide, so that any small grid is possible."""
+
+
+BLOCKED = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""Signals that this process blocks of itself."""
+
+
+@pytest.fixture(autouse=True)
+def _signals_arrive() -> Iterator[None]:
+    """Unblock what a command blocks that a test ran in this process: what later tests start would never hear it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED)
 
 
 @pytest.fixture(scope="session")
