@@ -10,8 +10,9 @@ from dashboards.colours import IDLE, KINDS, SLOWEST_DEVICE
 from dashboards.parts import finished
 from dashboards.studies import Opened
 from twin.description.problems import fail
+from twin.pages.picture import Picture
 from twin.strategies import known_axes
-from twin.studies.figures import Picture, pictures
+from twin.studies.figures import pictures
 from twin.trace.palette import axis_colour
 
 PARTS = {

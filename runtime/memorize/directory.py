@@ -22,6 +22,7 @@ from typing import IO, Any
 from twin import __version__
 from twin.description.files import write_whole
 from twin.description.problems import fail
+from twin.trace import directory
 
 MANIFEST, LOG, LOCK = "memorize.json", "cells.jsonl", ".lock"
 TABLES = ("results.json", "cells.csv", "texts.csv", "memorize.html")
@@ -56,7 +57,7 @@ def study_directory(path: Path, manifest: dict[str, Any], *, force: bool) -> Ite
     removed, but nothing that a study did not write.
     """
     manifest = {"kind": KIND, "version": __version__, **manifest}
-    _check_place(path)
+    directory.check_place(path, MANIFEST)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,20 +85,10 @@ def study_directory(path: Path, manifest: dict[str, Any], *, force: bool) -> Ite
 
 def check_place(path: Path, manifest: dict[str, Any], *, force: bool) -> None:
     """Refuse, before anything is made, a place that holds something else, or another study."""
-    _check_place(path)
+    directory.check_place(path, MANIFEST)
     found = _manifest(path) if path.exists() else None
     if found is not None and not force:
         _check_same(path, found, {"version": __version__, **manifest})
-
-
-def _check_place(path: Path) -> None:
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise fail(str(path), "is not a directory; choose another --out")
-    others = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
-    if others and not (path / MANIFEST).is_file():
-        raise fail(str(path), f"holds other files and no {MANIFEST}; choose another --out")
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runtime.memorize.bounds import all_right
 from runtime.memorize.summary import Row, Spread
+from twin.pages.picture import Picture
 from twin.trace.palette import BLUE, DARK_GREY, GREEN, LIGHT_GREY, ORANGE, PURPLE, SKY, VERMILION
 
 LINES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, DARK_GREY, LIGHT_GREY)
 MAX_LINES = 16
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One plot: what it says in a sentence, and plotly's data and layout."""
-
-    title: str
-    note: str
-    data: list[dict[str, Any]]
-    layout: dict[str, Any]
 
 
 def pictures(rows: Sequence[Row], suffix: int) -> list[Picture]:

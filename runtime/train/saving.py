@@ -70,8 +70,9 @@ class Saving:
     def best_again(self, extra: Mapping[str, Any]) -> None:
         """Take up which checkpoint was the best, as one that was loaded says."""
         known = extra.get(BEST_KEY)
-        if isinstance(known, list) and len(known) == 2 and known[0] in self.checkpoints.steps():
-            self.state.best = int(known[0]), float(known[1])
+        steps = self.checkpoints.steps()
+        if isinstance(known, list) and len(known) == 2 and known[0] in steps and isinstance(known[1], float):
+            self.state.best = int(known[0]), known[1]
             self.checkpoints.best = self.state.best[0]
 
     def forget_best_after(self, step: int) -> None:

@@ -30,6 +30,7 @@ from twin import __version__
 from twin.description.files import write_whole
 from twin.description.problems import fail
 from twin.studies.compute import Answer
+from twin.trace.directory import check_place
 
 MANIFEST, LOG, JOBS, LOCK = "study.json", "points.jsonl", "jobs", ".lock"
 TABLES = ("points.parquet", "table.csv", "study.html")
@@ -103,7 +104,7 @@ def study_directory(path: Path, manifest: dict[str, Any], *, force: bool) -> Ite
     another study are removed, but nothing that a study did not write.
     """
     manifest = {"schema_version": SCHEMA_VERSION, "kind": "study", **manifest, "code": code_digest()}
-    _check_place(path)
+    check_place(path, MANIFEST)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -128,17 +129,6 @@ def study_directory(path: Path, manifest: dict[str, Any], *, force: bool) -> Ite
         answers = read_log(path / LOG)
         with (path / LOG).open("ab") as log:
             yield StudyDirectory(path, found or manifest, log, answers)
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a place that holds something else."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise fail(str(path), "is not a directory; choose another --out")
-    others = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
-    if others and not (path / MANIFEST).is_file():
-        raise fail(str(path), f"holds other files and no {MANIFEST}; choose another --out")
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

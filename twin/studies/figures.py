@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from twin.description.units import format_si
+from twin.pages.picture import Picture
 from twin.strategies import known_axes
 from twin.studies.derived import Effect, Row, by_series, label_of
 from twin.studies.description import Study
@@ -40,16 +41,6 @@ MAX_BARS, MAX_LINES, MAX_EFFECTS, MAX_NUMBERED_CELLS = 60, 24, 25, 200
 WIDE = 4.0
 """Numbers whose largest is so many times the smallest are drawn on a logarithmic axis."""
 DAY = 86400.0
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One plot: what it says in a sentence, and plotly's data and layout."""
-
-    title: str
-    note: str
-    data: list[dict[str, Any]]
-    layout: dict[str, Any]
 
 
 def pictures(study: Study, rows: Sequence[Row], found: Sequence[Effect]) -> list[Picture]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twin.pages.picture import Picture
 from twin.pages.shell import filled
 from twin.studies.derived import Row
-from twin.studies.figures import Picture
 from twin.studies.table import Column, cell
 
 MAX_ROWS = 1000

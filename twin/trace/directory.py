@@ -49,3 +49,14 @@ def _replace(directory: Path, new: Path) -> None:
         old.rename(directory)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def check_place(path: Path, manifest: str) -> None:
+    """Refuse a place that holds something else than results, whose `manifest` says so."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise fail(str(path), "is not a directory; choose another --out")
+    others = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
+    if others and not (path / manifest).is_file():
+        raise fail(str(path), f"holds other files and no {manifest}; choose another --out")
