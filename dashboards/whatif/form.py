@@ -39,6 +39,7 @@ LEFT_OUT = {
     "seed",
     "train",
     "library",
+    "lora",
 }
 """Keys that have a field of their own kind, or none."""
 MAX_TEXT = 40
@@ -86,6 +87,9 @@ def fields() -> tuple[Field, ...]:
         *(
             Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
             for axis in named(STRATEGY).axes
+        ),
+        Field(
+            "lora-rank", "rank of adapters", "number", "options", "Train low-rank adapters of this rank alone.", least=1
         ),
         Field("stragglers-0-rank", "slow rank", "number", "straggler", "Which device is slow.", least=0),
         Field(

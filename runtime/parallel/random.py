@@ -46,6 +46,12 @@ def normal(indices: torch.Tensor, stream: int) -> torch.Tensor:
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)
 
 
+def uniform(indices: torch.Tensor, stream: int) -> torch.Tensor:
+    """Numbers (float64) of a uniform distribution of mean 0 and deviation 1, for int64 addresses."""
+    bits = mix(indices + stream)
+    return (_shift(bits, 32).double() / 2.0**31 - 1.0) * math.sqrt(3.0)
+
+
 def keep_mask(rows: torch.Tensor, columns: torch.Tensor, stream: int, drop: float) -> torch.Tensor:
     """Say which elements (rows × columns, by full address) dropout keeps, as booleans.
 

@@ -49,6 +49,7 @@ class Context:
             self.compute_type,
             self.device,
             self.initialised,
+            adapters_only=self.job.lora is not None,
         )
 
     @classmethod

@@ -127,7 +127,8 @@ class Optimizer:
 
     def _share(self) -> None:
         """Gather what the other replicas updated, straight into its place."""
-        whole = self.context.store.compute
+        store = self.context.store
+        whole = store.compute[: store.elements]
         self.context.collectives.all_gather(
             OPTIMIZER, self.replicas, whole[self.part], into=whole, phase="optimizer"
         ).wait()

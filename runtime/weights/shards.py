@@ -33,9 +33,15 @@ class ParameterSpec:
     """Takes part in weight decay: matrices do, vectors do not."""
     init: float | None = None
     """Standard deviation of the normal it starts from; None: `constant` everywhere."""
+    uniform: bool = False
+    """It starts from a uniform distribution of that deviation instead of a normal one."""
     constant: float = 0.0
     alike: str | None = None
     """The parameter whose first numbers these are too, where two are tied."""
+    partial: Axis | None = None
+    """Axis whose ranks, equal in the parameter, have a part of its gradient each."""
+    adapter: bool = False
+    """Stands beside the model's own parameters, which do not train then."""
 
     @property
     def split(self) -> set[Axis]:

@@ -6,6 +6,9 @@ optimizer are a few large operations instead of many small ones:
     [head, block L-1, …, block 0 | embeddings | vectors over the innermost axis | other vectors]
      cut over an axis, decay       whole: decay   no decay
 
+What does not train, where adapters do, follows in the same order, and has a place in `compute` alone. Parameters with
+equal `partial` lie together.
+
 * `compute`: what layers compute with. `master`: the fp32 (or fp64) weights that the optimizer updates, of all or,
   where replicas share its states among them, of this rank's part; the same memory if the precision is the same.
 * `gradient`: sums over micro-steps, and one more element at the end: this rank's part of the
@@ -38,6 +41,9 @@ class Parameter:
     gradient: torch.Tensor = field(init=False)
     seen: bool = False
     """True if this step has written the gradient already (else it is stale)."""
+
+    frozen: bool = False
+    """It does not train: it has no gradient."""
 
     @property
     def spec(self) -> ParameterSpec:
@@ -82,6 +88,8 @@ class ParameterStore:
     device: torch.device
     initialised: bool = True
     """Fill weights with the numbers they start from; not where shapes alone matter."""
+    adapters_only: bool = False
+    """Nothing trains but adapters."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     compute: torch.Tensor = field(init=False)
     gradient: torch.Tensor = field(init=False)
@@ -98,14 +106,25 @@ class ParameterStore:
         """Announce a parameter; its memory comes with `allocate`."""
         if spec.name in self.parameters:
             raise ValueError(f"parameter {spec.name} is declared twice")
-        parameter = Parameter(Shard(spec, self.grid, self.coordinates))
+        frozen = self.adapters_only and not spec.adapter
+        parameter = Parameter(Shard(spec, self.grid, self.coordinates), frozen=frozen)
         self.parameters[spec.name] = parameter
         return parameter
 
     @property
     def elements(self) -> int:
-        """Elements of the flat buffers, padding included."""
-        return self.compute.numel()
+        """Elements of the flat buffers of what trains, padding included."""
+        return self.gradient.numel()
+
+    @property
+    def trained(self) -> list[Parameter]:
+        """Parameters that train, in the order of the flat buffers."""
+        return [parameter for parameter in self.in_order() if not parameter.frozen]
+
+    @property
+    def of_model(self) -> list[Parameter]:
+        """The model's own parameters, without adapters, in the order of the flat buffers."""
+        return [parameter for parameter in self.in_order() if not parameter.spec.adapter]
 
     @property
     def rounds(self) -> bool:
@@ -115,24 +134,30 @@ class ParameterStore:
     def allocate(self, parts: int = 1) -> None:
         """Lay out and initialise everything; replicas share the master weights among them in so many equal parts."""
         end = 0
-        for parameter in self.in_order():
+        for parameter in self.trained:
             parameter.start = end
             end = parameter.stop
-        self.replicated = next((p.start for p in self.in_order() if not p.spec.cut), end)
+        self.replicated = next((p.start for p in self.trained if not p.spec.cut), end)
         self.used = end
         # the loss lies behind the last parameter, and padding behind it
         own = -(-(end + LOSS_ELEMENTS) // parts)
         first = own * self.coordinates[self.grid.axes[0]] if parts > 1 else 0
         self.part = slice(first, first + own)
-        self.compute = torch.zeros(own * parts, dtype=self.compute_type, device=self.device)
+        stop = own * parts
+        for parameter in self.in_order():
+            if parameter.frozen:
+                parameter.start = stop
+                stop = parameter.stop
+        self.compute = torch.zeros(stop, dtype=self.compute_type, device=self.device)
         self.gradient = torch.zeros(own * parts, dtype=self.master_type, device=self.device)
         self.master = torch.zeros(own, dtype=self.master_type, device=self.device) if self.rounds else self._own()
         for parameter in self.in_order():
             place = slice(parameter.start, parameter.stop)
             if self.initialised:
                 self._initialise(parameter)
-            parameter.weight = torch.nn.Parameter(self.compute[place])
-            parameter.gradient = self.gradient[place]
+            parameter.weight = torch.nn.Parameter(self.compute[place], requires_grad=not parameter.frozen)
+            if not parameter.frozen:
+                parameter.gradient = self.gradient[place]
 
     def _own(self) -> torch.Tensor:
         return self.compute[self.part]
@@ -141,14 +166,16 @@ class ParameterStore:
         """Parameters in the order of the flat buffers."""
         declared = list(self.parameters.values())
 
-        def rank(item: tuple[int, Parameter]) -> tuple[int, int]:
+        def rank(item: tuple[int, Parameter]) -> tuple[bool, int, str, int]:
             index, parameter = item
             spec = parameter.spec
             if spec.cut:
-                return 0, index
-            if spec.decay:
-                return 1, index
-            return (2 if spec.axes[0] in (None, self.grid.axes[-1]) else 3), index
+                kind = 0
+            elif spec.decay:
+                kind = 1
+            else:
+                kind = 2 if spec.axes[0] in (None, self.grid.axes[-1]) else 3
+            return parameter.frozen, kind, spec.partial or "", index
 
         return [parameter for _, parameter in sorted(enumerate(declared), key=rank)]
 
@@ -170,7 +197,8 @@ class ParameterStore:
                 end = min(rows, begin + at_once)
                 down = torch.arange(rectangle.offsets[0] + begin, rectangle.offsets[0] + end, device=self.device)
                 indices = down[:, None] * full_columns + across
-                target[begin:end] = random.normal(indices, stream) * spec.init
+                draw = random.uniform if spec.uniform else random.normal
+                target[begin:end] = draw(indices, stream) * spec.init
         self.put(parameter.start, flat)
 
     def put(self, start: int, weights: torch.Tensor) -> None:
@@ -201,7 +229,7 @@ class ParameterStore:
     def ranges_counted_once(self) -> Iterator[tuple[int, int]]:
         """Flat ranges whose elements are this rank's to count: each element once over x, y and z."""
         begin = end = 0
-        for parameter in self.in_order():
+        for parameter in self.trained:
             if not parameter.shard.counted_once:
                 continue
             if parameter.start != end:
@@ -215,4 +243,9 @@ class ParameterStore:
     @property
     def decayed(self) -> int:
         """Elements that take part in weight decay: the first so many."""
-        return max((p.stop for p in self.parameters.values() if p.spec.decay), default=0)
+        return max((p.stop for p in self.trained if p.spec.decay), default=0)
+
+    def partial_over(self, axis: Axis) -> torch.Tensor | None:
+        """Gradients of which each rank of an axis has a part: one flat view; None if there are none."""
+        found = [p for p in self.trained if p.spec.partial == axis]
+        return self.gradient[found[0].start : found[-1].stop] if found else None

@@ -29,7 +29,10 @@ def serial(case: str, dtype: str, steps: int, slower: tuple[float, ...] | None) 
     job = parity.describe(dict.fromkeys(AXES, 1), **options)
     kind, model = getattr(torch, dtype), job.model
     shape = reference.Shape.of(model, slower)
-    serial_model = reference.SerialGPT(shape).to(kind)
+    serial_model = reference.SerialGPT(shape)
+    if job.lora is not None:
+        reference.adapt(serial_model, model, job.lora)
+    serial_model = serial_model.to(kind)
     start = assemble([parity.pieces(parity.build(job, Mesh.alone(Grid()), kind))])
     serial_model.load_state_dict({name: torch.from_numpy(full) for name, full in start.items()})
     losses, norms = reference.train(

@@ -59,7 +59,7 @@ def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
 
 def weights_of(store: ParameterStore) -> tuple[int, int, torch.Tensor]:
     """The exact weights that this rank holds: where they lie in the flat buffers, and they."""
-    return (store.part.start, store.part.stop, store.master) if store.rounds else (0, store.used, store.compute)
+    return (store.part.start, store.part.stop, store.master) if store.rounds else (0, len(store.compute), store.compute)
 
 
 def pieces(trainee: FourDTrainee) -> Pieces:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from twin.description.lora import Lora, parts_of
+from twin.description.model import Model
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,33 @@ def norm(shape: Shape) -> nn.Module:
     return nn.LayerNorm(shape.hidden, bias=shape.biases, eps=shape.epsilon)
 
 
+class Linear(nn.Linear):
+    """A linear whose rows may have low-rank adapters beside them."""
+
+    lora: Lora | None = None
+
+    def adapt(self, lora: Lora, parts: Iterable[tuple[str, int]]) -> None:
+        """Let the weight be as it is; part by part, with its rows, something else trains."""
+        self.lora, self.parts = lora, list(parts)
+        self.adapters = nn.ParameterDict()
+        for name, rows in self.parts:
+            if name in lora.targets:
+                self.adapters[f"{name}_a"] = nn.Parameter(torch.empty(lora.rank, self.in_features))
+                self.adapters[f"{name}_b"] = nn.Parameter(torch.empty(rows, lora.rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        if self.lora is None:
+            return y
+        beside = [
+            x @ self.adapters[f"{name}_a"].T @ self.adapters[f"{name}_b"].T * self.lora.alpha / self.lora.rank
+            if name in self.lora.targets
+            else torch.zeros(*x.shape[:-1], rows, dtype=x.dtype)
+            for name, rows in self.parts
+        ]
+        return y + torch.cat(beside, -1)
+
+
 class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -94,13 +125,13 @@ class Block(nn.Module):
         self.size = shape.head_width or h // shape.heads
         self.widths = [n * self.size for n in (shape.heads, *[shape.kv_heads or shape.heads] * 2)]
         self.norm1 = norm(shape)
-        self.qkv = nn.Linear(h, sum(self.widths), bias=bias or shape.qkv_bias)
-        self.projection = nn.Linear(self.widths[0], h, bias=bias)
+        self.qkv = Linear(h, sum(self.widths), bias=bias or shape.qkv_bias)
+        self.projection = Linear(self.widths[0], h, bias=bias)
         self.norm2 = norm(shape)
         if shape.qk_norm:
             self.q_norm, self.k_norm = (nn.RMSNorm(self.size, eps=shape.epsilon) for _ in range(2))
-        self.mlp_up = nn.Linear(h, shape.mlp * (2 if shape.swiglu else 1), bias=bias)
-        self.mlp_down = nn.Linear(shape.mlp, h, bias=bias)
+        self.mlp_up = Linear(h, shape.mlp * (2 if shape.swiglu else 1), bias=bias)
+        self.mlp_down = Linear(shape.mlp, h, bias=bias)
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
         b, s, _ = x.shape
@@ -150,6 +181,15 @@ class SerialGPT(nn.Module):
         return self.head(self.final_norm(x))
 
 
+def adapt(model: SerialGPT, described: Model, lora: Lora) -> None:
+    """Let adapters train, and nothing else."""
+    model.requires_grad_(False)
+    for block in model.blocks:
+        for linear in described.block_linears:
+            if lora.of_linear(described, linear):
+                getattr(block, linear).adapt(lora, parts_of(described, linear))
+
+
 def train(
     model: SerialGPT,
     batches: list[torch.Tensor],
@@ -158,8 +198,9 @@ def train(
     clip: float | None = 1.0,
 ) -> tuple[list[float], list[float]]:
     """Train on whole global batches (sequences, s + 1); returns losses and gradient norms."""
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.ndim == 2]
+    vectors = [p for p in trained if p.ndim == 1]
     adam = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
         betas=(0.9, 0.95),
@@ -173,7 +214,7 @@ def train(
         each = functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none")
         loss = (each * mask.flatten()).sum() / mask.sum()
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(trained, clip or math.inf)
         for group in adam.param_groups:
             group["lr"] = rate
         adam.step()

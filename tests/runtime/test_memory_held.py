@@ -19,6 +19,7 @@ from twin.strategies import load_job
 MODEL = {"layers": 3, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
 LLAMA = MODEL | {"activation": "swiglu", "positions": "rotary", "mlp_width": 704, "biases": False}
 QWEN3 = LLAMA | {"norm": "rms", "kv_heads": 2, "head_width": 48, "qk_norm": True, "tied_embeddings": True}
+LORA = {"rank": 24, "targets": ["q", "k", "v", "o", "up", "down"]}
 SHARDED = {"data_reduction": {"mode": "sharded"}}
 KEPT = ("weights", "gradients", "optimizer")
 """Categories of what stays from step to step."""
@@ -38,6 +39,10 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "sharded, fp32": ({"data": 4}, SHARDED | {"precision": "fp32"}),
     "sharded, all axes": ({"data": 3, "z": 2, "y": 2, "x": 2}, SHARDED),
     "sharded, not recomputed": ({"data": 8, "z": 2}, SHARDED | {"recompute": False}),
+    "adapters": ({"data": 1}, {"lora": LORA}),
+    "adapters, all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {"lora": LORA}),
+    "adapters, grouped heads, sharded": ({"data": 4, "y": 2}, SHARDED | {"model": QWEN3, "lora": {"rank": 64}}),
+    "adapters, fp32": ({"z": 2, "y": 2}, {"lora": LORA, "precision": "fp32"}),
     "ddp": ({"data": 4}, {"strategy": "ddp", "recompute": False, "attention": "flash"}),
 }
 

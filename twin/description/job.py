@@ -16,6 +16,8 @@ from pydantic import Field, SerializationInfo, StrictBool, field_serializer
 from twin.description.attention import UNNAMED_ATTENTION, AttentionForm
 from twin.description.degraded import Degraded, check_degraded
 from twin.description.grid import GridSpec, divisors, nearest
+from twin.description.lora import Lora
+from twin.description.lora import check as check_lora
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
 from twin.description.model import check as check_model
@@ -74,6 +76,9 @@ class Job(Spec):
     (Megatron's); plain: a kernel each for scale, mask and softmax."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout after attention and MLP, and on unfused attention's scores."""
+    lora: Lora | None = None
+    """Train low-rank adapters instead of the weights: no gradients, no optimizer states of these. `{}` takes the
+    defaults."""
     fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
     cuda_graphs: StrictBool = False
@@ -178,6 +183,8 @@ def check(job: Job) -> list[Problem]:
     if job.profiler and job.cuda_graphs:
         problems.append(Problem("profiler", "what it costs under cuda_graphs is not known; choose one of them", True))
     problems += check_model(model) + _check_attention(job)
+    if job.lora is not None:
+        problems += check_lora(job.lora, model)
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
     for i, straggler in enumerate(job.stragglers):

@@ -64,7 +64,8 @@ class LongRun:
 
 def state_bytes_of(job: Job) -> float:
     """Bytes of one checkpoint: fp32 master weights and both moments, each parameter once."""
-    return float(OPTIMIZER_BYTES * job.model.parameters)
+    trained = job.model.parameters if job.lora is None else job.lora.parameters(job.model)
+    return float(OPTIMIZER_BYTES * trained)
 
 
 def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> LongRun:

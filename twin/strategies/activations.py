@@ -24,11 +24,17 @@ def block_activation_bytes(
     before and after its activation (with SwiGLU gate and up before), norm statistics; unfused attention
     also keeps its scores before and after normalisation, and dropout's mask. Rotary positions turn
     queries and keys where they are. Norms of queries and keys keep their inputs, and a number for each head.
+    Of a linear that does not train the input is kept only where it has an adapter, whose own product is kept too.
     """
     e, length = job.element_bytes, job.model.sequence
     keys = heads if kv_heads is None else kv_heads
     attended = 2 * (heads + keys) * job.model.head_size
     saved = e * tokens * (4 * residual_width + attended + mlp_up_width + mlp_width)
+    if job.lora is not None:
+        adapted = {linear: len(job.lora.of_linear(job.model, linear)) for linear in job.model.block_linears}
+        unread = [("qkv", residual_width), ("mlp_up", residual_width), ("mlp_down", mlp_width)]
+        saved -= e * tokens * sum(width for linear, width in unread if not adapted[linear])
+        saved += e * tokens * job.lora.rank * sum(adapted.values())
     saved += (2 if job.model.norm == "rms" else 4) * FP32_BYTES * tokens
     if job.model.qk_norm:
         saved += tokens * (heads + keys) * (e * job.model.head_size + FP32_BYTES)

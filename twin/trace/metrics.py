@@ -102,6 +102,7 @@ def model_flops(
     activation: Literal["gelu", "swiglu"] = "gelu",
     query_width: int | None = None,
     key_width: int | None = None,
+    adapters: int | None = None,
 ) -> float:
     """Flops of one step, with or without those of recomputed blocks.
 
@@ -110,7 +111,8 @@ def model_flops(
     96·B·s·l·h²·(1 + s/6h + V/16lh). Blocks run three times (forward, twice in backward), four
     with recomputation; the head three times in either case, so without recomputation the
     vocabulary's term is V/12lh. All heads of queries are `query_width` wide together, those of keys
-    `key_width`; both are `hidden` if absent.
+    `key_width`; both are `hidden` if absent. With `adapters`, elements of low-rank ones, these train alone: the
+    model's own weights run once less, for want of gradients.
 
     >>> flops = model_flops(sequences=8192, sequence=2048, layers=96, hidden=16384, mlp_ratio=4,
     ...                     vocabulary=50304, recompute=True)
@@ -118,12 +120,16 @@ def model_flops(
     '4.245e+19'
     """
     passes = 4 if recompute else 3
+    frozen = adapters is not None
     wide = mlp_ratio * hidden if mlp_width is None else mlp_width
     products = 3 if activation == "swiglu" else 2  # of hidden × wide
     queries = hidden if query_width is None else query_width
     keys = queries if key_width is None else key_width
-    block = 2 * hidden * (2 * queries + 2 * keys + products * wide) + 4 * sequence * queries  # of a token, once
-    return float(sequences * sequence * (passes * layers * block + 6 * vocabulary * hidden))
+    products_of_token = 2 * hidden * (2 * queries + 2 * keys + products * wide)  # of a block, once
+    attention = 4 * sequence * queries
+    block = (passes - frozen) * products_of_token + passes * attention
+    head = 2 * (3 - frozen) * vocabulary * hidden
+    return float(sequences * sequence * (layers * block + head + 2 * passes * (adapters or 0)))
 
 
 def job_flops(job: Job, *, recompute: bool) -> float:
@@ -141,6 +147,7 @@ def job_flops(job: Job, *, recompute: bool) -> float:
         activation=model.mlp_kind,
         query_width=model.qkv_parts[0],
         key_width=model.qkv_parts[1],
+        adapters=None if job.lora is None else job.lora.parameters(model),
     )
 
 

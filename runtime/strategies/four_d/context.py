@@ -41,6 +41,11 @@ class FourDContext(Context):
         assert isinstance(grid, Grid)
         return grid
 
+    @property
+    def tied(self) -> bool:
+        """Whether the table of tokens has to follow the head that it is tied to: where neither trains it need not."""
+        return self.job.model.tied_embeddings and self.job.lora is None
+
     def angles(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine (s, d/2) of rotary positions; made once for a length."""
         if length not in self._angles:

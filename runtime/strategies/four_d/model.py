@@ -63,6 +63,7 @@ class Block(torch.nn.Module):
                 parts=parts,
                 init=init,
                 bias_fused=context.job.fused_elementwise and name != "qkv",
+                linear=name,
             )
 
         self.qkv = linear("qkv", parts=model.qkv_parts)
@@ -156,6 +157,8 @@ class GPT(torch.nn.Module):
         gathers, job = self.context.gathers, self.context.job
         gathers.begin([unit for group in self.units for unit in group], "fwd")
         stream = self.embedding(tokens)
+        if job.lora is not None and torch.is_grad_enabled():
+            stream.requires_grad_()  # no table trains, but the adapters of every block do
         for layer, block in enumerate(self.blocks):
             stream = Notify.apply(stream, partial(self._block_done, layer))
             run: Run = partial(block, sequences=tokens.shape[0])

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
-
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.tied import add_table
+from twin.strategies.four_d.reduction import PARTIAL_AXES
 
 REDUCE = Place("")
 
@@ -47,7 +46,7 @@ class Reduction:
         if not (self.overlapped and self.last_micro_step):
             return
         self._settle()
-        if layer is None and self.context.job.model.tied_embeddings:
+        if layer is None and self.context.tied:
             self._begin = self._end = self.bounds[None]  # whole after the embedding's backward pass only
         else:
             self._ready.append(layer)
@@ -83,14 +82,16 @@ class Reduction:
         gradient, collectives = store.gradient, context.collectives
         # the loss lies right behind the last parameter and is summed with what is replicated
         replicated = gradient[store.replicated : store.used + 1]
-        for parameter in store.parameters.values():
+        for parameter in store.trained:
             if not parameter.seen:  # nothing came: what lies there is the last step's
                 parameter.gradient.zero_()
-        if context.job.model.qk_norm and context.grid.y > 1:
-            self._sum_head_norms()
+        for axis in PARTIAL_AXES:
+            partial = store.partial_over(axis) if context.grid.size(axis) > 1 else None
+            if partial is not None:
+                collectives.all_reduce(REDUCE, axis, partial, name="partial", phase="reduce").wait()
         if context.grid.z > 1:
             collectives.all_reduce(REDUCE, "z_scatter", replicated, name="replicated", phase="reduce").wait()
-        tied = context.job.model.tied_embeddings
+        tied = context.tied
         if tied:
             add_table(context)
         if context.grid.data == 1:
@@ -113,12 +114,3 @@ class Reduction:
                 handle.wait()
         else:
             collectives.all_reduce(REDUCE, "data", gradient[: store.used + 1], phase="reduce").wait()
-
-    def _sum_head_norms(self) -> None:
-        """Sum the gradients of norms of queries and keys over y, whose ranks saw a part of the heads each."""
-        parameters = self.context.store.parameters
-        found = [p.gradient for name, p in parameters.items() if name.endswith((".q_norm.weight", ".k_norm.weight"))]
-        flat = torch.cat(found)
-        self.context.collectives.all_reduce(REDUCE, "y", flat, name="qk_norm", phase="reduce").wait()
-        for gradient, summed in zip(found, flat.split([g.numel() for g in found]), strict=True):
-            gradient.copy_(summed)

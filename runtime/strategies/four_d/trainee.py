@@ -15,6 +15,7 @@ from runtime.strategies.four_d.model import GPT, Block
 from runtime.strategies.four_d.reduction import Reduction
 from runtime.strategies.four_d.tied import tie
 from runtime.strategies.four_d.tuning import settle
+from runtime.weights.store import Parameter
 
 GENERATE = Place("generate")
 
@@ -27,10 +28,11 @@ class FourDTrainee(Trainee):
 
     def __init__(self, context: FourDContext, model: GPT, optimizer: Optimizer) -> None:
         self.context, self.model, self.optimizer = context, model, optimizer
-        self._bounds: dict[int | None, int] = {None: model.head.weight_shard.stop}
+        last: dict[int | None, Parameter] = {None: model.head.weight_shard}
         for block in model.blocks:
             assert isinstance(block, Block)
-            self._bounds[block.layer] = block.mlp_down.weight_shard.stop
+            last[block.layer] = block.mlp_down.weight_shard
+        self._bounds: dict[int | None, int] = {layer: 0 if p.frozen else p.stop for layer, p in last.items()}
 
     def backward(self, batch: Sequence[MicroBatch]) -> Reduction:
         """Run all micro-steps; gradients are this rank's until the reduction is finished."""
@@ -50,7 +52,7 @@ class FourDTrainee(Trainee):
     def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:
         """Train on one global batch, of which `batch` is this rank's part."""
         figures = super().step(batch, learning_rate)
-        if self.context.job.model.tied_embeddings:
+        if self.context.tied:
             tie(self.context)
         return figures
 

@@ -33,7 +33,13 @@ def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     if shapes.grid.x > 1:
         emit.compute("statistics", Memory(2 * activation, work="norm/statistics/split"))
         emit.collective("all_reduce", "x", _sums(job) * shapes.tokens * FP32_BYTES)
-    emit.compute("gradient", Memory(5 * activation, kernels=2, work=_split("norm/gradient", shapes)))
+    passes, kernels = norm_gradient_passes(job)
+    emit.compute("gradient", Memory(passes * activation, kernels, work=_split("norm/gradient", shapes)))
+
+
+def norm_gradient_passes(job: FourDJob) -> tuple[int, int]:
+    """Return how often a norm's gradient reads or writes an activation, and its kernels: fewer for dx alone."""
+    return (5, 2) if job.lora is None else (3, 1)
 
 
 def _sums(job: FourDJob) -> int:
@@ -47,7 +53,8 @@ def head_norms(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) 
         return
     both = float(shapes.tokens * shapes.turned_y * job.element_bytes)
     if backward:
-        emit.compute("qk_norm", Memory(5 * both, kernels=4, work="norm/gradient"))
+        passes, kernels = norm_gradient_passes(job)
+        emit.compute("qk_norm", Memory(passes * both, 2 * kernels, work="norm/gradient"))
     else:
         emit.compute("qk_norm", Memory(2 * both, kernels=2, work="norm/normalize"))
 

@@ -56,7 +56,8 @@ def communication_seconds(job: FourDJob, grid: Grid) -> float:
     """Seconds of communication that the published model gives a grid: a rank key, not a time."""
     model, e = job.model, job.element_bytes
     # over z: a weight is gathered, and again for a recomputation, and its gradient scattered
-    over_z = (2 if job.recompute else 1) * job.gather_element_bytes + job.scatter_element_bytes
+    trains = job.lora is None  # adapters are too small to count
+    over_z = (2 if job.recompute else 1) * job.gather_element_bytes + trains * job.scatter_element_bytes
     passes = over_z / e
     machine = job.machine
     beta = {axis: axis_bandwidth(machine, grid, axis) for axis in grid_axes()}
@@ -75,7 +76,7 @@ def communication_seconds(job: FourDJob, grid: Grid) -> float:
         total += micro_steps * passes * _ring(grid.z) * k * n / inside * e / beta["z"]
         total += (2 if job.recompute else 1) * 2 * _ring(c) * rows * n / o * e / beta_c
         total += 2 * _ring(o) * rows * k / c * e / beta_o
-        total += 2 * _ring(grid.data) * k * n / (inside * grid.z) * FP32_BYTES / beta["data"]
+        total += trains * 2 * _ring(grid.data) * k * n / (inside * grid.z) * FP32_BYTES / beta["data"]
     return total * model.layers
 
 

@@ -111,6 +111,9 @@ def check(job: FourDJob) -> list[Problem]:
         )
     if job.recompute_inputs == "host":
         problems += _check_host_inputs(job)
+    if job.lora is not None and job.communication_precision.gathers == "fp32":
+        remedy = "weights that do not train have no fp32 form to be gathered in; use compute with lora"
+        problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
     if not may_shard(job) and job.data_reduction.mode == "sharded":
         problems.append(
             Problem(

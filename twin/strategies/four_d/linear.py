@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
+from twin.strategies.four_d import adapters
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Linear, Unit
 from twin.strategies.sizes import FP32_BYTES
@@ -123,6 +124,8 @@ def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     """Product and all-reduce over the contraction axis; the weight is gathered already."""
     e = job.element_bytes
     emit.compute("gemm", Gemm(tokens, linear.n_local, linear.k_local, "TN", element_bytes=e))
+    if (beside := adapters.adapters_of(job, linear)) is not None:
+        adapters.forward(emit, job, beside, tokens)
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
         emit.collective("all_reduce", linear.contraction_axis, output_bytes)
@@ -135,6 +138,9 @@ def backward(
     under: Emitter, job: FourDJob, linear: Linear, tokens: int, units: Sequence[Unit], scatters: GradientScatters
 ) -> None:
     """Input and weight gradients in the order of section 2; `under` and `units` are the block's."""
+    if job.lora is not None:
+        _frozen_backward(under.under(linear.name), job, linear, tokens, first=scatters.first)
+        return
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e)
@@ -152,6 +158,23 @@ def backward(
     scatters.after(under, units, linear)
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
+        emit.wait(reduced)
+
+
+def _frozen_backward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int, *, first: bool) -> None:
+    """Backward of a weight that does not train: no gradient of its own, those of its adapters if it has any."""
+    beside = adapters.adapters_of(job, linear)
+    emit.compute("input_gradient", Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=job.element_bytes))
+    if beside is not None:
+        adapters.input_gradient(emit, job, beside, tokens)
+    reduced = ""
+    if linear.output_size > 1:
+        reduced = emit.start("all_reduce", linear.output_axis, tokens * linear.k_local * job.element_bytes)
+        if not job.overlap.all_reduce:
+            emit.wait(reduced)
+    if beside is not None:
+        adapters.weight_gradient(emit, job, beside, tokens, first=first)
+    if reduced and job.overlap.all_reduce:
         emit.wait(reduced)
 
 

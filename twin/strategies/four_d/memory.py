@@ -3,7 +3,8 @@
 Letters: m tokens of a micro-step, e bytes of a number in compute precision. Parameters are
 kept as one e-byte copy for compute, an fp32 gradient sum, and the optimizer's fp32 master
 weight (where the copy for compute is not it) and two moments, of the own part where replicas
-share the optimizer's states: 6 + 12/data bytes of each in bf16. `tests/runtime/test_memory_held.py`
+share the optimizer's states: 6 + 12/data bytes of each in bf16. Of weights that do not train there is the copy for
+compute alone. `tests/runtime/test_memory_held.py`
 counts what the runtime holds.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
+from twin.strategies.four_d.trained import Trained
 from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 
 
@@ -19,13 +21,14 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     """Count the peak bytes of one rank."""
     shapes = Shapes(job)
     e = job.element_bytes
-    elements = shapes.local_elements
+    trained = Trained(job, shapes)
+    elements, frozen = trained.elements, shapes.local_elements if job.lora is not None else 0
     parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
     own = -(-elements // parts)
     # what the reduce-scatter over data brings; gloo's direct exchange brings every member's own part
     arriving = elements if job.machine.device.type == "cpu" else own
     return {
-        "weights": float(e * elements),
+        "weights": float(e * (elements + frozen)),
         "gradients": float(FP32_BYTES * elements),
         "optimizer": float(optimizer_bytes(e) * own),
         "activations": activation_bytes(job, shapes),
@@ -89,6 +92,8 @@ def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
     weight's is added as soon as it is there; in fp32 the product itself adds to the sum.
     """
     e = job.element_bytes
+    if job.lora is not None:
+        return float(e * max(each.elements for each in Trained(job, shapes).adapters)) if e < FP32_BYTES else 0.0
     if shapes.grid.z > 1:
         return float(_most_in_flight(job, shapes))
     if e >= FP32_BYTES:

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.strategies.four_d.grid import Axis
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
 from twin.strategies.four_d.shapes import Shapes
+from twin.strategies.four_d.trained import Trained
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 SCALAR_BYTES = 4
 LOSS_ELEMENTS = 1
+PARTIAL_AXES: tuple[Axis, ...] = ("y", "x")
+"""Axes of which each rank may have a part of a gradient, in the order in which they are summed over."""
 
 
 @dataclass
@@ -67,11 +71,9 @@ class Reduction:
     def _settle(self, emit: Emitter) -> None:
         """Wait for what earlier blocks started, and fill a bucket with it."""
         self.scatters.finish(self._sent)
-        shapes = self.shapes
+        trained = Trained(self.job, self.shapes)
         for layer in self._ready:
-            head = layer is None
-            elements = shapes.head.shard_elements if head else shapes.block_shard_elements
-            self._bucket_bytes += elements * FP32_BYTES
+            self._bucket_bytes += trained.bucket_elements(layer) * FP32_BYTES
         self._ready.clear()
         if self._bucket_bytes >= self.job.data_reduction.bucket_bytes:
             self._flush(emit)
@@ -84,19 +86,19 @@ class Reduction:
 
 def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> None:
     """Everything after the last backward pass, which left `buckets` in flight."""
-    grid, mode = shapes.grid, job.data_reduction.mode
+    grid, mode, trained = shapes.grid, job.data_reduction.mode, Trained(job, shapes)
     emit = root.under("reduce")
-    replicated_bytes = (shapes.replicated_elements + LOSS_ELEMENTS) * FP32_BYTES
-    tied = job.model.tied_embeddings
-    if job.model.qk_norm and grid.y > 1:  # each y rank saw its own heads
-        norms = job.model.layers * shapes.head_norm_elements
-        emit.collective("all_reduce", "y", norms * FP32_BYTES, "qk_norm/all_reduce_y")
+    replicated_bytes = (trained.replicated_elements + LOSS_ELEMENTS) * FP32_BYTES
+    tied = trained.tied
+    for axis in PARTIAL_AXES:
+        if grid.size(axis) > 1 and (partial := trained.partial_over(axis)):
+            emit.collective("all_reduce", axis, partial * FP32_BYTES, f"partial/all_reduce_{axis}")
     if grid.z > 1:
         emit.collective("all_reduce", "z_scatter", replicated_bytes, "replicated/all_reduce_z")
     if tied:
         moved = (3 * shapes.head.shard_elements + shapes.token_elements) * FP32_BYTES
         emit.under("tied").compute("add", Memory(float(moved), kernels=2, work="accumulate"))
-    elements = shapes.local_elements + LOSS_ELEMENTS
+    elements = trained.elements + LOSS_ELEMENTS
     sharded = mode == "sharded" and grid.data > 1
     if sharded:
         elements = -(-elements // grid.data)  # of the padded buffer
@@ -128,7 +130,7 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
     if sharded:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
-    if job.model.tied_embeddings:
+    if Trained(job, shapes).tied:
         _tie(emit.under("tied"), job, shapes)
 
 

@@ -191,14 +191,14 @@ class Shapes:
 
     @cached_property
     def replicated_elements(self) -> int:
-        """All stored elements replicated over z: embeddings, norms, biases."""
+        """All stored elements of the model itself replicated over z: embeddings, norms, biases."""
         model = self.job.model
         final_norm = self.hidden_x * (1 + model.norm_biases)
         return model.layers * self.block_replicated_elements + self.table_elements + final_norm
 
     @property
     def local_elements(self) -> int:
-        """All parameter elements that a rank stores."""
+        """All elements of the model itself that a rank stores."""
         return self.sharded_elements + self.replicated_elements
 
     @property

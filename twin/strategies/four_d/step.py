@@ -76,7 +76,8 @@ def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last
             use = _gather_again(job, under, units[::-1])
         block_backward(under, job, shapes, linears, use, scatters)
         reduction.after_backward(backward, layer)
-    embedding_backward(backward.under("embedding"), job, shapes, first=first)
+    if job.lora is None:
+        embedding_backward(backward.under("embedding"), job, shapes, first=first)
     reduction.end_of_backward(backward)
     return root.ops, reduction
 

@@ -30,7 +30,9 @@ class HeadNorms(torch.nn.Module):
         self.size, self.epsilon = model.head_size, model.norm_epsilon
 
         def declare(name: str) -> Parameter:
-            spec = ParameterSpec(f"blocks.{place.layer}.{name}.weight", (self.size,), (None,), constant=1.0)
+            spec = ParameterSpec(
+                f"blocks.{place.layer}.{name}.weight", (self.size,), (None,), constant=1.0, partial="y"
+            )
             return context.store.declare(spec)
 
         self.weights = declare("q_norm"), declare("k_norm")
@@ -73,13 +75,15 @@ class HeadNorms(torch.nn.Module):
             outputs = []
             for weight, d, x, scale in zip(self.weights, gradients, inputs, scales, strict=True):
                 dh, xh = (part.unflatten(1, (-1, self.size)).to(wide) for part in (d, x))
-                dx, dweight = input_gradient(dh, xh, scale, weight.local, None, self.size)
-                weight.accumulate(dweight)
+                dx, dweight = input_gradient(dh, xh, scale, weight.local, None, self.size, frozen=weight.frozen)
+                if dweight is not None:
+                    weight.accumulate(dweight)
                 outputs.append(dx.to(dy.dtype).flatten(1))
             return torch.cat((*outputs, dvalues), 1)
 
+        passes = 3 if self.weights[0].frozen else 5
         return self.context.ops.compute(
-            self.place, "qk_norm", run, lambda: Memory(5 * self._moved(packed), work="norm/gradient"), phase="bwd"
+            self.place, "qk_norm", run, lambda: Memory(passes * self._moved(packed), work="norm/gradient"), phase="bwd"
         )
 
 

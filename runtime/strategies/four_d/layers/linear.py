@@ -9,6 +9,7 @@ other way round. With c the contraction axis and o the output axis, in named-axi
 
 * OAR: the all-reduce of dI hides behind the product for dW; without an output axis there is
   none, and dW comes first, so that its reduce-scatter starts earlier.
+* A weight that does not train has no product for dW and nothing to scatter; low-rank adapters may stand beside it.
 * Gradients go to the parameter store, not to `.grad`: they are summed there in fp32.
 """
 
@@ -22,6 +23,7 @@ from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
+from runtime.strategies.four_d.layers.adapters import Adapters
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
@@ -46,6 +48,7 @@ class Linear4D(torch.nn.Module):
         alike: str | None = None,
         init: float = 0.02,
         bias_fused: bool = False,
+        linear: str = "",
     ) -> None:
         super().__init__()
         self.context = context
@@ -69,6 +72,10 @@ class Linear4D(torch.nn.Module):
         if bias:
             spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
             self.bias_shard = context.store.declare(spec)
+        self.adapters: Adapters | None = None
+        lora = context.job.lora
+        if lora is not None and linear and lora.of_linear(context.job.model, linear):
+            self.adapters = Adapters(context, name, place, k, self.contraction, self.output, linear)
 
     @property
     def bias_left(self) -> torch.Tensor | None:
@@ -93,8 +100,8 @@ class Linear4D(torch.nn.Module):
         result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self)
         return result
 
-    def compute_forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The forward pass proper."""
+    def compute_forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The forward pass proper: returns the output, and what adapters have between their products."""
         context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
         weight = context.gathers.use(self.weight_shard, phase)
         reduce_over = self.communicator(self.contraction)
@@ -105,6 +112,7 @@ class Linear4D(torch.nn.Module):
             return output if bias is None or reduce_over else output.add_(bias)
 
         output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
+        between = None if self.adapters is None else self.adapters(inputs, output)
         if reduce_over:
             context.collectives.all_reduce(self.place, reduce_over, output).wait()
             if bias is not None and self.bias_left is None:
@@ -112,7 +120,29 @@ class Linear4D(torch.nn.Module):
                 ops.compute(
                     self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes, work="bias")
                 )
-        return output
+        return output, between
+
+    def frozen_backward(
+        self, inputs: torch.Tensor | None, between: torch.Tensor | None, gradient: torch.Tensor
+    ) -> torch.Tensor:
+        """The backward pass of a weight that does not train: returns dI; its adapters' gradients, if it has any."""
+        weight = self.context.gathers.use(self.weight_shard, "bwd")
+        gradient = gradient.contiguous()
+        adapters, reduce_over = self.adapters, self.communicator(self.output)
+        input_gradient = self._input_gradient(gradient, weight)
+        between_gradient = None if adapters is None else adapters.input_gradient(gradient, input_gradient)
+        reduced = None
+        if reduce_over is not None:
+            reduced = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd")
+            if not self.context.job.overlap.all_reduce:
+                reduced.wait()
+        if adapters is not None and between_gradient is not None:
+            assert inputs is not None
+            assert between is not None
+            adapters.weight_gradient(inputs, between, gradient, between_gradient)
+        if reduced is not None and self.context.job.overlap.all_reduce:
+            reduced.wait()
+        return input_gradient
 
     def compute_backward(
         self, inputs: torch.Tensor, gradient: torch.Tensor, *, need_input: bool
@@ -207,9 +237,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D) -> torch.Tensor:
-        ctx.save_for_backward(inputs)
+        output, between = layer.compute_forward(inputs)
+        # for the gradient of the weight, or of adapters
+        wanted = not layer.weight_shard.frozen or between is not None
+        ctx.save_for_backward(*((inputs, between) if wanted else (None, None)))
         ctx.layer = layer
-        output = layer.compute_forward(inputs)
         phase: Phase = layer.context.ops.forward_phase
         if phase == "fwd":
             layer.context.gathers.release(layer.weight_shard, after_forward=True)
@@ -217,8 +249,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        (inputs,) = ctx.saved_tensors
+        inputs, between = ctx.saved_tensors
         layer: Linear4D = ctx.layer
-        result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0])
+        if layer.weight_shard.frozen:
+            result: torch.Tensor | None = layer.frozen_backward(inputs, between, gradient)
+        else:
+            result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0])
         layer.context.gathers.release(layer.weight_shard)
         return result, None, None

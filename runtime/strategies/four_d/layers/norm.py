@@ -73,8 +73,8 @@ class Norm4D(torch.nn.Module):
         return self.context.master_type
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
-        """Return dx; add the vectors' gradients to their sums."""
-        ops, size = self.context.ops, float(x.nbytes)
+        """Return dx; add the vectors' gradients to their sums, if they train."""
+        ops, size, frozen = self.context.ops, float(x.nbytes), self.weight_shard.frozen
         weight, bias = self.parameters_local()
         total: torch.Tensor | None = None
         if self.split:
@@ -90,13 +90,14 @@ class Norm4D(torch.nn.Module):
         def gradient() -> torch.Tensor:
             if total is None:
                 dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                    dy, x, [self.hidden], mean, rstd, weight, bias, [True, True, bias is not None]
+                    dy, x, [self.hidden], mean, rstd, weight, bias, [True, not frozen, bias is not None and not frozen]
                 )
             else:
-                dx, dweight, dbias = _input_gradient(dy, x, mean, rstd, weight, total, self.hidden)
-            self.weight_shard.accumulate(dweight)
-            if self.bias_shard is not None:
-                self.bias_shard.accumulate(dbias)
+                dx, dweight, dbias = _input_gradient(dy, x, mean, rstd, weight, total, self.hidden, frozen=frozen)
+            if not frozen:
+                self.weight_shard.accumulate(dweight)
+                if self.bias_shard is not None:
+                    self.bias_shard.accumulate(dbias)
             result: torch.Tensor = dx
             return result
 
@@ -104,7 +105,7 @@ class Norm4D(torch.nn.Module):
             self.place,
             "gradient",
             gradient,
-            lambda: Memory(5 * size, work="norm/gradient/split" if self.split else "norm/gradient"),
+            lambda: Memory((3 if frozen else 5) * size, work="norm/gradient/split" if self.split else "norm/gradient"),
             phase="bwd",
         )
 
@@ -145,11 +146,13 @@ def _input_gradient(
     weight: torch.Tensor,
     sums: torch.Tensor,
     hidden: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    *,
+    frozen: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     wide = sums.dtype
     dy_wide = dy.to(wide)
     normalized = (x.to(wide) - mean) * rstd
-    dweight, dbias = (dy_wide * normalized).sum(0), dy_wide.sum(0)
+    dweight, dbias = (None, None) if frozen else ((dy_wide * normalized).sum(0), dy_wide.sum(0))
     g = dy_wide * weight
     dx = (g - (sums[0] / hidden)[:, None] - normalized * (sums[1] / hidden)[:, None]) * rstd
     return dx.to(x.dtype), dweight, dbias

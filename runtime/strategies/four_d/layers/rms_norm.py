@@ -59,9 +59,9 @@ class RmsNorm4D(torch.nn.Module):
         return ops.compute(self.place, "normalize", run, lambda: Memory(2 * size, work=f"norm/normalize{self.ending}"))
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Return dx; add the weight's gradient to its sum."""
+        """Return dx; add the weight's gradient to its sum, if it trains."""
         ops, size, wide = self.context.ops, float(x.nbytes), self.context.master_type
-        weight = self.weight_shard.local
+        weight, frozen = self.weight_shard.local, self.weight_shard.frozen
         total: torch.Tensor | None = None
         if self.split:
             products = ops.compute(
@@ -75,15 +75,21 @@ class RmsNorm4D(torch.nn.Module):
 
         def run() -> torch.Tensor:
             if total is None and x.is_cuda:
-                dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [self.hidden], scale, weight, [True, True])
+                wanted = [True, not frozen]
+                dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [self.hidden], scale, weight, wanted)
             else:
-                dx, dweight = input_gradient(dy.to(wide), x.to(wide), scale, weight, total, self.hidden)
-            self.weight_shard.accumulate(dweight)
+                dx, dweight = input_gradient(dy.to(wide), x.to(wide), scale, weight, total, self.hidden, frozen=frozen)
+            if not frozen:
+                self.weight_shard.accumulate(dweight)
             result: torch.Tensor = dx.to(x.dtype)
             return result
 
         return ops.compute(
-            self.place, "gradient", run, lambda: Memory(5 * size, work=f"norm/gradient{self.ending}"), phase="bwd"
+            self.place,
+            "gradient",
+            run,
+            lambda: Memory((3 if frozen else 5) * size, work=f"norm/gradient{self.ending}"),
+            phase="bwd",
         )
 
 
@@ -99,14 +105,21 @@ def reciprocal(squares: torch.Tensor, width: int, epsilon: float) -> torch.Tenso
 
 
 def input_gradient(
-    dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, total: torch.Tensor | None, width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of x (…, width) and, summed over all but the last axis, of the weight.
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    total: torch.Tensor | None,
+    width: int,
+    *,
+    frozen: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the gradients of x (…, width) and, summed over all but the last axis, of the weight if it trains.
 
     `total` is the sum of dy · weight · x̂ over all features, where the ones here are a part of them.
     """
     normalized = x * scale
-    dweight = (dy * normalized).flatten(0, -2).sum(0)
+    dweight = None if frozen else (dy * normalized).flatten(0, -2).sum(0)
     g = dy * weight
     inner = torch.linalg.vecdot(g, normalized) if total is None else total
     return (g - normalized * (inner / width).unsqueeze(-1)) * scale, dweight
