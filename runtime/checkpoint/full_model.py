@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 
 from runtime.checkpoint import directory
 from runtime.checkpoint.fit import check_full_model
-from runtime.checkpoint.manifest import MANIFEST, Manifest, SavedTensor, read_manifest
+from runtime.checkpoint.manifest import MANIFEST, SavedTensor, read_manifest
 from runtime.checkpoint.pieces import MAX_CHUNK, Range, rectangles
 from runtime.checkpoint.storage import check_chunk, read_chunk
 from runtime.checkpoint.tensor_file import DTYPES, TensorFile, UnusableFileError, write_tensors
@@ -55,12 +55,14 @@ def find_checkpoint(path: Path) -> Path:
     raise fail(str(path), "is no checkpoint, and holds none; give a directory such as run/checkpoints")
 
 
-def export_model(checkpoint: Path, out: Path, *, overwrite: bool = False) -> Exported:
+def export_model(
+    checkpoint: Path, out: Path, *, overwrite: bool = False, opened: Callable[[Path], Opened] | None = None
+) -> Exported:
     """Write the full weights of a checkpoint into one file, which appears whole or not at all.
 
-    `checkpoint` as in `find_checkpoint`. Weights keep names, shapes and dtype; the file's metadata has the
-    step and, as JSON, the model's shape. Raises DescriptionError for a damaged checkpoint, naming
-    the file, or if `out` exists and `overwrite` is not set.
+    `checkpoint` as in `find_checkpoint`; `opened` opens its weights, `open_weights` if absent. Weights keep names,
+    shapes and dtype; the file's metadata has the step and, as JSON, the model's shape. Raises DescriptionError for a
+    damaged checkpoint, naming the file, or if `out` exists and `overwrite` is not set.
     """
     checkpoint = find_checkpoint(checkpoint)
     if out.is_dir() or (out.exists() and not overwrite):
@@ -69,11 +71,11 @@ def export_model(checkpoint: Path, out: Path, *, overwrite: bool = False) -> Exp
     temporary = out.with_name(f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         manifest = read_manifest(checkpoint)
-        weights = manifest.weights
-        header = {name: (saved.dtype, saved.shape) for name, saved in weights.items()}
         metadata = {"format": "pt", "step": str(manifest.step), "model": json.dumps(manifest.model)}
-        with _Files(checkpoint) as files:
-            write_tensors(temporary, header, (files.full(t) for t in weights.values()), metadata)
+        with (opened or open_weights)(checkpoint) as weights:
+            whole = (weights.read(n, (0,) * len(shape), shape) for n, (_, shape) in weights.entries.items())
+            write_tensors(temporary, weights.entries, whole, metadata)
+            elements = sum(prod(shape) for _, shape in weights.entries.values())
         temporary.replace(out)
         directory.sync_directory(out.parent)
     except UnusableFileError as error:
@@ -83,11 +85,6 @@ def export_model(checkpoint: Path, out: Path, *, overwrite: bool = False) -> Exp
     finally:
         with suppress(OSError):  # it is gone if all went well
             temporary.unlink()
-    return _exported(checkpoint, manifest, out)
-
-
-def _exported(checkpoint: Path, manifest: Manifest, out: Path) -> Exported:
-    elements = sum(prod(saved.shape) for saved in manifest.weights.values())
     return Exported(checkpoint, manifest.step, elements, out.stat().st_size)
 
 
@@ -140,6 +137,9 @@ class Weights:
     """Reads a rectangle: name, offsets, sizes. One full tensor at most is held meanwhile."""
 
 
+Opened = AbstractContextManager[Weights]
+
+
 @contextmanager
 def open_weights(path: Path) -> Iterator[Weights]:
     """Open the weights that a path means: a full model's file, a directory with one, or as in `find_checkpoint`.
@@ -179,7 +179,7 @@ def import_model(path: Path, context: Context) -> None:
         with TensorFile(path) as file:
             found = {name: (entry.shape, entry.dtype) for name, entry in file.entries.items()}
             check_full_model(found, _shape(file), context, path)
-            for parameter in store.in_order():
+            for parameter in store.of_model:
                 held = Range(parameter, 0, parameter.shard.stored)
                 for begin, values in _values(file, held):
                     store.put(parameter.start + begin, values.reshape(-1).to(store.master_type))

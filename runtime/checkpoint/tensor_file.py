@@ -254,6 +254,17 @@ class TensorFile:
             self._fill(view[index * width : (index + 1) * width], begin)
         return _tensor(buffer, entry.dtype, sizes)
 
+    def ends(self, name: str, count: int) -> bytes:
+        """Read the first and the last so many bytes of a tensor, or all of a smaller one."""
+        entry = self.entries[name]
+        first = min(entry.end, entry.begin + count)
+        last = max(first, entry.end - count)
+        buffer = bytearray(first - entry.begin + entry.end - last)
+        view = memoryview(buffer)
+        self._fill(view[: first - entry.begin], entry.begin)
+        self._fill(view[first - entry.begin :], last)
+        return bytes(buffer)
+
     def _fill(self, view: memoryview, position: int) -> None:
         """Read bytes from a place on, without those around them."""
         while view:

@@ -61,6 +61,9 @@ def export(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; with --hf, directory.")],
     hf: Annotated[bool, typer.Option("--hf", help="Write a directory that Hugging Face transformers reads.")] = False,
+    peft: Annotated[
+        bool, typer.Option("--peft", help="Of a run that trained adapters: write a directory that PEFT reads.")
+    ] = False,
     dtype: Annotated[
         str | None, typer.Option(metavar="TYPE", help="With --hf: fp32, bf16 or fp16; as it is stored if absent.")
     ] = None,
@@ -71,17 +74,24 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a line.")] = False,
 ) -> None:
-    """Write the full model of a checkpoint into one safetensors file, or a Hugging Face directory."""
+    """Write the full model of a checkpoint into one safetensors file, or a Hugging Face directory.
+
+    Adapters are merged into the weights that they stand beside; with --peft they alone are written.
+    """
+    if peft:
+        _export_peft(checkpoint, out, as_json=as_json, given={"--hf": hf, "--dtype": dtype, "--force": force})
+        return
     if hf:
         _export_hf(checkpoint, out, dtype, family, shard_bytes, as_json=as_json, force=force)
         return
     from runtime.checkpoint.full_model import export_model
+    from runtime.huggingface.merging import open_merged
     from twin.description.problems import fail
     from twin.description.units import format_si
 
     if given := [name for name, value in (("--dtype", dtype), ("--family", family)) if value is not None]:
         raise fail(given[0], "goes with --hf; without it weights keep their dtype and their names")
-    done = export_model(checkpoint, out, overwrite=force)
+    done = export_model(checkpoint, out, overwrite=force, opened=open_merged)
     if as_json:
         typer.echo(
             json.dumps(
@@ -100,6 +110,25 @@ def export(
             f"{out}: {done.parameters:,} parameters after step {done.step}, "
             f"{format_si(float(done.bytes), 'B', digits=3)}, from {done.checkpoint}"
         )
+
+
+def _export_peft(checkpoint: Path, out: Path, *, as_json: bool, given: dict[str, bool | str | None]) -> None:
+    from runtime.launch.need import need_torch
+    from twin.description.problems import fail
+    from twin.description.units import format_si
+
+    need_torch("export")
+    if useless := [name for name, value in given.items() if value]:
+        raise fail(useless[0], "does not go with --peft, which writes adapters in fp32 into a new directory")
+    from runtime.huggingface.peft_out import export_peft
+
+    done = export_peft(checkpoint, out)
+    if as_json:
+        facts = {"directory": str(out), "source": str(done.source), "family": done.family}
+        typer.echo(json.dumps(facts | {"parameters": done.parameters, "bytes": done.bytes}, indent=2))
+        return
+    size = format_si(float(done.bytes), "B", digits=3)
+    typer.echo(f"{out}: adapters of {done.family}, {done.parameters:,} parameters, {size}, from {done.source}")
 
 
 def _export_hf(

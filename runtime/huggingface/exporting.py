@@ -19,12 +19,13 @@ from pydantic import ValidationError
 
 from runtime.checkpoint.directory import appearing
 from runtime.checkpoint.fit import differences, refuse
-from runtime.checkpoint.full_model import SINGLE, Weights, open_weights
+from runtime.checkpoint.full_model import SINGLE, Weights
 from runtime.checkpoint.pieces import MAX_CHUNK
 from runtime.checkpoint.tensor_file import DTYPES, UnusableFileError, write_pieces
 from runtime.huggingface.bands import Bands
 from runtime.huggingface.companions import OTHERS, copy_companions, find_companions
 from runtime.huggingface.families import HEAD, TOKENS, Layout, layout
+from runtime.huggingface.merging import open_merged
 from runtime.huggingface.source import INDEX
 from twin.description.huggingface import CONFIG, read_config
 from twin.description.huggingface_config import config_of
@@ -58,7 +59,7 @@ def export_huggingface(
     """
     wanted = None if dtype is None else _dtype(dtype)
     try:
-        with open_weights(run) as weights:
+        with open_merged(run, rounded=False) as weights:
             model = _model(weights)
             beside = find_companions(weights.path)
             stored = weights.entries.get(HEAD, ("F32", ()))[0]
@@ -70,7 +71,7 @@ def export_huggingface(
             with appearing(out) as temporary:
                 writer = _Writer(weights, arranged, model, wanted)
                 files, total = writer.write(temporary, shard_bytes)
-                _write_json(temporary / CONFIG, config)
+                write_json(temporary / CONFIG, config)
                 companions = [] if beside is None else copy_companions(beside, temporary, OTHERS)
             return Given(out, weights.path, config["model_type"], model.parameters, total, files, companions)
     except UnusableFileError as error:
@@ -118,7 +119,7 @@ class _Writer:
             elements = sum(map(prod, self.theirs.values()))
             where = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
             metadata = {"total_parameters": elements, "total_size": total}
-            _write_json(folder / INDEX, {"metadata": metadata, "weight_map": where})
+            write_json(folder / INDEX, {"metadata": metadata, "weight_map": where})
         return len(shards), total
 
     def _dtype(self, key: str) -> str:
@@ -149,7 +150,8 @@ class _Writer:
             yield values.to(dtype)
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a new file of JSON and bring it to the disk."""
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(value, indent=2, sort_keys=True) + "\n")
         file.flush()

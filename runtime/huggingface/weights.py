@@ -7,11 +7,13 @@ from pathlib import Path
 from runtime.checkpoint.full_model import import_model
 from runtime.checkpoint.pieces import Range, rectangles
 from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.huggingface.peft_in import family_of, load_adapters
 from runtime.huggingface.source import Source
 from runtime.step.context import Context
 from twin.description.huggingface import is_directory_of, located, read_model
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, fail
+from twin.description.train import Train
 
 SAME = (
     *("heads", "key_value_heads", "head_size", "activation", "norm", "qk_norm", "residual", "positions"),
@@ -30,7 +32,7 @@ def load_weights(directory: Path, context: Context) -> int:
     check_same(model, read_model(directory, model.sequence), directory)
     try:
         with Source(directory, model) as source:
-            for parameter in store.in_order():
+            for parameter in store.of_model:
                 held = Range(parameter, 0, parameter.shard.stored)
                 for rectangle in rectangles(held):
                     values = source.read(parameter.spec.name, rectangle.offsets, rectangle.sizes)
@@ -46,6 +48,14 @@ def initial_weights(named: str, context: Context) -> None:
         load_weights(located(named, Path()), context)
     else:
         import_model(Path(named), context)
+
+
+def begin_with(options: Train, context: Context, *, adapters: bool = True) -> None:
+    """Fill this rank's weights from what `train:` names, if it names any, and adapters too if they are wanted."""
+    if options.initial_weights is not None:
+        initial_weights(options.initial_weights, context)
+    if adapters and options.initial_adapters is not None:
+        load_adapters(Path(options.initial_adapters), context, family_of(options.initial_weights))
 
 
 def check_same(wanted: Model, there: Model, directory: Path) -> None:

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from runtime.checkpoint.loading import Loaded, load_newest
 from runtime.checkpoint.team import Team
-from runtime.huggingface.weights import initial_weights
+from runtime.huggingface.merging import about_adapters, check_base
+from runtime.huggingface.weights import begin_with
 from runtime.inference.generate import Choice, generate
 from runtime.inference.loss import Score, mean_loss
 from runtime.inference.prompts import Prompt
@@ -66,8 +67,15 @@ def load(run: TrainedRun, process: Process, prepare: Callable[[], T]) -> tuple[A
     if store is not None:
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(job.concrete_grid, timeout_seconds=options.timeout_seconds)
-    trainee = trains(job)(job, mesh, device, options.optimizer, initialised=False)
-    loaded = all_agree("weights", lambda: _started(run, trainee)) if run.imported else _newest(run, trainee, mesh)
+    # beside adapters there may be the random weights that training began with
+    random = job.lora is not None and options.initial_weights is None
+    trainee = trains(job)(job, mesh, device, options.optimizer, initialised=random)
+    if run.imported:
+        loaded = all_agree("weights", lambda: _started(run, trainee))
+    else:
+        loaded = _newest(run, trainee, mesh)
+        if job.lora is not None:
+            all_agree("weights", lambda: _beside(trainee, loaded, first=process.rank == 0))
     display = Display(shown=process.rank == 0, steps=0, start=0)
     for line in loaded.rejected:
         display.warn(line)
@@ -84,11 +92,20 @@ def _newest(run: TrainedRun, trainee: Trainee, mesh: Mesh) -> Loaded:
 
 def _started(run: TrainedRun, trainee: Trainee) -> Loaded:
     """Load the weights that an import has brought."""
-    weights = run.job.train.initial_weights
-    if weights is None:
+    options = run.job.train
+    if options.initial_weights is None:
         raise fail("train.initial_weights", f"{run.folder} names no weights; import the model again")
-    initial_weights(weights, trainee.context)
+    begin_with(options, trainee.context)
     return Loaded(step=0, samples=0, extra={}, grid={}, path=run.folder)
+
+
+def _beside(trainee: Trainee, loaded: Loaded, *, first: bool) -> None:
+    """Load the weights that adapters stand beside, if they are still those that they were trained beside."""
+    options = trainee.context.job.train
+    said = about_adapters(loaded.extra, loaded.path)
+    if first and said is not None and options.initial_weights is not None:
+        check_base(options.initial_weights, said[2])
+    begin_with(options, trainee.context, adapters=False)
 
 
 def continue_prompts(

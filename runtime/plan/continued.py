@@ -35,7 +35,7 @@ RATE = (
     *(f"{_RATE}schedule", f"{_RATE}decay_steps"),
 )
 """What the learning rate of a step depends on; in the order of `Schedule`."""
-PAST = ("train.optimizer.", "train.initial_weights", "clip_gradients")
+PAST = ("train.optimizer.", "train.initial_weights", "train.initial_adapters", "clip_gradients")
 """What else decided the steps already taken: keys, or how they begin."""
 
 

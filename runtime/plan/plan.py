@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from runtime.checkpoint.fingerprint import fingerprint
 from runtime.data.build import default_dataset
 from runtime.data.tokenizer import load_tokenizer
 from runtime.data.tokens import DataSet, open_dataset
@@ -20,6 +21,7 @@ from runtime.watch.wanted import WatchWanted
 from twin.description.attention import UNNAMED_ATTENTION
 from twin.description.huggingface import PREFIX, is_directory_of, located
 from twin.description.job import Job
+from twin.description.lora import Lora
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
 from twin.description.train import PATHS, STANDARD_LIBRARY, GoldfishLoss, Train
@@ -45,6 +47,7 @@ class Plan:
     def identity(self, data: DataSet) -> dict[str, Any]:
         """What must stay the same when a run is continued; grid, steps and overlap may change."""
         job, goldfish = self.job, self.options.goldfish
+        adapters = {} if job.lora is None else {"lora": identity_of_adapters(job.lora, self.options)}
         return {
             "name": job.name,
             "model": identity_of(job.model),
@@ -54,6 +57,7 @@ class Plan:
             "sequences": job.batch.sequences,
             "data": data.manifest.model_dump(mode="json"),
             "goldfish": None if goldfish is None else identity_of_loss(goldfish),
+            **adapters,
         }
 
     def kept_job(self) -> dict[str, Any]:
@@ -82,6 +86,12 @@ def identity_of_loss(goldfish: GoldfishLoss) -> dict[str, Any]:
     return goldfish.model_dump(mode="json", exclude={"mask"} if usual else set())
 
 
+def identity_of_adapters(lora: Lora, train: Train) -> dict[str, Any]:
+    """Write down adapters with the weights that they stand beside: these are in no checkpoint."""
+    base = None if train.initial_weights is None else fingerprint(train.initial_weights)
+    return {**lora.model_dump(mode="json"), "base": base}
+
+
 def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     """Return this rank's device and the data, if the run can begin as far as this rank can see.
 
@@ -100,6 +110,8 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
     device = choose_device(options.device, process)
     data = open_dataset(data_directory(options), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
     _check_weights(options.initial_weights)
+    if options.initial_adapters is not None and not Path(options.initial_adapters).is_dir():
+        raise fail("train.initial_adapters", "no such directory", options.initial_adapters)
     if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",

@@ -85,12 +85,14 @@ class Run:
             changed = continued.check_changes(
                 loaded.extra, self.saving.options, loaded.step, loaded.path, accepted=self.plan.accept_changes
             )
-        elif options.initial_weights is not None:
-            from runtime.huggingface.companions import keep_companions  # noqa: PLC0415  rarely needed
-            from runtime.huggingface.weights import initial_weights  # noqa: PLC0415
+        if loaded is None or self.plan.job.lora is not None:  # a checkpoint of adapters has nothing else
+            from runtime.huggingface.weights import begin_with  # noqa: PLC0415  rarely needed
 
-            initial_weights(options.initial_weights, self.context)
-            if self.first and (problem := keep_companions(options.initial_weights, self.plan.out)) is not None:
+            begin_with(options, self.context, adapters=loaded is None)
+        if loaded is None and options.initial_weights is not None and self.first:
+            from runtime.huggingface.companions import keep_companions  # noqa: PLC0415  rarely needed
+
+            if (problem := keep_companions(options.initial_weights, self.plan.out)) is not None:
                 news = (*news, problem)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):

@@ -7,6 +7,7 @@ from typing import Any
 
 from runtime.checkpoint.checkpoints import Checkpoints, NoSpaceError
 from runtime.checkpoint.loading import Loaded
+from runtime.huggingface import merging
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
 from runtime.plan.plan import Plan
@@ -34,6 +35,11 @@ class Saving:
             plan.out / CHECKPOINTS, mesh, keep=wanted.keep, timeout_seconds=wanted.timeout_seconds
         )
         self.copies: MemoryCopies | None = None
+        self.adapters = None
+        if plan.job.lora is not None:  # what rank 0 says is written
+            self.adapters = merging.describe(
+                plan.job.lora, self.options.get("train.initial_weights"), named=owned is not None
+            )
 
     def load(self) -> Loaded | None:
         """Load the newest whole checkpoint into the model, if there is one."""
@@ -105,4 +111,6 @@ class Saving:
 
     def _extra(self) -> dict[str, Any]:
         extra = {"gemm_modes": self.state.modes, KEY: self.state.history.as_json(), continued.KEY: self.options}
+        if self.adapters is not None:
+            extra[merging.KEY] = self.adapters
         return extra if self.state.best is None else {**extra, BEST_KEY: list(self.state.best)}

@@ -39,8 +39,11 @@ def say_start(
     """Say what is trained, on what, and from where it goes on."""
     where = place_name(device, process.ranks)
     if state.step == 0:
+        size = f"{job.model.parameters / 1e6:,.1f} M parameters"
+        if job.lora is not None:
+            size = f"{job.lora.parameters(job.model):,} parameters of adapters beside {size}"
         display.say(
-            f"training {job.name}: {job.model.parameters / 1e6:,.1f} M parameters on {job.concrete_grid}, "
+            f"training {job.name}: {size} on {job.concrete_grid}, "
             f"{job.precision}, {data.manifest.train.tokens:,} tokens, {where}"
         )
     if loaded is not None:

@@ -185,6 +185,9 @@ def check(job: Job) -> list[Problem]:
     problems += check_model(model) + _check_attention(job)
     if job.lora is not None:
         problems += check_lora(job.lora, model)
+    elif job.train.initial_adapters is not None:
+        remedy = "adapters need lora, with the rank and the targets that they have"
+        problems.append(Problem("train.initial_adapters", remedy, job.train.initial_adapters))
     if job.library is not None and job.library not in machine.libraries:
         problems.append(Problem("library", f"{machine.name} has {', '.join(machine.libraries)}", job.library))
     for i, straggler in enumerate(job.stragglers):

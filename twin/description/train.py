@@ -15,7 +15,7 @@ from twin.description.spec import Spec
 
 STANDARD_LIBRARY = "standard-library"
 """As `train.data`: the sources of Python's own library."""
-PATHS = ("data", "initial_weights")
+PATHS = ("data", "initial_weights", "initial_adapters")
 """Keys that may be paths, relative to the job file."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
@@ -138,6 +138,8 @@ class Train(Spec):
     sample: Sample = Sample()
     initial_weights: str | None = None
     """A full model to start from: safetensors, such as `fourfold export` writes, or hf:DIR, of Hugging Face."""
+    initial_adapters: str | None = None
+    """With `lora`: a directory of PEFT's, whose adapters training starts from."""
     compile: StrictBool = False
     """Let torch.compile fuse element-wise kernels, as the job's `fused_elementwise` does too."""
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"

@@ -19,10 +19,8 @@ from twin.description.huggingface import absolute, is_directory_of
 from twin.description.job import Job
 from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
+from twin.description.train import PATHS
 from twin.strategies import Variant, load_job, strategy_of
-
-TRAIN_PATHS = ("data", "initial_weights")
-"""Keys of `train:` that hold paths, relative to the job file's folder."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     elif isinstance(machine, dict) and isinstance(machine.get("extends"), str):
         raw = raw | {"machine": {**machine, "extends": _machine_path(machine["extends"], folder)}}
     if isinstance(train, dict):
-        paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
+        paths = {k: v for k in PATHS if isinstance(v := train.get(k), str) and v}
         raw = raw | {"train": train | {k: _train_path(v, folder) for k, v in paths.items()}}
     return raw
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from runtime.huggingface.weights import initial_weights
+from runtime.huggingface.weights import begin_with, initial_weights
 from runtime.parallel.mesh import Mesh
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
+from twin.description.train import Train
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
 
@@ -24,7 +25,7 @@ BATCH = 4
 TOLERANCE = 1e-5
 
 
-def job(model: Any, grid: dict[str, int]) -> Any:
+def job(model: Any, grid: dict[str, int], lora: dict[str, Any] | None = None) -> Any:
     """A job of a model on a grid."""
     described = {
         "model": model,
@@ -34,14 +35,17 @@ def job(model: Any, grid: dict[str, int]) -> Any:
         "ranks": Grid(**grid).ranks,
         "grid": grid,
         "batch": {"sequences": BATCH, "micro_sequences": BATCH // (grid["data"] * grid["z"])},
+        "lora": lora,
     }
     return load_job(described)
 
 
-def build(model: Any, grid: dict[str, int] = ALONE, mesh: Mesh | None = None) -> GPT:
+def build(
+    model: Any, grid: dict[str, int] = ALONE, mesh: Mesh | None = None, lora: dict[str, Any] | None = None
+) -> GPT:
     """One rank's part of a model, with the weights that training would begin with."""
     mesh = mesh or Mesh.alone(Grid())
-    return GPT(FourDContext(job(model, grid), mesh, torch.device("cpu"), torch.float32, torch.float32))
+    return GPT(FourDContext(job(model, grid, lora), mesh, torch.device("cpu"), torch.float32, torch.float32))
 
 
 def answer(model: GPT, tokens: torch.Tensor) -> torch.Tensor:
@@ -79,3 +83,26 @@ def check(worker: Any, grid: dict[str, int], family: str, weights: str) -> float
     model = build(f"hf:{DATA / family}", grid, worker.mesh(Grid(**grid)))
     initial_weights(weights, model.context)
     return error_of(model, DATA / family / "answer.safetensors")
+
+
+LORA: dict[str, dict[str, Any]] = {
+    "llama": {"rank": 3, "alpha": 6, "targets": ["q", "v", "gate", "down"]},
+    "qwen3": {"rank": 2, "alpha": 5 * 2**0.5, "targets": ["q", "k", "v", "o", "gate", "up", "down"]},
+    "gpt2": {"rank": 3, "alpha": 8, "targets": ["q", "k", "v", "down"]},
+    "gpt_neox": {"rank": 2, "alpha": 2, "targets": ["q", "k", "v", "o", "up"]},
+}
+"""What `make_adapters.py` has made; GPT-2's are scaled otherwise there."""
+
+
+def with_adapters(family: str, grid: dict[str, int] = ALONE, mesh: Mesh | None = None) -> GPT:
+    """A model beside the adapters that PEFT has saved."""
+    base = f"hf:{DATA / family}"
+    model = build(base, grid, mesh, LORA[family])
+    begin_with(Train(initial_weights=base, initial_adapters=str(DATA / family / "peft")), model.context)
+    return model
+
+
+def check_adapters(worker: Any, grid: dict[str, int], family: str) -> float:
+    """Load weights and adapters on a rank and compare its logits."""
+    model = with_adapters(family, grid, worker.mesh(Grid(**grid)))
+    return error_of(model, DATA / family / "peft" / "answer.safetensors")
