@@ -128,7 +128,7 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
     if figures.slowest_device_wait_seconds > 0:
         rows.append(("wait for the slowest device", figures.slowest_device_wait_seconds, "cyan"))
     for axis, seconds in figures.exposed_by_axis.items():
-        if job.concrete_grid.size(axis) > 1:
+        if seconds > 0 or (axis in job.concrete_grid.axes and job.concrete_grid.size(axis) > 1):
             rows.append((f"exposed communication, {axis}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:

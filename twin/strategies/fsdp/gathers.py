@@ -1,0 +1,87 @@
+"""Weights on their way to where they are computed with: when a gather starts, and what it costs beside the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.strategies.fsdp.groups import Groups
+from twin.strategies.fsdp.job import FsdpJob
+from twin.strategies.fsdp.units import PREFETCH_ELEMENTS, Unit, part
+
+UNITS_AHEAD = 1
+"""FSDP gathers one unit ahead: forward the host's lead does it, backward it asks for the next one as soon as it has
+waited for its own (of the older one: BACKWARD_PRE, the default)."""
+
+
+@dataclass
+class Gathers:
+    """All-gathers of one pass over the model, in execution order."""
+
+    job: FsdpJob
+    order: Sequence[tuple[Emitter, Unit]]
+    backward: bool = False
+    _started: list[str] = field(default_factory=list)
+    _arrived: int = 0
+
+    @property
+    def split(self) -> bool:
+        """Whether weights are cut at all."""
+        return self.job.concrete_grid.weights > 1
+
+    def use(self, name: str) -> None:
+        """Make a unit available to the next op, by its name; units come in the order of the pass."""
+        if not self.split or self._arrived == len(self.order) or self.order[self._arrived][1].name != name:
+            return
+        self._start_until(self._arrived + 1)
+        emit, unit = self.order[self._arrived]
+        emit.wait(self._started[self._arrived])
+        self._start_ahead()
+        self._unpack(emit, unit)
+        self._arrived += 1
+
+    def begin(self) -> None:
+        """Start the first gather of the pass."""
+        if self.split and self.order:
+            self._start_until(1)
+
+    def _start_ahead(self) -> None:
+        """Ask for what comes next: of DeepSpeed's so many elements, but one unit at least."""
+        if self.job.flavour != "deepspeed":
+            self._start_until(self._arrived + 1 + UNITS_AHEAD)
+            return
+        most, ahead, end = self.job.prefetch_elements or PREFETCH_ELEMENTS, 0, self._arrived + 1
+        while end < len(self.order) and ahead < most:
+            ahead += self.order[end][1].elements
+            end += 1
+        self._start_until(end)
+
+    def _start_until(self, end: int) -> None:
+        groups = Groups(self.job.concrete_grid)
+        for emit, unit in self.order[len(self._started) : end]:
+            here = emit.under(_leaf(unit))
+            second = self.backward and self.job.secondary is not None
+            quantized = self.job.quantized_weights and not second
+            element_bytes = 1 if quantized else self.job.element_bytes
+            if quantized:
+                own = part(unit.elements, self.job.concrete_grid.weights)
+                moved = float(own * (self.job.element_bytes + 1))
+                here.compute("quantize", Memory(moved, work="quantize"))
+            size = unit.elements * element_bytes
+            self._started.append(here.start("all_gather", groups.secondary if second else groups.gather, size))
+
+    def _unpack(self, emit: Emitter, unit: Unit) -> None:
+        """What is done with a gathered unit before it is of use."""
+        here = emit.under(_leaf(unit))
+        e = self.job.element_bytes
+        if self.job.quantized_weights and not (self.backward and self.job.secondary is not None):
+            here.compute("dequantize", Memory(float(unit.elements * (1 + e)), work="quantize"))
+        elif self.job.flavour == "fsdp2":  # parameters lie in pieces, rank by rank
+            here.compute("copy_out", Memory(2.0 * unit.elements * e, work="copy"))
+
+
+def _leaf(unit: Unit) -> str:
+    """What a unit is called below the block that it is in."""
+    return unit.name.rpartition("/")[2] if "/" in unit.name else "weights"

@@ -1,0 +1,87 @@
+"""Who talks with whom: the groups over which weights, gradients and optimizer states are cut.
+
+A communicator's time is booked under the outermost axis that its groups spread over. Gathers and reductions have
+streams of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from twin.description.grid import Mesh
+from twin.schedule.communicator import Communicator
+from twin.strategies.fsdp.job import FsdpJob, Grid
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Names of the communicators of a grid."""
+
+    grid: Grid
+    gather: str = "weights_gather"
+    """Ranks that share weights."""
+    secondary: str = "weights_secondary"
+    """Those that share a second copy."""
+    optimizer: str = "optimizer_scatter"
+    """Ranks that share optimizer states and nothing else."""
+    data: str = "data"
+    """Ranks that share nothing."""
+
+    @property
+    def scatter(self) -> str:
+        """Ranks that share gradients."""
+        return f"{self._outermost('gradients', 'weights')}_scatter"
+
+    @property
+    def inside(self) -> str:
+        """The first of two hops among them: inside nodes."""
+        return f"{self._outermost('gradients', 'weights')}_inside"
+
+    @property
+    def between(self) -> str:
+        """The second: ranks of equal place in their nodes."""
+        return f"{self._outermost('gradients', 'weights')}_between"
+
+    @property
+    def update(self) -> str:
+        """Ranks that hold equal weights after a step, and update parts of them."""
+        return f"{self._outermost('optimizer', 'gradients')}_gather"
+
+    @property
+    def everyone(self) -> str:
+        """All ranks."""
+        return f"{self._outermost(*self.grid.axes)}_everyone"
+
+    def _outermost(self, *axes: str) -> str:
+        return next((axis for axis in axes if self.grid.size(axis) > 1), axes[-1])
+
+
+def communicators(job: FsdpJob, mesh: Mesh) -> tuple[Communicator, ...]:
+    """Return all of them; those of one rank do no harm."""
+    names, node = Groups(job.concrete_grid), job.machine.devices_per_node
+    ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(mesh.sizes)
+
+    def over(name: str, axes: Sequence[int]) -> Communicator:
+        rest = [axis for axis in range(ranks.ndim) if axis not in axes]
+        size = int(np.prod([mesh.sizes[axis] for axis in axes]))
+        return Communicator.of(name, ranks.transpose([*rest, *axes]).reshape(-1, size))
+
+    data, optimizer, gradients, weights = range(4)
+    found = [
+        over(names.data, [data]),
+        over(names.optimizer, [optimizer]),
+        over(names.gather, [weights]),
+        over(names.scatter, [gradients, weights]),
+        over(names.update, [optimizer, gradients]),
+        over(names.everyone, [data, optimizer, gradients, weights]),
+    ]
+    if job.secondary is not None:
+        found.append(Communicator.of(names.secondary, ranks.reshape(-1, job.secondary)))
+    if job.quantized_gradients:
+        nodes = ranks.reshape(-1, job.concrete_grid.gradient_parts // node, node)
+        found.append(Communicator.of(names.inside, nodes.reshape(-1, node)))
+        found.append(Communicator.of(names.between, nodes.transpose(0, 2, 1).reshape(-1, nodes.shape[1])))
+    return tuple(found)

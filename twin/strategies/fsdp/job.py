@@ -1,0 +1,138 @@
+"""The keys of a job that shards weights, gradients and optimizer states over data-parallel ranks.
+
+Each of the three is cut over a group of its own, the smaller inside the larger. Four axes say how: ranks work on
+different sequences, whatever axis they differ in.
+
+| | grid |
+|---|---|
+| plain replicas | `{data: N}` |
+| ZeRO-1 | `{optimizer: N}` |
+| ZeRO-2, `SHARD_GRAD_OP` with gathered weights dropped | `{gradients: N}` |
+| ZeRO-3, FSDP | `{weights: N}` |
+| HSDP | `{data: N/8, weights: 8}` |
+| three levels (arXiv 2501.04266) | `{optimizer: N/8, gradients: 4, weights: 2}` |
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import StrictBool
+
+from twin.description.grid import GridSpec
+from twin.description.job import Job
+from twin.description.model import Positive
+from twin.description.problems import Problem
+
+Flavour = Literal["fsdp2", "fsdp1", "deepspeed"]
+
+
+class Grid(GridSpec):
+    """What is cut over which ranks, outermost first."""
+
+    batch_axes: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
+    streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
+
+    data: Positive = 1
+    """Replicas that share nothing."""
+    optimizer: Positive = 1
+    """Ranks among which optimizer states are divided, and nothing else."""
+    gradients: Positive = 1
+    """Ranks among which gradients are divided too."""
+    weights: Positive = 1
+    """Ranks among which weights are divided too; innermost."""
+
+    @property
+    def gradient_parts(self) -> int:
+        """Parts that gradients are cut into."""
+        return self.gradients * self.weights
+
+    @property
+    def optimizer_parts(self) -> int:
+        """Parts that optimizer states are cut into."""
+        return self.optimizer * self.gradient_parts
+
+
+class FsdpJob(Job):
+    """A job whose ranks share the work of holding a model."""
+
+    strategy: Literal["fsdp"] = "fsdp"
+    """FSDP and ZeRO. For simulation only."""
+    grid: Grid | Literal["auto"] = "auto"
+    flavour: Flavour = "fsdp2"
+    """Whose implementation: PyTorch's fully_shard, its older FullyShardedDataParallel, or DeepSpeed's."""
+    reshard_after_forward: StrictBool = True
+    """Drop gathered weights after the forward pass (FULL_SHARD); false: keep them to the backward pass
+    (SHARD_GRAD_OP)."""
+    reduce_precision: Literal["compute", "fp32"] = "compute"
+    """In which type gradients are summed over ranks; torchtitan's default is fp32."""
+    accumulate: Literal["sharded", "whole"] = "sharded"
+    """sharded: gradients are reduced in every micro-step; whole: in the last one only, and kept whole till then
+    (`no_sync`)."""
+    bucket_elements: Positive | None = None
+    """Of DeepSpeed: gradients that are reduced together (`reduce_bucket_size`); 5e8 if absent."""
+    prefetch_elements: Positive | None = None
+    """Of DeepSpeed: weights that are gathered ahead (`stage3_prefetch_bucket_size`); 5e7 if absent."""
+    all_reduce_buckets: StrictBool = True
+    """Of DeepSpeed's ZeRO-1 and 2: buckets are all-reduced, and each rank takes its part (its default,
+    `use_multi_rank_bucket_allreduce`); false: reduce-scattered, as the papers have it."""
+    overlap_reduction: StrictBool | None = None
+    """Of DeepSpeed: gradients are reduced beside the backward pass (`overlap_comm`); with weights sharded if absent."""
+    secondary: Positive | None = None
+    """hpZ of ZeRO++: a second copy of the weights, cut over so many neighbouring ranks of `weights`, from which the
+    backward pass gathers."""
+    quantized_weights: StrictBool = False
+    """qwZ of ZeRO++: weights are gathered in 8 bits for the forward pass, and for the backward pass too unless there is
+    a secondary copy."""
+    quantized_gradients: StrictBool = False
+    """qgZ of ZeRO++: instead of a reduce-scatter two all-to-alls in 4 bits, inside nodes and between them."""
+
+    @property
+    def concrete_grid(self) -> Grid:
+        """The grid, which must not be `auto` any more."""
+        grid = super().concrete_grid
+        assert isinstance(grid, Grid)
+        return grid
+
+    @property
+    def reduce_bytes(self) -> int:
+        """Bytes of a gradient's number on its way."""
+        return 4 if self.reduce_precision == "fp32" else self.element_bytes
+
+
+ONLY_DEEPSPEED = (
+    *("bucket_elements", "prefetch_elements", "overlap_reduction"),
+    *("secondary", "quantized_weights", "quantized_gradients"),
+)
+"""Keys that only its flavour has."""
+
+
+def check(job: FsdpJob) -> list[Problem]:
+    """Return the rules of the strategy that a job breaks."""
+    problems = []
+    if job.flavour != "deepspeed":
+        remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
+        given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]
+        problems += [Problem(key, remedy, getattr(job, key)) for key in given]
+    elif not job.reshard_after_forward:
+        remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"
+        problems.append(Problem("reshard_after_forward", remedy, False))
+    if job.lora is not None:
+        problems.append(Problem("lora", "fsdp trains every weight; leave it out, or use strategy: four_d"))
+    return problems if job.grid == "auto" else problems + check_sharded(job, job.grid)
+
+
+def check_sharded(job: FsdpJob, grid: Grid) -> list[Problem]:
+    """Return the rules that a grid breaks."""
+    problems = []
+    node, parts = job.machine.devices_per_node, grid.gradient_parts
+    if job.secondary is not None and (grid.weights % job.secondary or job.secondary == grid.weights):
+        remedy = f"must divide the {grid.weights} ranks of weights, and be fewer"
+        problems.append(Problem("secondary", remedy, job.secondary))
+    quantized = [key for key in ("quantized_weights", "quantized_gradients") if getattr(job, key)]
+    if grid.weights == 1:
+        problems += [Problem(key, "is of ZeRO-3; give grid.weights more than one rank", True) for key in quantized]
+    if job.quantized_gradients and (parts <= node or parts % node):
+        remedy = f"needs several whole nodes: gradients × weights must be a multiple of {node}, and more"
+        problems.append(Problem("quantized_gradients", remedy, True))
+    return problems

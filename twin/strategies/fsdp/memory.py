@@ -1,0 +1,67 @@
+"""Memory of one rank, by category."""
+
+from __future__ import annotations
+
+from twin.strategies.four_d.memory import activation_bytes
+from twin.strategies.fsdp.job import FsdpJob
+from twin.strategies.fsdp.step import Step
+from twin.strategies.fsdp.units import BUCKET_ELEMENTS, part
+from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
+
+
+def memory_by_category(job: FsdpJob) -> dict[str, float]:
+    """Count the peak bytes of a rank.
+
+    FSDP keeps its part of the weights in fp32, gradients and moments of the same part (16 bytes each over `weights`);
+    DeepSpeed 2-byte weights, 2-byte gradients, and 12 bytes of optimizer states, each cut over its own ranks.
+    """
+    step = Step(job)
+    grid, e, units = job.concrete_grid, job.element_bytes, step.units
+    total = units.total
+    weights, gradients, own = (
+        part(total, parts) for parts in (grid.weights, grid.gradient_parts, grid.optimizer_parts)
+    )
+    fsdp = job.flavour != "deepspeed" and grid.weights > 1
+    wide = FP32_BYTES if fsdp or job.flavour != "deepspeed" else e
+    whole = job.accumulate == "whole" and job.micro_steps > 1
+    master = 0 if fsdp or e == FP32_BYTES else FP32_BYTES
+    used = {
+        "weights": float((FP32_BYTES if fsdp else e) * weights),
+        "gradients": float(wide * (total if whole else gradients)),
+        "optimizer": float((MOMENTS_BYTES + master) * own),
+        "activations": activation_bytes(step.inner, step.shapes),
+        "gathered weights": _gathered(step),
+        "buffers": _buffers(step),
+    }
+    if job.secondary is not None:
+        used["second copy"] = float(e * part(total, job.secondary))
+    return used
+
+
+def _gathered(step: Step) -> float:
+    """What is whole for a while: the unit at work, the next one, and what is kept."""
+    job, units = step.job, step.units
+    if job.concrete_grid.weights == 1:
+        return 0.0
+    e = job.element_bytes
+    last = 0 if units.last is None else units.last.elements
+    kept = units.first.elements if units.first.keep else 0
+    if not job.reshard_after_forward:
+        return float(e * units.total)
+    pieces = 2 if job.flavour == "fsdp2" else 1  # before and after they are copied out
+    at_work = units.largest * (1 + pieces)
+    return float(e * (kept + max(at_work, last + units.largest)))
+
+
+def _buffers(step: Step) -> float:
+    """Gradients on their way: those of the unit at work, and what is packed."""
+    job, units = step.job, step.units
+    grid = job.concrete_grid
+    if grid.ranks == 1:
+        return 0.0
+    if job.flavour != "deepspeed":
+        largest = max(units.largest, 0 if units.last is None else units.last.elements)
+        return float(largest * (job.element_bytes + job.reduce_bytes))
+    bucket = min(job.bucket_elements or BUCKET_ELEMENTS, units.total)
+    copies = 2 if job.overlap_reduction or (job.overlap_reduction is None and grid.weights > 1) else 1
+    return float(copies * bucket * job.reduce_bytes)

@@ -1,0 +1,151 @@
+"""Gradients on their way to the ranks that keep them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.schedule.ops import axis_of
+from twin.strategies.fsdp.groups import Groups
+from twin.strategies.fsdp.job import FsdpJob
+from twin.strategies.fsdp.units import BUCKET_ELEMENTS, Unit, part
+from twin.strategies.sizes import FP32_BYTES
+
+
+@dataclass
+class Reductions:
+    """The reductions of one micro-step.
+
+    FSDP reduces unit by unit; before it packs the next one it waits for the one before. DeepSpeed fills buckets, and
+    unless it overlaps waits for each.
+    """
+
+    job: FsdpJob
+    first: bool
+    """The step's first micro-step: sums are written, not added to."""
+    last: bool
+    number: int = 0
+    _open: int = 0
+    _flight: list[tuple[Emitter, str, int, bool]] = field(default_factory=list)
+    """Where, the name of the collective, elements that it brings, and whether they are complete then."""
+    _started: list[tuple[Emitter, str]] = field(default_factory=list)
+    """All-reduces and the like that follow, waited for at the end."""
+
+    @property
+    def groups(self) -> Groups:
+        """Who talks with whom."""
+        return Groups(self.job.concrete_grid)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients leave the rank in this micro-step."""
+        grid, job = self.job.concrete_grid, self.job
+        if grid.ranks == 1:
+            return False
+        if job.flavour == "deepspeed" and grid.gradient_parts == 1:
+            return self.last  # whole on every rank until the step ends
+        return self.last or job.accumulate == "sharded"
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether reductions run beside the backward pass."""
+        if self.job.flavour != "deepspeed":
+            return True
+        asked = self.job.overlap_reduction
+        return self.job.concrete_grid.weights > 1 if asked is None else asked
+
+    @property
+    def at_end(self) -> bool:
+        """DeepSpeed's ZeRO-1 reduces after the whole backward pass."""
+        return self.job.flavour == "deepspeed" and self.job.concrete_grid.gradient_parts == 1
+
+    def ready(self, emit: Emitter, unit: Unit) -> None:
+        """Go on from the gradients of a unit, which the backward pass has finished."""
+        e, elements = self.job.element_bytes, unit.elements
+        if not self.reduces:
+            if not self.first or self.job.flavour != "deepspeed":
+                wide = e if self.job.flavour == "deepspeed" else self.job.reduce_bytes
+                moved = float(elements * (e + (1 if self.first else 2) * wide))
+                emit.compute("accumulate", Memory(moved, work="accumulate"))
+            return
+        if self.job.flavour == "deepspeed":
+            if self.at_end and not self.first:
+                emit.compute("accumulate", Memory(3.0 * elements * e, work="accumulate"))
+            self._open += elements
+            while self._open >= (most := self.job.bucket_elements or BUCKET_ELEMENTS) and not self.at_end:
+                self._reduce(emit, most)
+                self._open -= most
+            return
+        self._finish_flight()
+        self._reduce(emit, elements)
+
+    def end(self, emit: Emitter) -> None:
+        """Send what is left, and wait for everything."""
+        most = self.job.bucket_elements or BUCKET_ELEMENTS
+        while self._open:
+            self._reduce(emit, min(most, self._open))
+            self._open -= min(most, self._open)
+        self._finish_flight()
+        for each, name in self._started:
+            each.wait(name)
+        self._started.clear()
+
+    def _reduce(self, emit: Emitter, elements: int) -> None:
+        """Pack gradients and send them."""
+        job, wide = self.job, self.job.reduce_bytes
+        here = emit.under(f"bucket{self.number}")
+        self.number += 1
+        here.compute("pack", Memory(float(elements * (job.element_bytes + wide)), work="accumulate"))
+        grid = job.concrete_grid
+        everyone = job.flavour == "deepspeed" and grid.weights == 1 and job.all_reduce_buckets
+        if everyone:
+            name = here.start("all_reduce", self.groups.everyone, elements * wide)
+            arriving = part(elements, grid.gradient_parts)
+        elif job.quantized_gradients:
+            self._quantized(here, elements)
+            return
+        elif grid.gradient_parts > 1:
+            name = here.start("reduce_scatter", self.groups.scatter, elements * wide)
+            arriving = part(elements, grid.gradient_parts)
+        else:
+            self._rest(here, elements)
+            return
+        self._flight.append((here, name, arriving, everyone))
+        if not self.overlapped:
+            self._finish_flight()
+
+    def _finish_flight(self) -> None:
+        """Wait for what is under way; what it brings goes on over the other axes, and into the sums."""
+        for here, name, arriving, complete in self._flight:
+            here.wait(name)
+            self._arrived(here, arriving, complete=complete)
+        self._flight.clear()
+
+    def _arrived(self, here: Emitter, elements: int, *, complete: bool) -> None:
+        if self.job.flavour != "deepspeed" or not self.first:
+            each = self.job.reduce_bytes + FP32_BYTES * (1 if self.first else 2)
+            here.compute("accumulate", Memory(float(elements * each), work="accumulate"))
+        if not complete:
+            self._rest(here, elements)
+
+    def _rest(self, here: Emitter, elements: int) -> None:
+        """Sum over ranks that share optimizer states alone, or nothing."""
+        grid, wide = self.job.concrete_grid, self.job.reduce_bytes
+        if grid.optimizer > 1:
+            self._started.append((here, here.start("reduce_scatter", self.groups.optimizer, elements * wide)))
+        if grid.data > 1:
+            own = part(elements, grid.optimizer)
+            self._started.append((here, here.start("all_reduce", self.groups.data, own * wide)))
+
+    def _quantized(self, here: Emitter, elements: int) -> None:
+        """Two all-to-alls of 4 bits, with a sum after each (qgZ)."""
+        wide, node = self.job.reduce_bytes, self.job.machine.devices_per_node
+        for name, communicator, count in (
+            ("inside", self.groups.inside, elements),
+            ("between", self.groups.between, part(elements, node)),
+        ):
+            here.compute(f"quantize_{name}", Memory(count * (wide + 0.5), work="quantize"))
+            here.collective("all_to_all", communicator, count * 0.5, f"{name}/all_to_all_{axis_of(communicator)}")
+            here.compute(f"sum_{name}", Memory(count * (0.5 + wide), work="quantize"))
+        self._arrived(here, part(elements, self.job.concrete_grid.gradient_parts), complete=False)

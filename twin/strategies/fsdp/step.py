@@ -1,0 +1,173 @@
+"""The schedule of one step of sharded data parallelism: every rank runs the whole model on its own sequences.
+
+What a rank computes is what the 4D algorithm computes on a grid of one; what is gathered and reduced, and when, is the
+flavour's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from twin.description.job import Job
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.schedule.ops import Op, Repeat, Schedule
+from twin.strategies.four_d import block as compute
+from twin.strategies.four_d.grid import Grid as FourDGrid
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.linear import GradientScatters
+from twin.strategies.four_d.linear import backward as linear_backward
+from twin.strategies.four_d.linear import forward as linear_forward
+from twin.strategies.four_d.shapes import Linear, Shapes
+from twin.strategies.four_d.shapes import Unit as FourDUnit
+from twin.strategies.fsdp.gathers import Gathers
+from twin.strategies.fsdp.groups import Groups
+from twin.strategies.fsdp.job import FsdpJob
+from twin.strategies.fsdp.reductions import Reductions
+from twin.strategies.fsdp.units import Unit, Units, part
+from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
+
+SCALAR_BYTES = 4
+
+
+class Unreduced(GradientScatters):
+    """Weight gradients that stay where they are made: what becomes of them is not the linear's business."""
+
+    def after(self, emit: Emitter, units: Sequence[FourDUnit], linear: Linear) -> None:
+        """Do nothing."""
+
+
+def alone(job: FsdpJob) -> FourDJob:
+    """Return the 4D job of one rank's compute."""
+    common = {name: getattr(job, name) for name in Job.model_fields if name not in ("strategy", "grid")}
+    return FourDJob.model_construct(**common, grid=FourDGrid(data=job.ranks))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that the parts of a step need."""
+
+    job: FsdpJob
+
+    @cached_property
+    def inner(self) -> FourDJob:
+        """One rank's compute."""
+        return alone(self.job)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Its sizes."""
+        return Shapes(self.inner)
+
+    @cached_property
+    def units(self) -> Units:
+        """What travels together."""
+        return Units(self.job)
+
+    @property
+    def layers(self) -> range:
+        """Numbers of the blocks."""
+        return range(self.job.model.layers)
+
+
+def generate(job: FsdpJob) -> Schedule:
+    """Write the schedule of one step; the same for every rank."""
+    step = Step(job)
+    last = job.micro_steps - 1
+    ops: list[Op] = []
+    for micro in dict.fromkeys((0, last)):
+        if micro == last and last > 1:
+            body = _micro_step("micro{micro}/", step, first=False, last=False)
+            ops.append(Repeat("micro", tuple(range(1, last)), tuple(body)))
+        ops += _micro_step(f"micro{micro}/", step, first=micro == 0, last=micro == last)
+    end = Emitter("", "optimizer")
+    _update(end.under("optimizer"), step)
+    return Schedule(tuple(ops + end.ops))
+
+
+def _micro_step(prefix: str, step: Step, *, first: bool, last: bool) -> list[Op]:
+    root = Emitter(prefix, "fwd")
+    _forward(root.under("fwd"), step)
+    loss = root.under("loss", phase="loss")
+    compute.loss(loss, step.inner, step.shapes)
+    _backward(root.under("bwd", phase="bwd"), root.under("recompute", phase="recompute"), step, first=first, last=last)
+    return root.ops
+
+
+def _forward(emit: Emitter, step: Step) -> None:
+    inner, shapes, units = step.inner, step.shapes, step.units
+    blocks = [emit.under(f"block{layer}", layer=layer) for layer in step.layers]
+    order = [(emit.under(units.first.name), units.first)]
+    order += [(under, unit) for layer, under in zip(step.layers, blocks, strict=True) for unit in units.block(layer)]
+    order += [(emit.under(units.last.name), units.last)] if units.last is not None else []
+    gathers = Gathers(step.job, order)
+    gathers.begin()
+    gathers.use(units.first.name)
+    compute.embedding_forward(emit.under("embedding"), inner, shapes)
+    for layer, under in zip(step.layers, blocks, strict=True):
+        gathers.use(f"block{layer}")
+        compute.block_forward(under, inner, shapes, shapes.block_linears(layer), _use(gathers, layer))
+    if units.last is not None:
+        gathers.use(units.last.name)
+    compute.norm_forward(emit.under("final_norm"), inner, shapes)
+    linear_forward(emit.under("head"), inner, shapes.head, shapes.tokens)
+
+
+def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, last: bool) -> None:
+    job, inner, shapes, units = step.job, step.inner, step.shapes, step.units
+    reductions, products = Reductions(job, first, last), Unreduced(inner, first)
+    blocks = [backward.under(f"block{layer}", layer=layer) for layer in step.layers]
+    order: list[tuple[Emitter, Unit]] = []
+    for layer in reversed(step.layers):
+        wanted = units.block(layer) if job.recompute else units.block(layer)[::-1]
+        order += [(blocks[layer], unit) for unit in wanted if not unit.keep]
+    if not units.first.keep:
+        order.append((backward.under(units.first.name), units.first))
+    gathers = Gathers(job, order, backward=True)
+    gathers.begin()  # the head is there: its hook asks for what comes next
+    linear_backward(backward, inner, shapes.head, shapes.tokens, [shapes.head_unit], products)
+    compute.norm_backward(backward.under("final_norm"), inner, shapes)
+    if units.last is not None:
+        reductions.ready(backward.under(units.last.name), units.last)
+    for layer in reversed(step.layers):
+        under, linears = blocks[layer], shapes.block_linears(layer)
+        gathers.use(f"block{layer}")
+        if job.recompute:
+            compute.block_forward(
+                again.under(f"block{layer}", layer=layer), inner, shapes, linears, _use(gathers, layer)
+            )
+        compute.block_backward(under, inner, shapes, linears, _use(gathers, layer), products)
+        for unit in units.block(layer)[::-1]:
+            reductions.ready(under, unit)
+    gathers.use(units.first.name)
+    compute.embedding_backward(backward.under("embedding"), inner, shapes, first=first)
+    reductions.ready(backward.under(units.first.name), units.first)
+    if units.persistent:
+        reductions.ready(backward.under("small"), Unit("small", units.persistent))
+    reductions.end(backward)
+
+
+def _use(gathers: Gathers, layer: int) -> Callable[[Linear], None]:
+    """Gather a block linear by linear, where its linears travel alone."""
+    return lambda linear: gathers.use(f"block{layer}/{linear.name}")
+
+
+def _update(emit: Emitter, step: Step) -> None:
+    """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
+    job, total = step.job, step.units.total
+    grid, e = job.concrete_grid, job.element_bytes
+    own, groups = part(total, grid.optimizer_parts), Groups(grid)
+    clip = emit.under("clip")
+    clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
+    if grid.optimizer_parts > 1:
+        clip.collective("all_reduce", groups.everyone, SCALAR_BYTES)
+    if job.clip_gradients:
+        clip_bytes = 2.0 * own * FP32_BYTES
+        emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))
+    # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew
+    copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0
+    emit.compute("adamw", Memory(float(own * (ADAM_BYTES_PER_ELEMENT + copied)), kernels=8, work="adamw"))
+    if grid.optimizer * grid.gradients > 1:
+        emit.collective("all_gather", groups.update, part(total, grid.weights) * e)

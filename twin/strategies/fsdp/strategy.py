@@ -1,0 +1,47 @@
+"""Sharded data parallelism as a strategy: FSDP, HSDP and ZeRO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from twin.description.grid import factorizations
+from twin.description.problems import Problem
+from twin.schedule.communicator import Communicator, Role
+from twin.schedule.ops import Schedule
+from twin.strategies.fsdp import groups
+from twin.strategies.fsdp import job as rules
+from twin.strategies.fsdp.job import FsdpJob, Grid
+from twin.strategies.fsdp.memory import memory_by_category
+from twin.strategies.fsdp.step import generate
+from twin.strategies.strategy import Strategy
+
+
+class Fsdp(Strategy[FsdpJob]):
+    """Every rank runs the whole model and keeps a part of it."""
+
+    name = "fsdp"
+    options = FsdpJob
+    grid = Grid
+
+    def check(self, job: FsdpJob) -> list[Problem]:
+        """Return what does not go together."""
+        return rules.check(job)
+
+    def communicators(self, job: FsdpJob) -> tuple[Communicator, ...]:
+        """Those of each of the three cuts."""
+        return groups.communicators(job, self.mesh(job))
+
+    def schedule(self, job: FsdpJob, role: Role) -> Schedule:
+        """Write a step of the job's flavour."""
+        del role  # there is one
+        return generate(job)
+
+    def memory(self, job: FsdpJob, role: Role) -> Mapping[str, float]:
+        """Count what a rank holds."""
+        del role
+        return memory_by_category(job)
+
+    def candidates(self, job: FsdpJob) -> Iterator[Grid]:
+        """Yield every way to cut the ranks."""
+        for sizes in factorizations(job.ranks, len(self.axes)):
+            yield Grid(**dict(zip(self.axes, sizes, strict=True)))
