@@ -9,12 +9,12 @@ import torch
 
 from runtime.checkpoint.loading import Loaded
 from runtime.data.tokenizer import load_tokenizer
-from runtime.data.tokens import DataSet
 from runtime.inference.generate import Choice, generate
 from runtime.launch.devices import place_name
 from runtime.launch.environment import Process
 from runtime.plan.continued import Change
 from runtime.plan.plan import Plan, prompt_tokens
+from runtime.plan.sources import Sources
 from runtime.records.console import Display
 from runtime.records.metrics import step_line
 from runtime.records.records import Records
@@ -29,7 +29,7 @@ from twin.description.problems import fail
 def say_start(
     display: Display,
     job: Job,
-    data: DataSet,
+    sources: Sources,
     process: Process,
     device: torch.device,
     state: State,
@@ -41,7 +41,7 @@ def say_start(
     if state.step == 0:
         display.say(
             f"training {job.name}: {job.model.parameters / 1e6:,.1f} M parameters on {job.concrete_grid}, "
-            f"{job.precision}, {data.manifest.train.tokens:,} tokens, {where}"
+            f"{job.precision}, {sources.data.manifest.train.tokens:,} tokens, {where}"
         )
     if loaded is not None:
         for text in (*loaded.rejected, *map(str, changed)):
@@ -81,12 +81,12 @@ def say_stopped(display: Display, plan: Plan, signal: str, state: State, *, firs
             mark_stopped(plan.out, signal, state.step)
 
 
-def say_sample(display: Display, plan: Plan, trainee: Trainee, data: DataSet) -> None:
+def say_sample(display: Display, plan: Plan, trainee: Trainee, sources: Sources) -> None:
     """Show text from the model, where that is wanted."""
     wanted = plan.options.sample
     if not wanted.tokens:
         return
     choice = Choice(wanted.temperature, plan.job.seed)
-    tokens = generate(trainee, prompt_tokens(plan.options, data), wanted.tokens, choice)
+    tokens = generate(trainee, prompt_tokens(plan.options, sources), wanted.tokens, choice)
     display.say("sample:")
-    display.say(load_tokenizer(data.directory).decode(tokens))
+    display.say(load_tokenizer(sources.data.directory).decode(tokens))

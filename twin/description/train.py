@@ -6,7 +6,9 @@ first rank starts; no prediction depends on it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
 
@@ -63,7 +65,10 @@ class Evaluation(Spec):
     every: Count = 100
     """Steps between evaluations; 0: only at the start and at the end."""
     sequences: Count = 64
-    """Held-out sequences of one evaluation; 0: none."""
+    """Held-out sequences of one evaluation, of each set; 0: none."""
+    sets: dict[str, str] = Field(default_factory=dict)
+    """More data sets by name, such as {code: DIR, prose: DIR}: the loss on the held-out part of each is written down as
+    validation_loss/NAME, beside that of `data`, which alone decides what is best."""
 
 
 class Checkpointing(Spec):
@@ -157,6 +162,21 @@ class Train(Spec):
     """Also write metrics for TensorBoard."""
 
 
+def with_paths(train: Train, change: Callable[[str], str]) -> Train:
+    """Return it with every path of a file or directory changed; names, such as standard-library, stay."""
+
+    def changed(value: str) -> str:
+        return value if value == STANDARD_LIBRARY else change(value)
+
+    changes: dict[str, Any] = {key: changed(value) for key in PATHS if (value := getattr(train, key))}
+    if train.data == STANDARD_LIBRARY:
+        del changes["data"]  # what nobody gave is not written down
+    if sets := train.evaluation.sets:
+        found = {name: changed(value) for name, value in sets.items()}
+        changes["evaluation"] = train.evaluation.model_copy(update={"sets": found})
+    return train.model_copy(update=changes)
+
+
 def check_train(train: Train) -> list[Problem]:
     """Return the rules that hold between keys of `train:` and are broken."""
     problems = []
@@ -171,6 +191,7 @@ def check_train(train: Train) -> list[Problem]:
     if train.checkpoints.best and not train.evaluation.sequences:
         remedy = "needs evaluations; set train.evaluation.sequences"
         problems.append(Problem("train.checkpoints.best", remedy, True))
+    problems += _check_sets(train.evaluation)
     if train.rollback is not None and train.checkpoints.keep < 2:
         problems.append(
             Problem(
@@ -179,4 +200,21 @@ def check_train(train: Train) -> list[Problem]:
                 train.checkpoints.keep,
             )
         )
+    return problems
+
+
+def _check_sets(evaluation: Evaluation) -> list[Problem]:
+    """Names are parts of names of metrics; without evaluations there is nothing to name."""
+    if not evaluation.sets:
+        return []
+    remedy = "is no name: take up to 32 lower-case letters, digits and _, a letter first"
+    bad = [name for name in evaluation.sets if not re.fullmatch("[a-z][a-z0-9_]{0,31}", name)]
+    problems = [Problem("train.evaluation.sets", remedy, name) for name in bad]
+    problems += [
+        Problem(f"train.evaluation.sets.{name}", "is empty; give the directory of a data set", path)
+        for name, path in evaluation.sets.items()
+        if not path
+    ]
+    if not evaluation.sequences:
+        problems.append(Problem("train.evaluation.sequences", "is 0, so that no set is evaluated; set it above", 0))
     return problems

@@ -96,7 +96,12 @@ def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         raw = raw | {"machine": {**machine, "extends": _machine_path(machine["extends"], folder)}}
     if isinstance(train, dict):
         paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
-        raw = raw | {"train": train | {k: _train_path(v, folder) for k, v in paths.items()}}
+        train = train | {k: _train_path(v, folder) for k, v in paths.items()}
+        evaluation = train.get("evaluation")
+        if isinstance(evaluation, dict) and isinstance(sets := evaluation.get("sets"), dict):
+            found = {name: _train_path(str(path), folder) for name, path in sets.items()}
+            train = train | {"evaluation": evaluation | {"sets": found}}
+        raw = raw | {"train": train}
     return raw
 
 
