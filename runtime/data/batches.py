@@ -32,6 +32,20 @@ class Samples(Protocol):
         ...
 
 
+class HeldOut(Samples, Protocol):
+    """Samples to be looked at once."""
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of a sample, but for its last target."""
+        ...
+
+    @property
+    def windows(self) -> int:
+        """Samples until one would come for the second time."""
+        ...
+
+
 @dataclass(frozen=True)
 class Batches:
     """The samples of a token file, for a model with `vocabulary` embeddings.

@@ -19,6 +19,9 @@ MAX_VOCABULARY = 1 << 32
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 """Bytes of one token by dtype; both are little-endian on disk."""
 
+OF_TOKENIZER = ("tokenizer", "vocabulary", "separator")
+"""Keys that data sets have in common whose tokens mean the same."""
+
 REBUILD = "build it again with `fourfold data {} --force`"
 
 Count = Annotated[int, Field(gt=0, le=1 << 48, strict=True)]

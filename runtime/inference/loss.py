@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from runtime.data.batches import Batches
+from runtime.data.batches import HeldOut
 from runtime.step.feed import sum_over_replicas
 from runtime.step.trainee import Trainee
 
@@ -84,8 +84,8 @@ def _loss(trainee: Trainee, windows: Sequence[Window], micro: int) -> torch.Tens
     return trainee.loss(found[:, :-1], found[:, 1:], weights)
 
 
-def windows_of(batches: Batches, sequences: int) -> Iterator[Window]:
-    """Return the first so many sequences of a token file; all if there are fewer."""
+def windows_of(batches: HeldOut, sequences: int) -> Iterator[Window]:
+    """Return the first so many sequences of what is held out; all if there are fewer."""
     for number in range(min(sequences, batches.windows)):
         known = batches.targets(number, 1)
         counts = None if known is None else known[0]
@@ -93,11 +93,11 @@ def windows_of(batches: Batches, sequences: int) -> Iterator[Window]:
         yield Window(targets, partial(_sequence, batches, number), counts)
 
 
-def _sequence(batches: Batches, number: int) -> NDArray[np.int64]:
+def _sequence(batches: HeldOut, number: int) -> NDArray[np.int64]:
     tokens: NDArray[np.int64] = batches.sequences(number, 1)[0]
     return tokens
 
 
-def validation_loss(trainee: Trainee, batches: Batches, sequences: int) -> float:
+def validation_loss(trainee: Trainee, batches: HeldOut, sequences: int) -> float:
     """Mean loss over the targets of the first so many held-out sequences, the same on all ranks."""
     return mean_loss(trainee, windows_of(batches, sequences)).loss

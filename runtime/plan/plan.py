@@ -138,5 +138,5 @@ def _check_weights(given: str | None) -> None:
 
 def prompt_tokens(options: Train, sources: Sources) -> list[int]:
     """Tokens that the sample begins with; at least one."""
-    tokenizer = load_tokenizer(sources.data.directory)
+    tokenizer = load_tokenizer(sources.directory)
     return [int(token) for token in tokenizer.encode(options.sample.prompt)] or [0]

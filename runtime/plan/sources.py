@@ -1,18 +1,21 @@
-"""What a run reads: the data set that it is trained on, and those that it is evaluated on besides."""
+"""What a run reads: the data set that it is trained on, or several, and those that it is evaluated on besides."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from runtime.data.batches import Batches
 from runtime.data.build import default_dataset
-from runtime.data.manifest import TOKENIZER, Manifest
-from runtime.data.tokens import DataSet, open_dataset
+from runtime.data.manifest import OF_TOKENIZER, TOKENIZER, Manifest
+from runtime.data.mixture import Mixture
+from runtime.data.tokens import DataSet, TokenFile, open_dataset
 from twin.description.job import Job
+from twin.description.mixture import parts_of, whole_weights
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.description.train import STANDARD_LIBRARY, Train
 
@@ -21,34 +24,74 @@ from twin.description.train import STANDARD_LIBRARY, Train
 class Sources:
     """Data sets, opened and checked against the model."""
 
-    data: DataSet
-    """Trained on; its held-out part is what validation loss is of."""
+    parts: tuple[DataSet, ...]
+    """Trained on: one, or those of a mixture. Their held-out parts are what validation loss is of."""
+    weights: tuple[int, ...] = (1,)
+    """Of the parts, whole and in lowest terms."""
     evaluated: Mapping[str, DataSet] = field(default_factory=dict)
     """By name: those whose held-out parts are looked at too."""
 
+    @property
+    def directory(self) -> Path:
+        """Where the tokenizer of all of them is: the first one's directory."""
+        return self.parts[0].directory
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to be trained on in all parts."""
+        return sum(part.manifest.train.tokens for part in self.parts)
+
+    def samples(self, job: Job) -> Batches | Mixture:
+        """Return what a job is trained on, by number."""
+        return mixed([batches_of(part.train, job) for part in self.parts], self.weights)
+
+    def held_out(self, job: Job) -> Batches | Mixture:
+        """Return what its validation loss is of: held-out parts in the order of the files, by the same weights."""
+        return mixed([batches_of(part.validation, job, shuffle=False) for part in self.parts], self.weights)
+
     def identity(self) -> dict[str, Any]:
         """Return what must stay the same when a run is continued, wherever the data sets lie."""
+        first, *others = [part.manifest.model_dump(mode="json") for part in self.parts]
+        data = first
+        if others:
+            mixture = [
+                {"weight": weight, "data": each} for weight, each in zip(self.weights, [first, *others], strict=True)
+            ]
+            data = {**{key: first[key] for key in OF_TOKENIZER}, "mixture": mixture}
         evaluated = {name: found.manifest.model_dump(mode="json") for name, found in self.evaluated.items()}
-        return {
-            "data": self.data.manifest.model_dump(mode="json"),
-            "evaluation_sets": evaluated or None,  # runs of before there were any have no such key
-        }
+        # runs of before there were sets of evaluation have no such key
+        return {"data": data, "evaluation_sets": evaluated or None}
+
+
+def batches_of(tokens: TokenFile, job: Job, *, shuffle: bool = True) -> Batches:
+    """Return the samples of one file for a job's model."""
+    return Batches(tokens, job.model.sequence, job.seed, job.model.vocabulary, shuffle)
+
+
+def mixed(parts: Sequence[Batches], weights: Sequence[int]) -> Batches | Mixture:
+    """Return samples of all parts; one part alone needs no mixture."""
+    return parts[0] if len(parts) == 1 else Mixture(parts, weights)
 
 
 def open_sources(job: Job, train: Train) -> Sources:
     """Open all data sets of a job; raises DescriptionError with everything that is wrong with any."""
-    data = _opened(job, data_directory(train.data))
-    evaluated, problems = dict[str, DataSet](), list[Problem]()
-    for name, given in train.evaluation.sets.items():
-        key = f"train.evaluation.sets.{name}"
+    given = parts_of(train.data)
+    keys = ["train.data"] if isinstance(train.data, str) else [f"train.data.{i}.path" for i in range(len(given))]
+    keys += [f"train.evaluation.sets.{name}" for name in train.evaluation.sets]
+    found, problems = dict[str, DataSet](), list[Problem]()
+    for key, path in zip(keys, [*(part.path for part in given), *train.evaluation.sets.values()], strict=True):
         try:
-            evaluated[name] = _opened(job, data_directory(given))
-            check_tokenizers(data, evaluated[name], key)
+            opened = open_dataset(data_directory(path), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+            if found:
+                check_tokenizers(next(iter(found.values())), opened, key)
+            found[key] = opened
         except DescriptionError as error:
-            problems += [_below(key, problem) for problem in error.problems]
+            problems += [problem if len(keys) == 1 else _below(key, problem) for problem in error.problems]
     if problems:
         raise DescriptionError(problems)
-    return Sources(data, evaluated)
+    opened_all = list(found.values())
+    evaluated = dict(zip(train.evaluation.sets, opened_all[len(given) :], strict=True))
+    return Sources(tuple(opened_all[: len(given)]), whole_weights(given), evaluated)
 
 
 def _below(key: str, problem: Problem) -> Problem:
@@ -92,7 +135,3 @@ def cache_directory() -> Path:
     """Where data sets are kept that Fourfold makes by itself."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fourfold"
-
-
-def _opened(job: Job, directory: Path) -> DataSet:
-    return open_dataset(directory, vocabulary=job.model.vocabulary, sequence=job.model.sequence)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runtime.data.batches import Batches
-from runtime.data.tokens import DataSet
 from runtime.inference.loss import validation_loss
-from runtime.plan.sources import Sources
+from runtime.plan.sources import Sources, batches_of
 from runtime.step.trainee import Trainee
 
 LOSS = "validation_loss"
@@ -19,12 +17,10 @@ class Evaluation:
 
     def __init__(self, trainee: Trainee, sources: Sources, sequences: int) -> None:
         self.trainee, self.sequences = trainee, sequences
-        self.held_out = {LOSS: self._held_out(sources.data)}
-        self.held_out |= {f"{LOSS}/{name}": self._held_out(data) for name, data in sources.evaluated.items()}
-
-    def _held_out(self, data: DataSet) -> Batches:
-        job = self.trainee.context.job
-        return Batches(data.validation, job.model.sequence, job.seed, job.model.vocabulary, shuffle=False)
+        job = trainee.context.job
+        self.held_out = {LOSS: sources.held_out(job)}
+        for name, data in sources.evaluated.items():
+            self.held_out[f"{LOSS}/{name}"] = batches_of(data.validation, job, shuffle=False)
 
     def look(self) -> dict[str, float]:
         """Return losses in nats per token by the names of their metrics; every rank must call it, and gets the same."""

@@ -10,7 +10,6 @@ import math
 
 import torch
 
-from runtime.data.batches import Batches
 from runtime.launch.environment import Process
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
@@ -60,9 +59,7 @@ class Run:
         compile_ = options.compile or job.fused_elementwise
         self.trainee = trains(job)(job, mesh, device, options.optimizer, compile_=compile_)
         self.context = self.trainee.context
-        vocabulary, sequence = job.model.vocabulary, job.model.sequence
-        training = Batches(sources.data.train, sequence, job.seed, vocabulary)
-        self.feed = Feed(self.context, training, goldfish_of(options, job.seed))
+        self.feed = Feed(self.context, sources.samples(job), goldfish_of(options, job.seed))
         self.evaluation = Evaluation(self.trainee, sources, options.evaluation.sequences)
         self.saving = Saving(plan, self.trainee, mesh, self.state, owned)
         self.judge = Judge(plan, self.trainee, self.state, self.saving)

@@ -8,6 +8,7 @@ from contextlib import suppress
 import torch
 
 from runtime.checkpoint.loading import Loaded
+from runtime.data.mixture import Mixture
 from runtime.data.tokenizer import load_tokenizer
 from runtime.inference.generate import Choice, generate
 from runtime.launch.devices import place_name
@@ -41,12 +42,28 @@ def say_start(
     if state.step == 0:
         display.say(
             f"training {job.name}: {job.model.parameters / 1e6:,.1f} M parameters on {job.concrete_grid}, "
-            f"{job.precision}, {sources.data.manifest.train.tokens:,} tokens, {where}"
+            f"{job.precision}, {sources.tokens:,} tokens, {where}"
         )
+    for line in shares(sources, job):
+        display.say(line)
     if loaded is not None:
         for text in (*loaded.rejected, *map(str, changed)):
             display.warn(text)
         display.say(f"continuing {job.name} after step {state.step} from {loaded.path}, {where}")
+
+
+def shares(sources: Sources, job: Job) -> list[str]:
+    """Say of a mixture which share of the samples each data set gets, and how often it is read."""
+    samples = sources.samples(job)
+    if not isinstance(samples, Mixture):
+        return []
+    steps, total = job.train.steps, sum(sources.weights)
+    counts = samples.counts(steps * job.batch.sequences)
+    return [
+        f"{weight / total:.1%} of the samples ({weight} of {total}) from {data.directory}: {part.windows:,} sequences, "
+        f"{count / part.windows:.2f} epochs in {steps:,} steps"
+        for weight, data, part, count in zip(sources.weights, sources.parts, samples.parts, counts, strict=True)
+    ]
 
 
 def trace_is_ahead(plan: Plan, process: Process, step: int, display: Display) -> bool:
@@ -89,4 +106,4 @@ def say_sample(display: Display, plan: Plan, trainee: Trainee, sources: Sources)
     choice = Choice(wanted.temperature, plan.job.seed)
     tokens = generate(trainee, prompt_tokens(plan.options, sources), wanted.tokens, choice)
     display.say("sample:")
-    display.say(load_tokenizer(sources.data.directory).decode(tokens))
+    display.say(load_tokenizer(sources.directory).decode(tokens))

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
 
+from twin.description.mixture import Data, check_data
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 
 STANDARD_LIBRARY = "standard-library"
 """As `train.data`: the sources of Python's own library."""
-PATHS = ("data", "initial_weights")
-"""Keys that may be paths, relative to the job file."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Mask = Literal["hash", "hash_table", "static", "random"]
@@ -126,8 +125,9 @@ class Sample(Spec):
 class Train(Spec):
     """Everything below `train:`."""
 
-    data: str = STANDARD_LIBRARY
-    """A data set made by `fourfold data`, or standard-library: the sources of Python's own."""
+    data: Data = STANDARD_LIBRARY
+    """A data set made by `fourfold data`, or standard-library: the sources of Python's own; or several in a mixture,
+    such as [{path: DIR, weight: 3}, {path: DIR}]."""
     steps: Positive = 1000
     """Optimizer steps; the learning rate has its least value after the last of them."""
     learning_rate: LearningRate = LearningRate()
@@ -163,14 +163,18 @@ class Train(Spec):
 
 
 def with_paths(train: Train, change: Callable[[str], str]) -> Train:
-    """Return it with every path of a file or directory changed; names, such as standard-library, stay."""
+    """Return it with every path changed, which start from the job file; standard-library is none."""
 
     def changed(value: str) -> str:
         return value if value == STANDARD_LIBRARY else change(value)
 
-    changes: dict[str, Any] = {key: changed(value) for key in PATHS if (value := getattr(train, key))}
-    if train.data == STANDARD_LIBRARY:
-        del changes["data"]  # what nobody gave is not written down
+    changes: dict[str, Any] = {}
+    if isinstance(train.data, tuple):
+        changes["data"] = tuple(part.model_copy(update={"path": changed(part.path)}) for part in train.data)
+    elif train.data != STANDARD_LIBRARY:  # what nobody gave is not written down
+        changes["data"] = change(train.data)
+    if train.initial_weights:
+        changes["initial_weights"] = change(train.initial_weights)
     if sets := train.evaluation.sets:
         found = {name: changed(value) for name, value in sets.items()}
         changes["evaluation"] = train.evaluation.model_copy(update={"sets": found})
@@ -179,7 +183,7 @@ def with_paths(train: Train, change: Callable[[str], str]) -> Train:
 
 def check_train(train: Train) -> list[Problem]:
     """Return the rules that hold between keys of `train:` and are broken."""
-    problems = []
+    problems = check_data(train.data)
     rate = train.learning_rate
     if rate.least is not None and rate.least > rate.peak:
         problems.append(Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least))

@@ -97,6 +97,9 @@ def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(train, dict):
         paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
         train = train | {k: _train_path(v, folder) for k, v in paths.items()}
+        if isinstance(parts := train.get("data"), list):
+            moved = [p | {"path": _train_path(str(p["path"]), folder)} if "path" in p else p for p in parts]
+            train = train | {"data": moved}
         evaluation = train.get("evaluation")
         if isinstance(evaluation, dict) and isinstance(sets := evaluation.get("sets"), dict):
             found = {name: _train_path(str(path), folder) for name, path in sets.items()}
