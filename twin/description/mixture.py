@@ -64,7 +64,7 @@ def cycle(weights: Sequence[int]) -> Iterator[int]:
     """Yield the number of the set of each sample of a cycle, for weights in lowest terms.
 
     >>> list(cycle((3, 1, 1)))
-    [0, 1, 0, 2, 0]
+    [0, 0, 1, 0, 2]
     """
     total, taken = sum(weights), [0] * len(weights)
     for sample in range(total):
