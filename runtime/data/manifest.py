@@ -50,10 +50,14 @@ class Split(Spec):
     """Of the file that says which tokens count."""
     left_out: Annotated[int, Field(ge=0, strict=True)] | None = None
     """Conversations that are longer than a sequence."""
+    documents_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of packed conversations: of the file that says where each begins."""
+    padding: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Of packed conversations: tokens that fill sequences up."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(handler(self), ("targets", "targets_sha256", "left_out"))
+        return without(handler(self), ("targets", "targets_sha256", "left_out", "documents_sha256", "padding"))
 
 
 class Manifest(Spec):

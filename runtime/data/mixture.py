@@ -77,6 +77,14 @@ class Mixture:
                 row[:] = known[0]
         return found
 
+    def documents(self, first: int, count: int) -> NDArray[np.int64] | None:
+        """Return where in its sample each input's document begins: [count, sequence]; None if each sample is one."""
+        found = np.zeros((count, self.sequence), np.int64)
+        for row, (part, sample) in zip(found, self._each(first, count), strict=True):
+            if (known := part.documents(sample, 1)) is not None:
+                row[:] = known[0]
+        return found
+
     def _each(self, first: int, count: int) -> list[tuple[Batches, int]]:
         sets, samples = self.places(np.arange(first, first + count))
         return [(self.parts[number], int(sample)) for number, sample in zip(sets, samples, strict=True)]

@@ -48,6 +48,7 @@ class Plan:
             "model": identity_of(job.model),
             "precision": job.precision,
             "dropout": job.dropout,
+            "document_mask": job.document_mask or None,  # runs before November 2026 did not write it down
             "seed": job.seed,
             "sequences": job.batch.sequences,
             **sources.identity(),

@@ -13,6 +13,7 @@ from runtime.data.batches import Batches
 from runtime.data.build import default_dataset
 from runtime.data.manifest import OF_TOKENIZER, TOKENIZER, Manifest
 from runtime.data.mixture import Mixture
+from runtime.data.tokenizer import END_OF_TEXT
 from runtime.data.tokens import DataSet, TokenFile, open_dataset
 from twin.description.job import Job
 from twin.description.mixture import parts_of, whole_weights
@@ -82,6 +83,8 @@ def open_sources(job: Job, train: Train) -> Sources:
     for key, path in zip(keys, [*(part.path for part in given), *train.evaluation.sets.values()], strict=True):
         try:
             opened = open_dataset(data_directory(path), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+            if job.document_mask:
+                check_documents(opened, key)
             if found:
                 check_tokenizers(next(iter(found.values())), opened, key)
             found[key] = opened
@@ -99,6 +102,18 @@ def _below(key: str, problem: Problem) -> Problem:
     if problem.path == key:
         return problem
     return Problem(f"{key}: {problem.path}", problem.message, problem.value)
+
+
+def check_documents(data: DataSet, key: str) -> None:
+    """Refuse, for a job with `document_mask`, a data set in which nothing says where documents begin."""
+    manifest = data.manifest
+    if manifest.separator is None and manifest.sequence is None:
+        raise fail(
+            key,
+            f"its tokenizer has no token between documents ({', '.join(END_OF_TEXT)}), so that where one begins is not "
+            "known; set document_mask to false, or build it with a tokenizer that has one",
+            str(data.directory),
+        )
 
 
 def check_tokenizers(first: DataSet, other: DataSet, key: str) -> None:

@@ -44,7 +44,7 @@ def say_start(
             f"training {job.name}: {job.model.parameters / 1e6:,.1f} M parameters on {job.concrete_grid}, "
             f"{job.precision}, {sources.tokens:,} tokens, {where}"
         )
-    for line in shares(sources, job):
+    for line in said_of_data(sources, job):
         display.say(line)
     if loaded is not None:
         for text in (*loaded.rejected, *map(str, changed)):
@@ -52,14 +52,17 @@ def say_start(
         display.say(f"continuing {job.name} after step {state.step} from {loaded.path}, {where}")
 
 
-def shares(sources: Sources, job: Job) -> list[str]:
-    """Say of a mixture which share of the samples each data set gets, and how often it is read."""
+def said_of_data(sources: Sources, job: Job) -> list[str]:
+    """Say how what is read is mixed: the share of the samples that each data set gets, and what shares a sequence."""
     samples = sources.samples(job)
+    lines = []
+    if not job.document_mask and any(part.train.documents is not None for part in sources.parts):
+        lines = ["conversations that share a sequence see those before them there: document_mask is false"]
     if not isinstance(samples, Mixture):
-        return []
+        return lines
     steps, total = job.train.steps, sum(sources.weights)
     counts = samples.counts(steps * job.batch.sequences)
-    return [
+    return lines + [
         f"{weight / total:.1%} of the samples ({weight} of {total}) from {data.directory}: {part.windows:,} sequences, "
         f"{count / part.windows:.2f} epochs in {steps:,} steps"
         for weight, data, part, count in zip(sources.weights, sources.parts, samples.parts, counts, strict=True)

@@ -43,6 +43,8 @@ def check(job: DdpJob) -> list[Problem]:
         problems.append(Problem("dropout", "ddp has none; set 0, or use strategy: four_d", job.dropout))
     if job.attention in UNFUSED:
         problems.append(Problem("attention", "ddp has flash only; or use strategy: four_d", job.attention))
+    if job.document_mask:
+        problems.append(Problem("document_mask", "ddp has none; set false, or use strategy: four_d", True))
     if job.fused_elementwise:
         problems.append(Problem("fused_elementwise", "ddp has none; set false, or use strategy: four_d", True))
     return problems
