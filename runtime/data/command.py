@@ -152,4 +152,5 @@ def _told(name: str, split: Split, sequence: int) -> str:
     if split.padding is not None:
         full = 1 - split.padding / (count * sequence)
         packed = f", {split.documents / count:.2f} conversations in each, {full:.1%} full"
-    return f"{name}: {count:,} sequences of {sequence:,}{packed}; {split.left_out or 0:,} longer ones left out"
+    sequences = "sequence" if count == 1 else "sequences"
+    return f"{name}: {count:,} {sequences} of {sequence:,}{packed}; {split.left_out or 0:,} longer ones left out"

@@ -7,8 +7,8 @@ every restart the order is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,51 +17,52 @@ from runtime.data.batches import Batches
 from twin.description.mixture import cycle
 
 
+@cache
+def cycle_of(weights: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the set of each sample of a cycle, and how many of that set come before it in the cycle."""
+    sets = np.fromiter(cycle(weights), np.int64, sum(weights))
+    before = np.empty_like(sets)
+    for number, weight in enumerate(weights):
+        before[sets == number] = np.arange(weight)
+    return sets, before
+
+
 class Mixture:
     """The samples of `parts`, with whole `weights` in lowest terms."""
 
     def __init__(self, parts: Sequence[Batches], weights: Sequence[int]) -> None:
-        self.parts, self.weights = tuple(parts), np.asarray(weights)
+        self.parts, self.weights = tuple(parts), tuple(weights)
         self.sequence = parts[0].sequence
-
-    @cached_property
-    def _cycle(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The set of each sample of a cycle, and how many of that set came before it in the cycle."""
-        sets = np.fromiter(cycle(self.weights.tolist()), np.int64, int(self.weights.sum()))
-        before = np.empty_like(sets)
-        for number, weight in enumerate(self.weights):
-            before[sets == number] = np.arange(weight)
-        return sets, before
 
     def places(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which set each sample is of, and which of that set's samples it is: two arrays of an equal shape."""
-        sets, before = self._cycle
+        sets, before = cycle_of(self.weights)
         rounds, at = np.divmod(samples, len(sets))
         found = sets[at]
-        return found, rounds * self.weights[found] + before[at]
+        return found, rounds * np.asarray(self.weights)[found] + before[at]
 
     def counts(self, samples: int) -> list[int]:
         """Return how many of the first so many samples are of each set."""
-        sets, _ = self._cycle
+        sets, _ = cycle_of(self.weights)
         rounds, rest = divmod(samples, len(sets))
         within = np.bincount(sets[:rest], minlength=len(self.parts))
-        return [int(count) for count in rounds * self.weights + within]
+        return [rounds * weight + int(more) for weight, more in zip(self.weights, within, strict=True)]
 
     @property
     def windows(self) -> int:
         """Samples until a set would be read for the second time: what is held out is looked at once at most."""
-        sets, before = self._cycle
+        sets, before = cycle_of(self.weights)
         ends = []
         for number, part in enumerate(self.parts):
-            rounds, rest = divmod(part.windows, int(self.weights[number]))
+            rounds, rest = divmod(part.windows, self.weights[number])
             ends.append(rounds * len(sets) + int(np.flatnonzero((sets == number) & (before == rest))[0]))
         return min(ends)
 
     def sequences(self, first: int, count: int) -> NDArray[np.int64]:
         """Return samples first … first+count-1: [count, sequence+1]."""
         found = np.empty((count, self.sequence + 1), np.int64)
-        for row, (part, sample) in zip(found, self._each(first, count), strict=True):
-            row[:] = part.sequences(sample, 1)[0]
+        for part, rows, begin in self._each(first, count):
+            found[rows] = part.sequences(begin, len(rows))
         return found
 
     def targets(self, first: int, count: int) -> NDArray[np.bool_] | None:
@@ -72,19 +73,23 @@ class Mixture:
         if all(part.tokens.targets is None for part in self.parts):
             return None
         found = np.ones((count, self.sequence), np.bool_)
-        for row, (part, sample) in zip(found, self._each(first, count), strict=True):
-            if (known := part.targets(sample, 1)) is not None:
-                row[:] = known[0]
+        for part, rows, begin in self._each(first, count):
+            if (known := part.targets(begin, len(rows))) is not None:
+                found[rows] = known
         return found
 
-    def documents(self, first: int, count: int) -> NDArray[np.int64] | None:
-        """Return where in its sample each input's document begins: [count, sequence]; None if each sample is one."""
+    def documents(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return where in its sample each input's document begins: [count, sequence]; 0 where a sample is one."""
         found = np.zeros((count, self.sequence), np.int64)
-        for row, (part, sample) in zip(found, self._each(first, count), strict=True):
-            if (known := part.documents(sample, 1)) is not None:
-                row[:] = known[0]
+        for part, rows, begin in self._each(first, count):
+            if (known := part.documents(begin, len(rows))) is not None:
+                found[rows] = known
         return found
 
-    def _each(self, first: int, count: int) -> list[tuple[Batches, int]]:
+    def _each(self, first: int, count: int) -> Iterator[tuple[Batches, NDArray[np.int64], int]]:
+        """Yield the sets that the samples are of, their rows, and the first of them; a set's own follow each other."""
         sets, samples = self.places(np.arange(first, first + count))
-        return [(self.parts[number], int(sample)) for number, sample in zip(sets, samples, strict=True)]
+        for number, part in enumerate(self.parts):
+            rows = np.flatnonzero(sets == number)
+            if len(rows):
+                yield part, rows, int(samples[rows[0]])

@@ -8,7 +8,8 @@ have had its present options from the first step on. So of what differs
   a constant rate, or within an equal warm-up, more `steps` change none of them);
 * what decides only what is seen, kept and waited for (evaluation, checkpoints, sample, logging, limits of time),
   or only how sums are rounded (kernels, device, threads, the grid), is said and done;
-* what makes it another run altogether (model, data, sets of evaluation, seed, batch, precision, dropout, Goldfish loss)
+* what makes it another run altogether (model, data, sets of evaluation, seed, batch, precision, dropout, document mask,
+  Goldfish loss)
   `run.json` refuses before, and no option allows it.
 """
 
