@@ -31,6 +31,24 @@ class Samples(Protocol):
         """Return which of their targets count: [count, sequence]; None if all do."""
         ...
 
+    def documents(self, first: int, count: int) -> NDArray[np.int64] | None:
+        """Return where in its sample each input's document begins: [count, sequence]; None if each sample is one."""
+        ...
+
+
+class HeldOut(Samples, Protocol):
+    """Samples to be looked at once."""
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of a sample, but for its last target."""
+        ...
+
+    @property
+    def windows(self) -> int:
+        """Samples until one would come for the second time."""
+        ...
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -71,6 +89,26 @@ class Batches:
             return None
         begins = self.window_of(np.arange(first, first + count)) * self.sequence + 1
         return np.stack([known[begin : begin + self.sequence] != 0 for begin in begins])
+
+    def documents(self, first: int, count: int) -> NDArray[np.int64] | None:
+        """Return where in its sample each input's document begins: [count, sequence]; None if each sample is one.
+
+        A document begins at the separator before it, from which its first token is predicted; or where the file beside
+        the tokens says so. What is left of one at the begin of a sample begins there.
+        """
+        known, separator = self.tokens.documents, self.tokens.separator
+        if known is None and separator is None:
+            return None
+        windows = self.window_of(np.arange(first, first + count))
+        begins = np.stack([self._begins(int(window) * self.sequence) for window in windows])
+        return np.maximum.accumulate(np.where(begins, np.arange(self.sequence), 0), axis=1)
+
+    def _begins(self, at: int) -> NDArray[np.bool_]:
+        """Say which inputs of the sample at a place of the file begin a document: [sequence]."""
+        known, inputs = self.tokens.documents, slice(at, at + self.sequence)
+        begins: NDArray[np.bool_]
+        begins = self.tokens.tokens[inputs] == self.tokens.separator if known is None else known[inputs] != 0
+        return begins
 
     def window_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which window each sample is: an equal shape."""

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from runtime.data.chat import Marked
 from runtime.data.documents import standard_library_documents
 from runtime.data.manifest import MANIFEST, TOKENIZER, Manifest, Split
+from runtime.data.packing import Packed, Packer
 from runtime.data.tokenizer import ByteTokenizer, Tokenizer
-from runtime.data.tokens import SPLITS, file_of, targets_of
+from runtime.data.tokens import SPLITS, documents_of, file_of, targets_of
 from twin.description.problems import DescriptionError, fail
 from twin.trace.directory import written_whole
 
@@ -42,6 +43,7 @@ def build_dataset(
     validation_fraction: float = VALIDATION_FRACTION,
     *,
     sequence: int | None = None,
+    pack: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -49,13 +51,13 @@ def build_dataset(
 
     One document at a time is in memory. `validation_fraction` is the expected share of the
     documents that are held out. An existing data set is replaced only if `overwrite` is set. Of
-    conversations (`Marked`) each gets a `sequence` of its own, of so many tokens.
+    conversations (`Marked`) each gets a `sequence` of its own, of so many tokens; or several share one, with `pack`.
     """
     if not 0 < validation_fraction < 1:
         raise fail("validation_fraction", "must be above 0 and below 1", validation_fraction)
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
     with written_whole(out, MANIFEST, "data set of Fourfold", overwrite=overwrite) as folder:
-        train, validation = (_Writer(file_of(folder, name), dtype, tokenizer, sequence) for name in SPLITS)
+        train, validation = (_Writer(file_of(folder, name), dtype, tokenizer, sequence, pack=pack) for name in SPLITS)
         with train, validation:
             for number, document in enumerate(documents, start=1):
                 place = held_out(document if isinstance(document, str) else document.text)
@@ -106,28 +108,37 @@ def held_out(text: str) -> float:
 
 
 class _Writer:
-    """One split on its way to disk; with a `sequence` of conversations, each at the begin of a sequence."""
+    """One split on its way to disk; with a `sequence` of conversations, each at the begin of a sequence, or packed."""
 
-    def __init__(self, path: Path, dtype: str, tokenizer: Tokenizer, sequence: int | None = None) -> None:
-        self.tokens = self.documents = self.targets = self.left_out = 0
+    def __init__(
+        self, path: Path, dtype: str, tokenizer: Tokenizer, sequence: int | None = None, *, pack: bool = False
+    ) -> None:
+        self.tokens = self.documents = self.targets = self.left_out = self.padding = 0
         self.lowest, self.highest = 1.0, 0.0
         """Of the numbers by which its documents came here (`held_out`)."""
-        self._largest, self._digest, self._digest_of_targets = 0, sha256(), sha256()
+        self._largest = 0
         self._path, self._tokenizer, self._sequence = path, tokenizer, sequence
+        self._packer = Packer(sequence) if pack and sequence is not None else None
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._file = self._open.enter_context(self._path.open("wb", buffering=1 << 20))
+        self._file = _File(self._path, self._open)
         if self._sequence is not None:
-            self._targets = self._open.enter_context(targets_of(self._path).open("wb", buffering=1 << 20))
+            self._targets = _File(targets_of(self._path), self._open)
+        if self._packer is not None:
+            self._begins = _File(documents_of(self._path), self._open)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and self._packer is not None:
+            for packed in self._packer.rest():
+                self._write_packed(packed)
         if self._sequence is not None and self.tokens and error is None:
-            self._write(np.zeros(1, np.int64), np.zeros(1, bool))  # what follows the last sequence
+            after = np.zeros(1, bool)  # what follows the last sequence
+            self._write(np.zeros(1, np.int64), after, ~after)
         with suppress(OSError) if error else nullcontext():  # a second failure says nothing new
             self._open.close()
 
@@ -148,43 +159,72 @@ class _Writer:
                 "tokenizer",
                 f"gave tokens from {least} to {largest}, outside its vocabulary of {self._tokenizer.vocabulary}",
             )
-        if counts is not None:
-            assert self._sequence is not None
-            if len(tokens) > self._sequence:
-                self.left_out += 1
-                return
-            room = (0, self._sequence - len(tokens))
-            tokens, counts = np.pad(tokens, room), np.pad(counts, room)
-            counts[0] = False  # nothing comes before it
-        self._write(tokens, counts)
+        if counts is None:
+            self._write(tokens)
+        elif self._sequence is not None and not self._add_conversation(tokens, counts, self._sequence):
+            return
         self._largest = max(self._largest, largest)
         self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
         self.documents += 1
 
-    def _write(self, tokens: NDArray[Any], counts: NDArray[np.bool_] | None) -> None:
-        raw = tokens.astype(self._dtype).tobytes()
-        self._file.write(raw)
-        self._digest.update(raw)
+    def _add_conversation(self, tokens: NDArray[Any], counts: NDArray[np.bool_], sequence: int) -> bool:
+        if len(tokens) > sequence:
+            self.left_out += 1
+            return False
+        if self._packer is not None:
+            for packed in self._packer.add(tokens, counts):
+                self._write_packed(packed)
+            return True
+        room = (0, sequence - len(tokens))
+        tokens, counts = np.pad(tokens, room), np.pad(counts, room)
+        counts[0] = False  # nothing comes before it
+        self._write(tokens, counts)
+        return True
+
+    def _write_packed(self, packed: Packed) -> None:
+        self.padding += packed.padding
+        self._write(packed.tokens, packed.counts, packed.begins)
+
+    def _write(
+        self, tokens: NDArray[Any], counts: NDArray[np.bool_] | None = None, begins: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._file.write(tokens.astype(self._dtype))
         self.tokens += len(tokens)
         if counts is not None:
-            marks = counts.astype(np.uint8).tobytes()
-            self._targets.write(marks)
-            self._digest_of_targets.update(marks)
+            self._targets.write(counts.astype(np.uint8))
             self.targets += int(counts.sum())
+        if begins is not None and self._packer is not None:
+            self._begins.write(begins.astype(np.uint8))
 
     def summary(self) -> Split:
         """Return what `dataset.json` says about the file."""
         chat: dict[str, Any] = {}
         if self._sequence is not None:
-            digest = self._digest_of_targets.hexdigest()
+            digest = self._targets.digest.hexdigest()
             chat = {"targets": self.targets, "targets_sha256": digest, "left_out": self.left_out}
+        if self._packer is not None:
+            chat |= {"documents_sha256": self._begins.digest.hexdigest(), "padding": self.padding}
         return Split(
             tokens=self.tokens,
             documents=self.documents,
             largest_token=self._largest,
-            sha256=self._digest.hexdigest(),
+            sha256=self._file.digest.hexdigest(),
             **chat,
         )
+
+
+class _File:
+    """A file on its way to disk, and its digest."""
+
+    def __init__(self, path: Path, held: ExitStack) -> None:
+        self._file = held.enter_context(path.open("wb", buffering=1 << 20))
+        self.digest = sha256()
+
+    def write(self, numbers: NDArray[Any]) -> None:
+        """Append numbers as they lie in memory."""
+        raw = numbers.tobytes()
+        self._file.write(raw)
+        self.digest.update(raw)
 
 
 def _one_sided(train: _Writer, validation: _Writer, fraction: float) -> DescriptionError:

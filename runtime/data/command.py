@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from runtime.data.manifest import Manifest
+    from runtime.data.manifest import Manifest, Split
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
@@ -35,6 +35,9 @@ def data(
     sequence: Annotated[
         int | None, typer.Option(metavar="N", min=2, help="With --chat: tokens of a sequence, one a conversation.")
     ] = None,
+    pack: Annotated[
+        bool, typer.Option("--pack", help="With --chat: several conversations in a sequence, see document_mask.")
+    ] = False,
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --chat: Jinja or tokenizer_config.json; else ChatML.")
     ] = None,
@@ -55,7 +58,7 @@ def data(
     from runtime.data.documents import jsonl_documents, standard_library_documents, text_documents
     from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer
 
-    _check(text, jsonl, chat, sequence, template)
+    _check(text, jsonl, chat, sequence, template, pack=pack)
     documents = (
         conversations(chat, template_of(template) if template else chatml)
         if chat
@@ -70,6 +73,7 @@ def data(
             JsonTokenizer(tokenizer) if tokenizer else ByteTokenizer(),
             validation_fraction,
             sequence=sequence,
+            pack=pack,
             overwrite=force,
             progress=advance,
         )
@@ -85,6 +89,8 @@ def _check(
     chat: list[Path] | None,
     sequence: int | None,
     template: Path | None,
+    *,
+    pack: bool,
 ) -> None:
     """Refuse what does not go together: conversations are laid out otherwise than text."""
     from twin.description.problems import fail
@@ -93,9 +99,10 @@ def _check(
         raise fail("--chat", "cannot be mixed with --text or --jsonl; build two data sets")
     if chat and sequence is None:
         raise fail("--sequence", "is missing: each conversation gets a sequence; give the tokens of the model's")
-    if not chat and (sequence is not None or template is not None):
-        name = "--sequence" if sequence is not None else "--template"
-        raise fail(name, "is for conversations; give some with --chat", sequence or str(template))
+    given = {"--sequence": sequence, "--template": template and str(template), "--pack": pack or None}
+    for name, value in given.items():
+        if not chat and value is not None:
+            raise fail(name, "is for conversations; give some with --chat", value)
 
 
 @contextmanager
@@ -133,3 +140,17 @@ def _show(out: Path, manifest: Manifest) -> None:
         size = format_si(float(split.tokens * manifest.token_bytes), "B", digits=3)
         table.add_row(name, f"{split.documents:,}", f"{split.tokens:,}", str(split.largest_token), size)
     console.print(table)
+    if manifest.sequence is not None:
+        for name, split in (("train", manifest.train), ("validation", manifest.validation)):
+            console.print(_told(name, split, manifest.sequence))
+
+
+def _told(name: str, split: Split, sequence: int) -> str:
+    """Say how conversations fill their sequences; the last token of a file is behind them."""
+    count = split.tokens // sequence
+    packed = ""
+    if split.padding is not None:
+        full = 1 - split.padding / (count * sequence)
+        packed = f", {split.documents / count:.2f} conversations in each, {full:.1%} full"
+    sequences = "sequence" if count == 1 else "sequences"
+    return f"{name}: {count:,} {sequences} of {sequence:,}{packed}; {split.left_out or 0:,} longer ones left out"

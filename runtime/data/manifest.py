@@ -19,6 +19,9 @@ MAX_VOCABULARY = 1 << 32
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 """Bytes of one token by dtype; both are little-endian on disk."""
 
+OF_TOKENIZER = ("tokenizer", "vocabulary", "separator")
+"""Keys that data sets have in common whose tokens mean the same."""
+
 REBUILD = "build it again with `fourfold data {} --force`"
 
 Count = Annotated[int, Field(gt=0, le=1 << 48, strict=True)]
@@ -47,10 +50,14 @@ class Split(Spec):
     """Of the file that says which tokens count."""
     left_out: Annotated[int, Field(ge=0, strict=True)] | None = None
     """Conversations that are longer than a sequence."""
+    documents_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of packed conversations: of the file that says where each begins."""
+    padding: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Of packed conversations: tokens that fill sequences up."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(handler(self), ("targets", "targets_sha256", "left_out"))
+        return without(handler(self), ("targets", "targets_sha256", "left_out", "documents_sha256", "padding"))
 
 
 class Manifest(Spec):

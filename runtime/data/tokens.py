@@ -29,6 +29,10 @@ class TokenFile:
     sha256: str
     targets: NDArray[np.uint8] | None = None
     """Of conversations: 1 where a token counts as a target; mapped too."""
+    documents: NDArray[np.uint8] | None = None
+    """Of packed conversations: 1 where one begins, or the padding; mapped too."""
+    separator: int | None = None
+    """Of text: the token between documents."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ def targets_of(tokens: Path) -> Path:
     return tokens.with_suffix(".targets.bin")
 
 
+def documents_of(tokens: Path) -> Path:
+    """Return where is said at which tokens of a file documents begin."""
+    return tokens.with_suffix(".documents.bin")
+
+
 def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
     """Say what shows, without reading it, that the file is not the one that was built."""
     remedy = rebuild(path.parent)
@@ -76,8 +85,9 @@ def _damage(path: Path, split: Split, manifest: Manifest) -> str | None:
     size, promised = path.stat().st_size, split.tokens * manifest.token_bytes
     if size != promised:
         return f"has {size:,} bytes, but {split.tokens:,} tokens of {manifest.dtype} are {promised:,}; {remedy}"
-    if split.targets is not None and _size(targets_of(path)) != split.tokens:
-        return f"needs {targets_of(path).name} beside it, with a byte for each token; {remedy}"
+    for beside, there in ((targets_of(path), split.targets), (documents_of(path), split.documents_sha256)):
+        if there is not None and _size(beside) != split.tokens:
+            return f"needs {beside.name} beside it, with a byte for each token; {remedy}"
     if split.largest_token >= manifest.vocabulary:
         return (
             f"is said to hold token {split.largest_token}, beyond the tokenizer's vocabulary of "
@@ -113,7 +123,15 @@ def _misfit(split: Split, manifest: Manifest, vocabulary: int, sequence: int) ->
 def _map(path: Path, split: Split, manifest: Manifest) -> TokenFile:
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     mapped = np.memmap(path, dtype=dtype, mode="r", shape=(split.tokens,))
-    targets = None
-    if split.targets is not None:
-        targets = np.asarray(np.memmap(targets_of(path), dtype=np.uint8, mode="r", shape=(split.tokens,)))
-    return TokenFile(path, np.asarray(mapped), split.sha256, targets)
+    return TokenFile(
+        path,
+        np.asarray(mapped),
+        split.sha256,
+        None if split.targets is None else _bytes(targets_of(path), split),
+        None if split.documents_sha256 is None else _bytes(documents_of(path), split),
+        manifest.separator if manifest.sequence is None else None,
+    )
+
+
+def _bytes(path: Path, split: Split) -> NDArray[np.uint8]:
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r", shape=(split.tokens,)))

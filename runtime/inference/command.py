@@ -122,7 +122,7 @@ def evaluate(resolve: Resolve) -> Callable[..., None]:
             typer.Option(
                 metavar="PATH",
                 help="Data set, whose held-out part is scored, or a file of text or of JSON lines (.jsonl), whose "
-                "documents are scored one by one; the run's own data set if absent.",
+                "documents are scored one by one, or one of train.evaluation.sets; if absent the run's own data set.",
             ),
         ] = None,
         key: Annotated[str, typer.Option(help="Key of the text in JSON lines.")] = "text",

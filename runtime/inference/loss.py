@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from runtime.data.batches import Batches
+from runtime.data.batches import HeldOut
 from runtime.step.feed import sum_over_replicas
 from runtime.step.trainee import Trainee
 
@@ -27,6 +27,8 @@ class Window:
     """Returns the tokens: (sequence + 1,). Called only by the ranks that work on it."""
     counts: NDArray[np.bool_] | None = None
     """Which targets count, (sequence,), so many as `targets` says; the first ones if absent."""
+    documents: NDArray[np.int64] | None = None
+    """Where each token's document begins, (sequence,); it is one document if absent."""
 
 
 @dataclass(frozen=True)
@@ -75,29 +77,34 @@ def _loss(trainee: Trainee, windows: Sequence[Window], micro: int) -> torch.Tens
     sequence = context.job.model.sequence
     found = torch.zeros(micro, sequence + 1, dtype=torch.int64)
     counts = torch.zeros(micro, sequence, dtype=torch.bool)
+    begins = torch.zeros_like(counts, dtype=torch.int64)
     for row, window in enumerate(windows):
         found[row] = torch.from_numpy(window.read())
         given = np.arange(sequence) < window.targets if window.counts is None else window.counts
         counts[row] = torch.from_numpy(given)
+        if window.documents is not None:
+            begins[row] = torch.from_numpy(window.documents)
     weights = counts.to(context.device, context.master_type)
     found = found.to(context.device)
-    return trainee.loss(found[:, :-1], found[:, 1:], weights)
+    documents = begins.to(context.device) if context.job.document_mask else None
+    return trainee.loss(found[:, :-1], found[:, 1:], weights, documents)
 
 
-def windows_of(batches: Batches, sequences: int) -> Iterator[Window]:
-    """Return the first so many sequences of a token file; all if there are fewer."""
+def windows_of(batches: HeldOut, sequences: int) -> Iterator[Window]:
+    """Return the first so many sequences of what is held out; all if there are fewer."""
     for number in range(min(sequences, batches.windows)):
         known = batches.targets(number, 1)
         counts = None if known is None else known[0]
         targets = batches.sequence if counts is None else int(counts.sum())
-        yield Window(targets, partial(_sequence, batches, number), counts)
+        documents = batches.documents(number, 1)
+        yield Window(targets, partial(_sequence, batches, number), counts, None if documents is None else documents[0])
 
 
-def _sequence(batches: Batches, number: int) -> NDArray[np.int64]:
+def _sequence(batches: HeldOut, number: int) -> NDArray[np.int64]:
     tokens: NDArray[np.int64] = batches.sequences(number, 1)[0]
     return tokens
 
 
-def validation_loss(trainee: Trainee, batches: Batches, sequences: int) -> float:
+def validation_loss(trainee: Trainee, batches: HeldOut, sequences: int) -> float:
     """Mean loss over the targets of the first so many held-out sequences, the same on all ranks."""
     return mean_loss(trainee, windows_of(batches, sequences)).loss

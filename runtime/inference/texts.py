@@ -7,7 +7,7 @@ window is padded, and padding weighs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.data.batches import Batches
 from runtime.data.documents import jsonl_documents, text_documents
 from runtime.data.tokenizer import Tokenizer
-from runtime.data.tokens import open_dataset
 from runtime.inference.loss import Window, windows_of
 from runtime.inference.trained import TrainedRun
-from runtime.plan.plan import data_directory
+from runtime.plan.sources import data_directory, open_sources
+from twin.description.mixture import parts_of
 from twin.description.model import Model
 from twin.description.problems import fail
+from twin.description.train import Evaluation
 
 JSON_LINES = ".jsonl"
 
@@ -45,32 +45,46 @@ class Scored:
 
 
 def text_of(run: TrainedRun, data: Path | None, sequences: int | None, key: str) -> Scored:
-    """Find what is to be scored: a data set, by default the run's own, or a file; raises DescriptionError."""
+    """Find what is to be scored: a data set, by default the run's own, or one of its evaluation by name, or a file.
+
+    Raises DescriptionError.
+    """
+    named = run.job.train.evaluation.sets
+    if data is not None and not data.exists() and str(data) in named:
+        data = run.check_there(data_directory(named[str(data)]))
     if data is None or data.is_dir():
         return _held_out(run, data, sequences)
     if not data.is_file():
-        raise fail(str(data), "no such data set or file (--data)")
+        raise fail(str(data), f"no such data set or file (--data){_named(named)}")
     documents = partial(_documents, data, key, run.tokenizer(), run.job.model)
     return _scored_alone(data, documents, run.job.model.sequence, sequences)
+
+
+def _named(sets: Mapping[str, str]) -> str:
+    return f"; the run's own sets by name are {', '.join(sets)}" if sets else ""
 
 
 def _held_out(run: TrainedRun, data: Path | None, sequences: int | None) -> Scored:
     """As training evaluates: the first sequences of what is held out, by default as many."""
     job = run.job
-    directory = data or run.check_there(data_directory(job.train))
-    found = open_dataset(directory, vocabulary=job.model.vocabulary, sequence=job.model.sequence)
-    manifest = found.manifest.model_dump(mode="json")
-    run.check_tokenizer(manifest, directory)
-    if data is None and manifest != run.data:
+    if data is None:
+        for part in parts_of(job.train.data):
+            run.check_there(data_directory(part.path))
+    train = job.train.model_copy(update={"evaluation": Evaluation(), **({} if data is None else {"data": str(data)})})
+    found = open_sources(job, train)
+    identity = found.identity()["data"]
+    name = " and ".join(str(part.directory) for part in found.parts)
+    run.check_tokenizer(identity, found.directory)
+    if data is None and identity != run.data:
         raise fail(
-            str(directory),
+            name,
             "is not any more what the run was trained on; say where that is now (--set train.data=DIR), or score this "
             "one by name (--data)",
         )
-    batches = Batches(found.validation, job.model.sequence, job.seed, job.model.vocabulary, shuffle=False)
+    batches = found.held_out(job)
     count = min(sequences or job.train.evaluation.sequences or batches.windows, batches.windows)
-    name = f"the first {count:,} of {batches.windows:,} held-out sequences of {directory}"
-    return Scored(name, count, lambda: windows_of(batches, count))
+    told = f"the first {count:,} of {batches.windows:,} held-out sequences of {name}"
+    return Scored(told, count, lambda: windows_of(batches, count))
 
 
 def _scored_alone(

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint.directory import newest_first, step_of
-from runtime.data.manifest import TOKENIZER
+from runtime.data.manifest import OF_TOKENIZER, TOKENIZER
 from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer, load_tokenizer
 from runtime.plan.options import located
 from runtime.records.run_directory import CHECKPOINTS, COMPANIONS, IMPORTED, JOB, RUN, examine_run
 from twin.description.job import Job
 from twin.description.load import apply_override
+from twin.description.mixture import parts_of
 from twin.description.problems import DescriptionError, fail
 from twin.strategies import load_job
 
@@ -25,8 +26,6 @@ NOT_ASKED: Mapping[str, Any] = {"stragglers": [], "degraded": [], "placement": "
 """Keys of a job that name ranks and nodes it was trained on, or simulated with."""
 DATA = "data"
 """Key of `run.json`: what the data set says about itself."""
-OF_TOKENIZER = ("tokenizer", "vocabulary", "separator")
-"""What data sets have in common whose tokens mean the same."""
 MAX_NAMED = 8
 """Checkpoints that a message names one by one."""
 
@@ -54,7 +53,7 @@ class TrainedRun:
             return JsonTokenizer(self.folder / COMPANIONS / TOKENIZER)
         if self.data.get("tokenizer") == "bytes":
             return ByteTokenizer()
-        directory = self.check_there(Path(self.job.train.data))
+        directory = self.check_there(Path(parts_of(self.job.train.data)[0].path))
         found = load_tokenizer(directory)
         self.check_tokenizer({"vocabulary": found.vocabulary, "separator": found.separator}, directory)
         return found

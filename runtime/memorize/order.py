@@ -44,6 +44,9 @@ class Order:
     def targets(self, first: int, count: int) -> None:
         """Let every target count."""
 
+    def documents(self, first: int, count: int) -> None:
+        """Take each sample for one document."""
+
 
 def order_of(
     pool: Pool, buckets: Mapping[int, NDArray[np.int64]], samples: int, background_first: int, seed: int, shift: int

@@ -54,10 +54,13 @@ def rotary_angles(model: Model, length: int, device: torch.device) -> tuple[torc
 
 
 def turned(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Turn (sequences, s, heads, d) by the angles of `rotary_angles`: of each head as many elements as have one."""
+    """Turn (sequences, s, heads, d) by the angles of `rotary_angles`: of each head as many elements as have one.
+
+    Angles are (s, d/2), or (sequences, s, d/2) where each sequence has its own.
+    """
     # (sequences, s, heads, d): the two halves of what is turned are the two coordinates of each plane
     wide = torch.promote_types(x.dtype, torch.float32)
-    cosine, sine = (angle[None, :, None, :].to(wide) for angle in angles)
+    cosine, sine = (angle.unsqueeze(-2).to(wide) for angle in angles)
     size = 2 * cosine.shape[-1]
     first, second = x[..., :size].to(wide).chunk(2, -1)
     parts = (first * cosine - second * sine, second * cosine + first * sine)

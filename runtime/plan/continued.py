@@ -8,7 +8,8 @@ have had its present options from the first step on. So of what differs
   a constant rate, or within an equal warm-up, more `steps` change none of them);
 * what decides only what is seen, kept and waited for (evaluation, checkpoints, sample, logging, limits of time),
   or only how sums are rounded (kernels, device, threads, the grid), is said and done;
-* what makes it another run altogether (model, data, seed, batch, precision, dropout, Goldfish loss)
+* what makes it another run altogether (model, data, sets of evaluation, seed, batch, precision, dropout, document mask,
+  Goldfish loss)
   `run.json` refuses before, and no option allows it.
 """
 
@@ -27,8 +28,8 @@ from twin.description.train import Shape, Train
 
 KEY = "options"
 """In the `extra` of a checkpoint."""
-OF_IDENTITY = {"data", "goldfish"}
-"""Compared by what they are, in `run.json`; the place of the data may change."""
+OF_IDENTITY: dict[str, Any] = {"data": True, "goldfish": True, "evaluation": {"sets"}}
+"""Compared by what they are, in `run.json`; the places of data sets may change."""
 _RATE = "train.learning_rate."
 RATE = (
     *(f"{_RATE}peak", f"{_RATE}least", f"{_RATE}warmup_steps", "train.steps"),
@@ -54,7 +55,7 @@ class Change:
 def options_of(job: Job, train: Train) -> dict[str, Any]:
     """Write down, flat and as JSON, what a run is trained with; what was left to a default as what it became."""
     found: dict[str, Any] = {"clip_gradients": job.clip_gradients}
-    for key, value in train.model_dump(mode="json", by_alias=True, exclude=OF_IDENTITY | {"rollback"}).items():
+    for key, value in train.model_dump(mode="json", by_alias=True, exclude={**OF_IDENTITY, "rollback": True}).items():
         if isinstance(value, dict):
             found |= {f"train.{key}.{name}": each for name, each in value.items()}
         else:

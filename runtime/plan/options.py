@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twin.description import huggingface
 from twin.description.job import Job
-from twin.description.train import PATHS, STANDARD_LIBRARY, Train
+from twin.description.train import Train, with_paths
 
 
 def settled(job: Job) -> tuple[str, str]:
@@ -17,10 +17,7 @@ def settled(job: Job) -> tuple[str, str]:
 
 def located(train: Train, folder: Path = Path()) -> Train:
     """Let relative paths start from `folder`, the job file's."""
-    changes = {
-        key: _located(value, folder) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
-    }
-    return train.model_copy(update=changes)
+    return with_paths(train, lambda value: _located(value, folder))
 
 
 def _located(value: str, folder: Path) -> str:

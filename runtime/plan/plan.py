@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import torch
 
 from runtime.checkpoint.fingerprint import fingerprint
-from runtime.data.build import default_dataset
 from runtime.data.tokenizer import load_tokenizer
-from runtime.data.tokens import DataSet, open_dataset
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
+from runtime.plan.sources import Sources, open_sources
 from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
@@ -24,7 +22,7 @@ from twin.description.job import Job
 from twin.description.lora import Lora
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
-from twin.description.train import PATHS, STANDARD_LIBRARY, GoldfishLoss, Train
+from twin.description.train import GoldfishLoss, Train, with_paths
 
 NEWER = (*BEYOND, "window")
 """Keys of a model that runs before November 2026 did not write down."""
@@ -44,7 +42,7 @@ class Plan:
     accept_changes: bool = False
     """Go on from a checkpoint with options that the steps before it were not taken with."""
 
-    def identity(self, data: DataSet) -> dict[str, Any]:
+    def identity(self, sources: Sources) -> dict[str, Any]:
         """What must stay the same when a run is continued; grid, steps and overlap may change."""
         job, goldfish = self.job, self.options.goldfish
         adapters = {} if job.lora is None else {"lora": identity_of_adapters(job.lora, self.options)}
@@ -53,9 +51,10 @@ class Plan:
             "model": identity_of(job.model),
             "precision": job.precision,
             "dropout": job.dropout,
+            "document_mask": job.document_mask or None,  # runs before November 2026 did not write it down
             "seed": job.seed,
             "sequences": job.batch.sequences,
-            "data": data.manifest.model_dump(mode="json"),
+            **sources.identity(),
             "goldfish": None if goldfish is None else identity_of_loss(goldfish),
             **adapters,
         }
@@ -63,10 +62,7 @@ class Plan:
     def kept_job(self) -> dict[str, Any]:
         """Describe the whole job as it is trained now, as JSON; its paths do not depend on the present directory."""
         train = self.options
-        changes = {
-            key: _absolute(value) for key in PATHS if (value := getattr(train, key)) and value != STANDARD_LIBRARY
-        }
-        job = self.job.model_copy(update={"train": train.model_copy(update=changes)})
+        job = self.job.model_copy(update={"train": with_paths(train, _absolute)})
         return job.model_dump(mode="json", by_alias=True)
 
 
@@ -92,8 +88,8 @@ def identity_of_adapters(lora: Lora, train: Train) -> dict[str, Any]:
     return {**lora.model_dump(mode="json"), "base": base}
 
 
-def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
-    """Return this rank's device and the data, if the run can begin as far as this rank can see.
+def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
+    """Return this rank's device and what it reads, if the run can begin as far as this rank can see.
 
     Raises DescriptionError.
     """
@@ -108,19 +104,19 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, DataSet]:
         )
     check_computed(job)
     device = choose_device(options.device, process)
-    data = open_dataset(data_directory(options), vocabulary=job.model.vocabulary, sequence=job.model.sequence)
+    sources = open_sources(job, options)
     _check_weights(options.initial_weights)
     if options.initial_adapters is not None and not Path(options.initial_adapters).is_dir():
         raise fail("train.initial_adapters", "no such directory", options.initial_adapters)
-    if options.sample.tokens and max(prompt_tokens(options, data)) >= job.model.vocabulary:
+    if options.sample.tokens and max(prompt_tokens(options, sources)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",
             f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
             options.sample.prompt,
         )
     if process.rank == 0:
-        check_directory(plan.out, plan.identity(data), force=plan.force)
-    return device, data
+        check_directory(plan.out, plan.identity(sources), force=plan.force)
+    return device, sources
 
 
 def check_computed(job: Job) -> None:
@@ -142,11 +138,6 @@ def check_computed(job: Job) -> None:
         raise fail("profiler", "is for simulation; use the runtime's own traces: --trace", True)
 
 
-def data_directory(train: Train) -> Path:
-    """Return where a job's data set is; the standard library's is built if it is not there yet."""
-    return default_dataset(cache_directory()) if train.data == STANDARD_LIBRARY else Path(train.data)
-
-
 def _check_weights(given: str | None) -> None:
     """See whether the weights to start from are there at all."""
     if given is None:
@@ -158,13 +149,7 @@ def _check_weights(given: str | None) -> None:
         raise fail("train.initial_weights", "no such file", given)
 
 
-def prompt_tokens(options: Train, data: DataSet) -> list[int]:
+def prompt_tokens(options: Train, sources: Sources) -> list[int]:
     """Tokens that the sample begins with; at least one."""
-    tokenizer = load_tokenizer(data.directory)
+    tokenizer = load_tokenizer(sources.directory)
     return [int(token) for token in tokenizer.encode(options.sample.prompt)] or [0]
-
-
-def cache_directory() -> Path:
-    """Where data sets are kept that Fourfold makes by itself."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fourfold"

@@ -55,7 +55,10 @@ def batch_of(job: Job, context: Context) -> list[MicroBatch]:
     tokens = torch.zeros(shape, dtype=torch.int64, device=context.device)
     weights = torch.ones(shape, dtype=context.master_type, device=context.device)
     first = context.mesh.replica * job.micro_steps
-    return [MicroBatch((first + micro) * shape[0], tokens, tokens, weights) for micro in range(job.micro_steps)]
+    documents = torch.zeros_like(tokens) if job.document_mask else None
+    return [
+        MicroBatch((first + micro) * shape[0], tokens, tokens, weights, documents) for micro in range(job.micro_steps)
+    ]
 
 
 class MetaAdamW(torch.optim.AdamW):

@@ -38,13 +38,24 @@ class Feed:
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
             total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
-            MicroBatch(first, window[:, :-1], window[:, 1:], self._weights(keeps, total))
+            MicroBatch(
+                first, window[:, :-1], window[:, 1:], self._weights(keeps, total), self._documents(first, len(window))
+            )
             for (first, window), keeps in zip(windows, kept, strict=True)
         ]
 
     def _window(self, first: int, count: int) -> torch.Tensor:
         window = torch.from_numpy(self.batches.sequences(first, count))
         return window.to(self.context.device, non_blocking=True)
+
+    def _documents(self, first: int, count: int) -> torch.Tensor | None:
+        """Where each token's document begins, if the job asks for that."""
+        if not self.context.job.document_mask:
+            return None
+        known = self.batches.documents(first, count)
+        if known is None:
+            return torch.zeros(count, self.context.job.model.sequence, dtype=torch.int64, device=self.context.device)
+        return torch.from_numpy(known).to(self.context.device)
 
     def _kept(self, first: int, window: torch.Tensor, targets: NDArray[np.bool_] | None) -> torch.Tensor:
         kept = torch.ones_like(window[:, 1:], dtype=torch.bool)

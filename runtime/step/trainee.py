@@ -28,6 +28,8 @@ class MicroBatch:
     """(sequences, s) int64."""
     weights: torch.Tensor
     """(sequences, s): 1 / (targets of the global batch), or 0 where a target does not count."""
+    documents: torch.Tensor | None = None
+    """(sequences, s) int64: the place in its sequence where each token's document begins; with `document_mask`."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,13 @@ class Trainee(ABC):
         """Run all micro-steps, forward and backward."""
 
     @abstractmethod
-    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, documents: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the weighted sum of this replica's token losses, without going backward.
 
-        tokens, targets and weights are (sequences, s); the sum is a scalar.
+        tokens, targets and weights are (sequences, s), and `documents` is where each token's begins; without it each
+        sequence is one. The sum is a scalar.
         """
 
     @abstractmethod

@@ -10,14 +10,12 @@ import math
 
 import torch
 
-from runtime.data.batches import Batches
-from runtime.data.tokens import DataSet
-from runtime.inference.loss import validation_loss
 from runtime.launch.environment import Process
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
 from runtime.plan.optimizer_settings import Schedule
 from runtime.plan.plan import Plan
+from runtime.plan.sources import Sources
 from runtime.records.console import Display, Stopwatch
 from runtime.records.ownership import Ownership
 from runtime.records.records import Records, due
@@ -29,6 +27,7 @@ from runtime.survive.stop import Stop
 from runtime.tracing.tracer import Tracer
 from runtime.train import showing
 from runtime.train.diagnosis import find_non_finite
+from runtime.train.evaluation import LOSS, Evaluation, told
 from runtime.train.judging import Judge
 from runtime.train.saving import Saving
 from runtime.train.state import State
@@ -47,12 +46,12 @@ class Run:
         process: Process,
         mesh: Mesh,
         device: torch.device,
-        data: DataSet,
+        sources: Sources,
         stop: Stop,
         history: History,
         owned: Ownership | None,
     ) -> None:
-        self.plan, self.process, self.data = plan, process, data
+        self.plan, self.process, self.sources = plan, process, sources
         self.stop, self.owned = stop, owned
         job, options = plan.job, plan.options
         self.first = process.rank == 0
@@ -60,10 +59,8 @@ class Run:
         compile_ = options.compile or job.fused_elementwise
         self.trainee = trains(job)(job, mesh, device, options.optimizer, compile_=compile_)
         self.context = self.trainee.context
-        vocabulary, sequence = job.model.vocabulary, job.model.sequence
-        training = Batches(data.train, sequence, job.seed, vocabulary)
-        self.feed = Feed(self.context, training, goldfish_of(options, job.seed))
-        self.held_out = Batches(data.validation, sequence, job.seed, vocabulary, shuffle=False)
+        self.feed = Feed(self.context, sources.samples(job), goldfish_of(options, job.seed))
+        self.evaluation = Evaluation(self.trainee, sources, options.evaluation.sequences)
         self.saving = Saving(plan, self.trainee, mesh, self.state, owned)
         self.judge = Judge(plan, self.trainee, self.state, self.saving)
         self.display = Display(shown=False, steps=options.steps, start=0)
@@ -98,7 +95,7 @@ class Run:
         for text in filter(None, news):
             self.display.say(text)
         showing.say_start(
-            self.display, self.plan.job, self.data, self.process, self.context.device, state, loaded, changed
+            self.display, self.plan.job, self.sources, self.process, self.context.device, state, loaded, changed
         )
         state.modes = self.trainee.settle(
             options.gemm_modes, state.modes, deterministic=options.deterministic, say=self.display.say
@@ -189,17 +186,17 @@ class Run:
         self.judge.saw(number, loss, None if last else self._next_look(number + 1))
 
     def _evaluate(self) -> None:
-        sequences, step = self.plan.options.evaluation.sequences, self.state.step
-        if not sequences:
+        step = self.state.step
+        if not self.plan.options.evaluation.sequences:
             return
-        loss = validation_loss(self.trainee, self.held_out, sequences)
-        if not math.isfinite(loss):
+        found = self.evaluation.look()
+        if not all(math.isfinite(loss) for loss in found.values()):
             raise find_non_finite(self.trainee, self.feed.step(self.state.history.batch(step)), step)
         if self.records is not None:
-            self.records.write({"after_steps": step, "validation_loss": loss})
-        self.display.say(f"step {step}: validation loss {loss:.4f} nats per token")
+            self.records.write({"after_steps": step, **found})
+        self.display.say(f"step {step}: {told(found)}")
         if self.plan.options.checkpoints.best and step:
-            self.saving.judge(step, loss, self.display)
+            self.saving.judge(step, found[LOSS], self.display)
 
     def finish(self) -> None:
         """Save, evaluate, and show what was learnt; after a signal, save and say so."""
@@ -215,7 +212,7 @@ class Run:
             self.records.close()
         self.display.close()
         if not self.state.ended:
-            showing.say_sample(self.display, self.plan, self.trainee, self.data)
+            showing.say_sample(self.display, self.plan, self.trainee, self.sources)
 
     def write_trace(self) -> None:
         """Write what was recorded, if anything was to be."""

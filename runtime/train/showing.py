@@ -8,13 +8,14 @@ from contextlib import suppress
 import torch
 
 from runtime.checkpoint.loading import Loaded
+from runtime.data.mixture import Mixture
 from runtime.data.tokenizer import load_tokenizer
-from runtime.data.tokens import DataSet
 from runtime.inference.generate import Choice, generate
 from runtime.launch.devices import place_name
 from runtime.launch.environment import Process
 from runtime.plan.continued import Change
 from runtime.plan.plan import Plan, prompt_tokens
+from runtime.plan.sources import Sources
 from runtime.records.console import Display
 from runtime.records.metrics import step_line
 from runtime.records.records import Records
@@ -29,7 +30,7 @@ from twin.description.problems import fail
 def say_start(
     display: Display,
     job: Job,
-    data: DataSet,
+    sources: Sources,
     process: Process,
     device: torch.device,
     state: State,
@@ -43,13 +44,31 @@ def say_start(
         if job.lora is not None:
             size = f"{job.lora.parameters(job.model):,} parameters of adapters beside {size}"
         display.say(
-            f"training {job.name}: {size} on {job.concrete_grid}, "
-            f"{job.precision}, {data.manifest.train.tokens:,} tokens, {where}"
+            f"training {job.name}: {size} on {job.concrete_grid}, {job.precision}, {sources.tokens:,} tokens, {where}"
         )
+    for line in said_of_data(sources, job):
+        display.say(line)
     if loaded is not None:
         for text in (*loaded.rejected, *map(str, changed)):
             display.warn(text)
         display.say(f"continuing {job.name} after step {state.step} from {loaded.path}, {where}")
+
+
+def said_of_data(sources: Sources, job: Job) -> list[str]:
+    """Say how what is read is mixed: the share of the samples that each data set gets, and what shares a sequence."""
+    samples = sources.samples(job)
+    lines = []
+    if not job.document_mask and any(part.train.documents is not None for part in sources.parts):
+        lines = ["conversations that share a sequence see those before them there: document_mask is false"]
+    if not isinstance(samples, Mixture):
+        return lines
+    steps, total = job.train.steps, sum(sources.weights)
+    counts = samples.counts(steps * job.batch.sequences)
+    return lines + [
+        f"{weight / total:.1%} of the samples ({weight} of {total}) from {data.directory}: {part.windows:,} sequences, "
+        f"{count / part.windows:.2f} epochs in {steps:,} steps"
+        for weight, data, part, count in zip(sources.weights, sources.parts, samples.parts, counts, strict=True)
+    ]
 
 
 def trace_is_ahead(plan: Plan, process: Process, step: int, display: Display) -> bool:
@@ -84,12 +103,12 @@ def say_stopped(display: Display, plan: Plan, signal: str, state: State, *, firs
             mark_stopped(plan.out, signal, state.step)
 
 
-def say_sample(display: Display, plan: Plan, trainee: Trainee, data: DataSet) -> None:
+def say_sample(display: Display, plan: Plan, trainee: Trainee, sources: Sources) -> None:
     """Show text from the model, where that is wanted."""
     wanted = plan.options.sample
     if not wanted.tokens:
         return
     choice = Choice(wanted.temperature, plan.job.seed)
-    tokens = generate(trainee, prompt_tokens(plan.options, data), wanted.tokens, choice)
+    tokens = generate(trainee, prompt_tokens(plan.options, sources), wanted.tokens, choice)
     display.say("sample:")
-    display.say(load_tokenizer(data.directory).decode(tokens))
+    display.say(load_tokenizer(sources.directory).decode(tokens))

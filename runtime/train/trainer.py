@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from runtime.data.tokens import DataSet
 from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type
 from runtime.launch.environment import Process
@@ -27,6 +26,7 @@ from runtime.launch.signals import Notice
 from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
+from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import JOB, RUN, prepare_directory, read_run
 from runtime.survive import elastic
@@ -60,9 +60,9 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     all_agree = partial(agree, store, process)
     board = Board(store, process)
     plan, why = elastic.fit(plan, board, resolve)
-    device, data = all_agree("setup", lambda: check_plan(plan, process))
+    device, sources = all_agree("setup", lambda: check_plan(plan, process))
     agree_on_type(board, device)
-    owned = all_agree("directory", lambda: _prepare(plan, process, data, held))
+    owned = all_agree("directory", lambda: _prepare(plan, process, sources, held))
     described = board.tell(lambda: read_run(plan.out))
     history = History.read(described.get(KEY), str(plan.out / RUN))
     memory, found = recover(plan, board, described, history)
@@ -76,7 +76,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     if store is not None and process.ranks > 1:
         join(process, store, device, options.timeout_seconds)
     mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
-    run = Run(plan, process, mesh, device, data, stop, history, owned)
+    run = Run(plan, process, mesh, device, sources, stop, history, owned)
     try:
         run.resume(why, found)
         if memory is not None:
@@ -99,11 +99,11 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         run.display.close()
 
 
-def _prepare(plan: Plan, process: Process, data: DataSet, held: ExitStack) -> Ownership | None:
+def _prepare(plan: Plan, process: Process, sources: Sources, held: ExitStack) -> Ownership | None:
     """Make the run's directory, or take it over, on rank 0."""
     if process.rank != 0:
         return None
     owned = Ownership.claim(plan.out, process.launch)  # before anything there is deleted
     held.callback(owned.release)
-    prepare_directory(plan.out, plan.identity(data), {JOB: plan.kept_job()}, force=plan.force)
+    prepare_directory(plan.out, plan.identity(sources), {JOB: plan.kept_job()}, force=plan.force)
     return owned

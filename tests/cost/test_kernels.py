@@ -211,3 +211,15 @@ def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None
     of_other_strategies = {"collect"}
     for device in DEVICES.values():
         assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
+
+
+@pytest.mark.parametrize("form", ["flash", "fused_softmax", "plain"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_mask_is_read_and_nothing_is_left_out_for_it(form: str, backward: bool) -> None:
+    plain, masked = (Attention(2, 4096, 16, 128, form, backward=backward, mask=mask) for mask in (False, True))
+    assert masked.bytes - plain.bytes == 2 * 4096**2 * 2  # once for all heads, two bytes a score
+    assert masked.flops == plain.flops
+    for device in (DEVICES["a100-sxm4-80gb"], DEVICES["h100-sxm"]):
+        times = kernel_seconds(device, masked) / kernel_seconds(device, plain)
+        # of a long window a causal kernel computes half
+        assert (1.7 < times < 2.0) if form == "flash" else (1.0 < times < 1.5)

@@ -94,6 +94,14 @@ def options() -> dict[str, Job]:
         "wide gathers": {"communication_precision": {"gathers": "fp32"}, "cache_gathered_layers": 1},
         "wide scatters": {"communication_precision": {"scatters": "fp32"}, "recompute": False},
         "wide, blocks": {"communication_precision": IN_FP32, "gather_unit": "block", "data_reduction": SMALL_BUCKETS},
+        "documents": {"document_mask": True, "per_rank": 3},
+        "documents, llama, plain attention": {
+            "document_mask": True,
+            "model": {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "kv_heads": 6},
+            "attention": "plain",
+            "precision": "fp32",
+            "recompute": False,
+        },
         "wide in fp32": {"communication_precision": IN_FP32, "precision": "fp32"},
     }
     return {name: job(ALL, **case) for name, case in cases.items()}

@@ -58,6 +58,7 @@ def test_the_spread_is_wide_enough() -> None:
         (lambda j: j.data_reduction.mode, {"one_bucket", "overlapped", "sharded"}),
         (lambda j: j.attention, {"flash", "fused_softmax", "plain"}),
         (lambda j: j.dropout > 0, {True, False}),
+        (lambda j: j.document_mask, {True, False}),
         (lambda j: j.fused_elementwise, {True, False}),
         (lambda j: j.clip_gradients, {True, False}),
         (lambda j: j.communication_precision.gathers, {"compute", "fp32"}),

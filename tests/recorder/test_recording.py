@@ -27,6 +27,7 @@ OPS = (
     Compute("fwd/c", "fwd", Attention(1, 2, 3, 4, "plain", dropout=True, backward=True), None),
     Wait("fwd/b", "fwd", 1),
     Compute("bwd/d", "bwd", Memory(0.5, 7, 3.0)),
+    Compute("bwd/e", "bwd", Attention(1, 2, 3, 4, kv_heads=1, mask=True), None),
 )
 KEPT = Recording(GRID.mesh, 7, Schedule(OPS))
 

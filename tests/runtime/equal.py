@@ -41,6 +41,7 @@ def serial(case: str, dtype: str, steps: int, slower: tuple[float, ...] | None) 
         [mask.to(kind) for mask in parity.masks(goldfish)][:steps],
         parity.RATES[:steps],
         clip=1.0 if job.clip_gradients else None,
+        begins=parity.begins() if job.document_mask else None,
     )
     return losses, norms, {n: p.detach().numpy() for n, p in serial_model.state_dict().items()}
 

@@ -50,6 +50,14 @@ def masks(goldfish: bool) -> list[torch.Tensor]:
     return [GOLDFISH.keeps(window).float() for window in windows()]
 
 
+def begins() -> list[torch.Tensor]:
+    """Where each input's document begins, (sequences, s), for all steps: about every third token begins one."""
+    generator = torch.Generator().manual_seed(11)
+    shape = (SEQUENCES, MODEL["sequence"])
+    places = torch.arange(MODEL["sequence"])
+    return [torch.where(torch.rand(shape, generator=generator) < 0.3, places, 0).cummax(1).values for _ in range(STEPS)]
+
+
 def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     """Make model and optimizer of one rank."""
     master = torch.float32 if dtype == torch.bfloat16 else dtype
@@ -92,8 +100,15 @@ def run(
         mask = mask.to(trainee.context.master_type)
         weights = mask / mask.sum()
         first = mesh.replica * local
+        documents = begins()[step] if job.document_mask else None
         batch = [
-            MicroBatch(step * SEQUENCES + i, window[i : i + size, :-1], window[i : i + size, 1:], weights[i : i + size])
+            MicroBatch(
+                step * SEQUENCES + i,
+                window[i : i + size, :-1],
+                window[i : i + size, 1:],
+                weights[i : i + size],
+                None if documents is None else documents[i : i + size],
+            )
             for i in range(first, first + local, size)
         ]
         figures = trainee.step(batch, RATES[step])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -190,14 +191,27 @@ def adapt(model: SerialGPT, described: Model, lora: Lora) -> None:
                 getattr(block, linear).adapt(lora, parts_of(described, linear))
 
 
+def one_by_one(model: SerialGPT, tokens: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+    """Logits (sequences, s, V) of documents each computed alone; `begins` (sequences, s) says where each begins."""
+    rows = []
+    for row, first in zip(tokens, begins.tolist(), strict=True):
+        cuts = sorted({*first, len(row)})
+        rows.append(torch.cat([model(row[a:b][None])[0] for a, b in itertools.pairwise(cuts)]))
+    return torch.stack(rows)
+
+
 def train(
     model: SerialGPT,
     batches: list[torch.Tensor],
     masks: list[torch.Tensor],
     rates: list[float],
     clip: float | None = 1.0,
+    begins: list[torch.Tensor] | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Train on whole global batches (sequences, s + 1); returns losses and gradient norms."""
+    """Train on whole global batches (sequences, s + 1); returns losses and gradient norms.
+
+    `begins` is where the document of each input begins, if sequences are not one each.
+    """
     trained = [p for p in model.parameters() if p.requires_grad]
     matrices = [p for p in trained if p.ndim == 2]
     vectors = [p for p in trained if p.ndim == 1]
@@ -208,9 +222,10 @@ def train(
         foreach=False,
     )
     losses, norms = [], []
-    for window, mask, rate in zip(batches, masks, rates, strict=True):
+    for step, (window, mask, rate) in enumerate(zip(batches, masks, rates, strict=True)):
         adam.zero_grad()
-        logits = model(window[:, :-1])
+        inputs = window[:, :-1]
+        logits = model(inputs) if begins is None else one_by_one(model, inputs, begins[step])
         each = functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none")
         loss = (each * mask.flatten()).sum() / mask.sum()
         loss.backward()

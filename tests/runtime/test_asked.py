@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runtime.data.build import default_dataset
-from runtime.plan.plan import cache_directory
+from runtime.plan.sources import cache_directory
 from tests.runtime import asked, reference, runs
 from tests.tiers import makes, quick
 

@@ -92,7 +92,8 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
     occupied = min(blocks / device.gemm.units, 1.0)
-    unmasked = min((1 + model.masked_rows / length) / 2, 1.0)
+    # a kernel that reads a mask leaves nothing out
+    unmasked = 1.0 if attention.mask else min((1 + model.masked_rows / length) / 2, 1.0)
     computed = attention.flops * (_COMPUTED_BACKWARD if attention.backward else 1.0) * unmasked
     streaming = attention.bytes / (device.memory_bandwidth_bytes_per_second * device.memory_efficiency)
     floor = attention.kernels * device.kernel_latency_seconds

@@ -74,6 +74,9 @@ class Job(Spec):
     (FlashAttention 1 to 3, its first and second version in Triton, cuDNN's, AMD's CK, xformers' cutlass),
     whose rates are measured one by one; fused_softmax: one kernel between two batched products
     (Megatron's); plain: a kernel each for scale, mask and softmax."""
+    document_mask: StrictBool = False
+    """Attention does not cross the bounds of documents within a sequence, and positions begin anew in each; else a
+    sequence is one text, whatever it holds. The kernel then reads a mask and computes the whole window."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropout after attention and MLP, and on unfused attention's scores."""
     lora: Lora | None = None

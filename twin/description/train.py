@@ -6,17 +6,18 @@ first rank starts; no prediction depends on it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
 
+from twin.description.mixture import Data, check_data
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 
 STANDARD_LIBRARY = "standard-library"
 """As `train.data`: the sources of Python's own library."""
-PATHS = ("data", "initial_weights", "initial_adapters")
-"""Keys that may be paths, relative to the job file."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Mask = Literal["hash", "hash_table", "static", "random"]
@@ -63,7 +64,10 @@ class Evaluation(Spec):
     every: Count = 100
     """Steps between evaluations; 0: only at the start and at the end."""
     sequences: Count = 64
-    """Held-out sequences of one evaluation; 0: none."""
+    """Held-out sequences of one evaluation, of each set; 0: none."""
+    sets: dict[str, str] = Field(default_factory=dict)
+    """More data sets by name, such as {code: DIR, prose: DIR}: the loss on the held-out part of each is written down as
+    validation_loss/NAME, beside that of `data`, which alone decides what is best."""
 
 
 class Checkpointing(Spec):
@@ -121,8 +125,9 @@ class Sample(Spec):
 class Train(Spec):
     """Everything below `train:`."""
 
-    data: str = STANDARD_LIBRARY
-    """A data set made by `fourfold data`, or standard-library: the sources of Python's own."""
+    data: Data = STANDARD_LIBRARY
+    """A data set made by `fourfold data`, or standard-library: the sources of Python's own; or several in a mixture,
+    such as [{path: DIR, weight: 3}, {path: DIR}]."""
     steps: Positive = 1000
     """Optimizer steps; the learning rate has its least value after the last of them."""
     learning_rate: LearningRate = LearningRate()
@@ -159,9 +164,29 @@ class Train(Spec):
     """Also write metrics for TensorBoard."""
 
 
+def with_paths(train: Train, change: Callable[[str], str]) -> Train:
+    """Return it with every path changed, which start from the job file; standard-library is none."""
+
+    def changed(value: str) -> str:
+        return value if value == STANDARD_LIBRARY else change(value)
+
+    changes: dict[str, Any] = {}
+    if isinstance(train.data, tuple):
+        changes["data"] = tuple(part.model_copy(update={"path": changed(part.path)}) for part in train.data)
+    elif train.data != STANDARD_LIBRARY:  # what nobody gave is not written down
+        changes["data"] = change(train.data)
+    for key in ("initial_weights", "initial_adapters"):
+        if value := getattr(train, key):
+            changes[key] = change(value)
+    if sets := train.evaluation.sets:
+        found = {name: changed(value) for name, value in sets.items()}
+        changes["evaluation"] = train.evaluation.model_copy(update={"sets": found})
+    return train.model_copy(update=changes)
+
+
 def check_train(train: Train) -> list[Problem]:
     """Return the rules that hold between keys of `train:` and are broken."""
-    problems = []
+    problems = check_data(train.data)
     rate = train.learning_rate
     if rate.least is not None and rate.least > rate.peak:
         problems.append(Problem("train.learning_rate.least", f"must not exceed peak {rate.peak}", rate.least))
@@ -173,6 +198,7 @@ def check_train(train: Train) -> list[Problem]:
     if train.checkpoints.best and not train.evaluation.sequences:
         remedy = "needs evaluations; set train.evaluation.sequences"
         problems.append(Problem("train.checkpoints.best", remedy, True))
+    problems += _check_sets(train.evaluation)
     if train.rollback is not None and train.checkpoints.keep < 2:
         problems.append(
             Problem(
@@ -181,4 +207,21 @@ def check_train(train: Train) -> list[Problem]:
                 train.checkpoints.keep,
             )
         )
+    return problems
+
+
+def _check_sets(evaluation: Evaluation) -> list[Problem]:
+    """Names are parts of names of metrics; without evaluations there is nothing to name."""
+    if not evaluation.sets:
+        return []
+    remedy = "is no name: take up to 32 lower-case letters, digits and _, a letter first"
+    bad = [name for name in evaluation.sets if not re.fullmatch("[a-z][a-z0-9_]{0,31}", name)]
+    problems = [Problem("train.evaluation.sets", remedy, name) for name in bad]
+    problems += [
+        Problem(f"train.evaluation.sets.{name}", "is empty; give the directory of a data set", path)
+        for name, path in evaluation.sets.items()
+        if not path
+    ]
+    if not evaluation.sequences:
+        problems.append(Problem("train.evaluation.sequences", "is 0, so that no set is evaluated; set it above", 0))
     return problems

@@ -62,8 +62,9 @@ def _kernel(kernel: Kernel) -> str:
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"
-                f"{' with dropout' if kernel.dropout else ''}, {kernel.sequences} sequences of "
-                f"{kernel.sequence_length}, {kernel.heads} heads of {kernel.head_size}, "
+                f"{' with dropout' if kernel.dropout else ''}{' with a mask' if kernel.mask else ''}, "
+                f"{kernel.sequences} sequences of {kernel.sequence_length}, "
+                f"{kernel.heads} heads of {kernel.head_size}, "
                 f"{'' if kernel.kv_heads is None else f'{kernel.kv_heads} of keys, '}"
                 f"{kernel.element_bytes} bytes"
             )

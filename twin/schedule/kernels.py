@@ -62,6 +62,8 @@ class Attention:
     element_bytes: int = 2
     kv_heads: int | None = None
     """Local heads of keys and values, where they are fewer."""
+    mask: bool = False
+    """Whether a mask of each sequence's scores is read, equal for all heads: nothing is known to be zero without it."""
 
     @property
     def flops(self) -> float:
@@ -74,11 +76,12 @@ class Attention:
 
     @property
     def bytes(self) -> float:
-        """Q, K, V and O once (their gradients too in backward)."""
+        """Q, K, V and O once (their gradients too in backward), and the mask if there is one."""
         tokens = self.sequences * self.sequence_length
         heads = self.heads + (self.heads if self.kv_heads is None else self.kv_heads)
         one = tokens * heads * self.head_size * self.element_bytes
-        return float(one * (4 if self.backward else 2))
+        masks = self.mask * self.sequences * self.sequence_length**2 * self.element_bytes
+        return float(one * (4 if self.backward else 2) + masks)
 
     @property
     def score_passes(self) -> float:
@@ -86,12 +89,13 @@ class Attention:
 
         Plain forward: scale, mask and softmax each read and write it; backward: softmax reads two
         matrices and writes one, scale and mask read and write. The fused causal kernel reads only
-        the unmasked half (of one matrix forward, of two backward) and writes all.
+        the unmasked half (of one matrix forward, of two backward) and writes all; with a mask of its own it reads all.
         Dropout reads and writes, and writes or reads a mask of one byte.
         """
         if self.form not in UNFUSED:
             return 0.0
-        own = {"fused_softmax": (1.5, 2.0), "plain": (6.0, 7.0)}[self.form][self.backward]
+        fused = (2.0, 3.0) if self.mask else (1.5, 2.0)
+        own = {"fused_softmax": fused, "plain": (6.0, 7.0)}[self.form][self.backward]
         return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
 
     @property

@@ -59,6 +59,7 @@ class AttentionOfHeads(_Form):
     backward: bool
     element_bytes: Width
     kv_heads: Count | None = None
+    mask: bool = False
 
 
 class MemoryForm(_Form):

@@ -19,8 +19,10 @@ from twin.description.huggingface import absolute, is_directory_of
 from twin.description.job import Job
 from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
-from twin.description.train import PATHS
 from twin.strategies import Variant, load_job, strategy_of
+
+TRAIN_PATHS = ("data", "initial_weights", "initial_adapters")
+"""Keys of `train:` that hold paths, relative to the job file's folder."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,16 @@ def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     elif isinstance(machine, dict) and isinstance(machine.get("extends"), str):
         raw = raw | {"machine": {**machine, "extends": _machine_path(machine["extends"], folder)}}
     if isinstance(train, dict):
-        paths = {k: v for k in PATHS if isinstance(v := train.get(k), str) and v}
-        raw = raw | {"train": train | {k: _train_path(v, folder) for k, v in paths.items()}}
+        paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
+        train = train | {k: _train_path(v, folder) for k, v in paths.items()}
+        if isinstance(parts := train.get("data"), list):
+            moved = [p | {"path": _train_path(str(p["path"]), folder)} if "path" in p else p for p in parts]
+            train = train | {"data": moved}
+        evaluation = train.get("evaluation")
+        if isinstance(evaluation, dict) and isinstance(sets := evaluation.get("sets"), dict):
+            found = {name: _train_path(str(path), folder) for name, path in sets.items()}
+            train = train | {"evaluation": evaluation | {"sets": found}}
+        raw = raw | {"train": train}
     return raw
 
 

@@ -108,8 +108,11 @@ class DdpTrainee(Trainee):
         return self.buckets
 
     @torch.no_grad()
-    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sum of this replica's token losses."""
+    def loss(
+        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, documents: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the weighted sum of this replica's token losses; of jobs with a document mask there are none here."""
+        assert documents is None
         logits = self.model(tokens)
         context = self.context
         found, _ = cross_entropy(context.ops, logits, targets.reshape(-1), weights.reshape(-1), context.master_type)

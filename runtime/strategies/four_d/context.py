@@ -14,11 +14,25 @@ from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.job import FourDJob
 
 
+@dataclass(frozen=True)
+class Documents:
+    """What layers know of the documents in the sequences of a micro-step."""
+
+    positions: torch.Tensor
+    """(sequences, s) int64: of each token in its document."""
+    mask: torch.Tensor
+    """(sequences, 1, s, s) in compute precision, added to scores: 0, or -inf across documents and to the future."""
+    angles: tuple[torch.Tensor, torch.Tensor] | None
+    """Of rotary positions: cosine and sine (sequences, s, d/2)."""
+
+
 @dataclass
 class FourDContext(Context):
     """The context of a job on a 4D grid."""
 
     job: FourDJob
+    documents: Documents | None = None
+    """Of the micro-step at work; none where each sequence is one document."""
     gemms: Gemms = field(default_factory=Gemms)
     gathers: WeightGathers = field(init=False)
     _angles: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)

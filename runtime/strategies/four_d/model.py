@@ -21,6 +21,7 @@ from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.attention import Attention4D
 from runtime.strategies.four_d.layers.cross_entropy import cross_entropy
+from runtime.strategies.four_d.layers.documents import documents_of
 from runtime.strategies.four_d.layers.elementwise import activate, residual
 from runtime.strategies.four_d.layers.embedding import Embedding4D
 from runtime.strategies.four_d.layers.linear import Linear4D
@@ -152,10 +153,14 @@ class GPT(torch.nn.Module):
             context.gathers.register(unit)
         return units
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Map tokens (sequences, s) of this replica to logits (sequences · s, V/G_y)."""
+    def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+        """Map tokens (sequences, s) of this replica to logits (sequences · s, V/G_y).
+
+        `documents` (sequences, s) is where each token's document begins; without it each sequence is one.
+        """
         gathers, job = self.context.gathers, self.context.job
         gathers.begin([unit for group in self.units for unit in group], "fwd")
+        self.context.documents = None if documents is None else documents_of(self.context, documents)
         stream = self.embedding(tokens)
         if job.lora is not None and torch.is_grad_enabled():
             stream.requires_grad_()  # no table trains, but the adapters of every block do
@@ -191,15 +196,21 @@ class GPT(torch.nn.Module):
         return [unit for unit in self.units[layer] if not unit.keep]
 
     def loss(
-        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, backward: bool
+        self,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        *,
+        backward: bool,
     ) -> torch.Tensor:
         """Return the weighted sum of token losses of one micro-step, and go backward through it.
 
-        tokens and targets (sequences, s); weights (sequences, s): what each target counts for. The
-        sum (a scalar) is that of this replica.
+        tokens and targets (sequences, s); weights (sequences, s): what each target counts for; `documents` as in
+        `forward`. The sum (a scalar) is that of this replica.
         """
         with torch.set_grad_enabled(backward):
-            logits = self(tokens)
+            logits = self(tokens, documents)
             loss, gradient = cross_entropy(
                 self.context,
                 logits,
@@ -210,6 +221,7 @@ class GPT(torch.nn.Module):
             )
         if gradient is not None:
             logits.backward(gradient)
+        self.context.documents = None
         self.context.gathers.end_micro_step()
         return loss
 

@@ -44,7 +44,7 @@ class FourDTrainee(Trainee):
             reduction.last_micro_step = index == len(batch) - 1
             context.first_sequence = micro.first_sequence
             with context.ops.micro_step(index):
-                loss = self.model.loss(micro.tokens, micro.targets, micro.weights, backward=True)
+                loss = self.model.loss(micro.tokens, micro.targets, micro.weights, micro.documents, backward=True)
                 store.loss.add_(loss)
                 reduction.end_of_backward()
         return reduction
@@ -56,9 +56,11 @@ class FourDTrainee(Trainee):
             tie(self.context)
         return figures
 
-    def loss(self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, documents: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the weighted sum of this replica's token losses."""
-        return self.model.loss(tokens, targets, weights, backward=False)
+        return self.model.loss(tokens, targets, weights, documents, backward=False)
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the next tokens' logits; the vocabulary is gathered over y."""

@@ -45,6 +45,8 @@ def check(job: DdpJob) -> list[Problem]:
         problems.append(Problem("attention", "ddp has flash only; or use strategy: four_d", job.attention))
     if job.lora is not None:
         problems.append(Problem("lora", "ddp trains every weight; leave it out, or use strategy: four_d"))
+    if job.document_mask:
+        problems.append(Problem("document_mask", "ddp has none; set false, or use strategy: four_d", True))
     if job.fused_elementwise:
         problems.append(Problem("fused_elementwise", "ddp has none; set false, or use strategy: four_d", True))
     return problems

@@ -14,7 +14,7 @@ from twin.schedule.kernels import Attention, Memory
 from twin.strategies.four_d import linear as linear4d
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
-from twin.strategies.four_d.shapes import Linear, Shapes
+from twin.strategies.four_d.shapes import Linear, Shapes, document_mask_bytes
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -75,6 +75,7 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
         backward=backward,
         element_bytes=job.element_bytes,
         kv_heads=shapes.kv_heads_y,
+        mask=job.document_mask,
     )
 
 
@@ -182,20 +183,42 @@ def block_backward(
     emit.compute("residual1", Memory(3 * residual, work="residual"))
 
 
+def documents(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
+    """Mask and positions of a micro-step's documents, from where each begins: made once for all layers.
+
+    Of each score a boolean is written, read, written without the future, and read for the mask, which is in compute
+    precision; rotary positions pick a cosine and a sine of 8 bytes for each of their planes.
+    """
+    if not job.document_mask:
+        return
+    moved = document_mask_bytes(job, shapes) * (4 + job.element_bytes) / job.element_bytes
+    turned = job.model.rotary_size
+    moved += 16.0 * shapes.tokens * turned
+    emit.compute("mask", Memory(moved, kernels=10 if turned else 8, work="documents/mask"))
+
+
 def embedding_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Look tokens up in the local table (V, h/G_x), add learned positions: no communication."""
+    """Look tokens up in the local table (V, h/G_x), add learned positions: no communication.
+
+    Positions that begin anew in every document are looked up too.
+    """
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
     moved, kernels = (5 * activation, 3) if learned else (2 * activation, 1)
+    if learned and job.document_mask:
+        moved += 2 * activation
     emit.compute("lookup", Memory(moved, kernels, work="embedding/lookup"))
 
 
 def embedding_backward(emit: Emitter, job: FourDJob, shapes: Shapes, *, first: bool) -> None:
-    """Scatter-add into the tables' gradients, which the first micro-step begins with zeros."""
+    """Scatter-add into the tables' gradients, which the first micro-step begins with zeros.
+
+    Positions are summed over the sequences first, unless they begin anew in every document.
+    """
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
     zeros = float(shapes.table_elements * FP32_BYTES) if first else 0.0
-    moved = (5 if learned else 3) * activation + zeros
+    moved = (3 + learned * (3 if job.document_mask else 2)) * activation + zeros
     emit.compute("gradient", Memory(moved, kernels=2 + learned, work="embedding/gradient"))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.four_d.job import FourDJob
-from twin.strategies.four_d.shapes import Shapes
+from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
 from twin.strategies.four_d.trained import Trained
 from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 
@@ -52,7 +52,7 @@ def block_bytes(job: FourDJob, shapes: Shapes) -> float:
 
 
 def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
-    """Saved activations of all blocks plus the working set of one block or of the loss."""
+    """Saved activations of all blocks, the mask of documents, and the working set of one block or of the loss."""
     m, e = shapes.tokens, job.element_bytes
     block = block_bytes(job, shapes)
     residual = float(e * m * shapes.hidden_x)
@@ -61,7 +61,7 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
     block_working = (block if job.recompute else 0.0) + gradients
     logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
-    return kept + max(block_working, logits)
+    return kept + document_mask_bytes(job, shapes) + max(block_working, logits)
 
 
 def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:

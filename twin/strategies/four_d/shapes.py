@@ -210,3 +210,8 @@ class Shapes:
     def table_elements(self) -> int:
         """Elements of the embedding tables of tokens and of learned positions."""
         return (self.job.model.vocabulary + self.job.model.position_rows) * self.hidden_x
+
+
+def document_mask_bytes(job: FourDJob, shapes: Shapes) -> float:
+    """Return the size of a micro-step's mask of documents, in compute precision; 0 without one."""
+    return float(job.document_mask * shapes.sequences * job.model.sequence**2 * job.element_bytes)

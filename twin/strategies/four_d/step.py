@@ -14,6 +14,7 @@ from twin.schedule.ops import Op, Repeat, Schedule
 from twin.strategies.four_d.block import (
     block_backward,
     block_forward,
+    documents,
     embedding_backward,
     embedding_forward,
     loss,
@@ -89,6 +90,7 @@ def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Li
     ]
     gathers = WeightGathers(job, [*units, (emit, shapes.head_unit)])
     gathers.enter()
+    documents(emit.under("documents"), job, shapes)
     embedding_forward(emit.under("embedding"), job, shapes)
     for under, linears in zip(emitters, blocks, strict=True):
         _copy_input(under, job, shapes, "to_host")

@@ -4,6 +4,8 @@
 
 * flash: PyTorch's scaled_dot_product_attention, which picks the device's best kernel.
 * plain, fused_softmax: explicit scores, which dropout may then thin out.
+* With several documents in a sequence all forms add a mask to the scores (`Documents`), and positions are those in the
+  document. PyTorch's kernel then reads the mask and computes every score of the window, those of the future too.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Attention4D(torch.nn.Module):
         if self.norms is not None:
             qkv = self.norms(qkv)
         if self.rotary:
-            angles = context.angles(length)
+            found = context.documents
+            angles = context.angles(length) if found is None or found.angles is None else found.angles
 
             def turn(packed: torch.Tensor) -> torch.Tensor:
                 return self._turn(packed, sequences, angles)
@@ -59,9 +62,10 @@ class Attention4D(torch.nn.Module):
         run = self._explicit if form in UNFUSED else self._flash
         fewer = self.kv_heads if self.kv_heads < self.heads else None
         dropped = form in UNFUSED and context.job.dropout > 0 and context.training
+        mask = context.documents is not None
 
         def describe(*, backward: bool = False) -> Attention:
-            return Attention(sequences, length, self.heads, self.head_size, form, dropped, backward, e, fewer)
+            return Attention(sequences, length, self.heads, self.head_size, form, dropped, backward, e, fewer, mask)
 
         return Region(
             context.ops,
@@ -79,8 +83,14 @@ class Attention4D(torch.nn.Module):
 
     def _flash(self, packed: torch.Tensor, sequences: int) -> torch.Tensor:
         q, k, v = self._heads(packed, sequences)
+        documents = self.context.documents
         out = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads
+            q,
+            k,
+            v,
+            attn_mask=None if documents is None else documents.mask,
+            is_causal=documents is None,
+            enable_gqa=self.kv_heads < self.heads,
         )
         return out.transpose(1, 2).reshape(packed.shape[0], -1)
 
@@ -90,8 +100,11 @@ class Attention4D(torch.nn.Module):
         if (shared := self.heads // self.kv_heads) > 1:
             k, v = (part.repeat_interleave(shared, 1) for part in (k, v))
         scores = (q @ k.transpose(-1, -2)).mul(1.0 / math.sqrt(self.head_size))
-        future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-        shares = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if (documents := self.context.documents) is not None:
+            shares = (scores + documents.mask).softmax(-1)
+        else:
+            future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+            shares = scores.masked_fill(future, -torch.inf).softmax(-1)
         if (drop := self.context.job.dropout) and self.context.training:
             shares = shares * self._kept_scores(sequences, length, q.device) / (1.0 - drop)
         return (shares @ v).transpose(1, 2).reshape(packed.shape[0], -1)

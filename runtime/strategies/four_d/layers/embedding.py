@@ -43,58 +43,66 @@ class Embedding4D(torch.nn.Module):
 
     def lookup(self, tokens: torch.Tensor) -> torch.Tensor:
         """The forward pass proper."""
-        length = tokens.shape[1]
+        length, documents = tokens.shape[1], self.context.documents
+        rows_of = torch.nn.functional.embedding
 
         def run() -> torch.Tensor:
-            found = torch.nn.functional.embedding(tokens, self.tokens_shard.local)
+            found = rows_of(tokens, self.tokens_shard.local)
             if self.positions_shard is not None:
-                found += self.positions_shard.local[:length]
+                table = self.positions_shard.local
+                found += table[:length] if documents is None else rows_of(documents.positions, table)
             return found.flatten(0, 1)
 
         width = self.tokens_shard.shard.local_shape[1]
         size = float(tokens.numel() * width * self.tokens_shard.weight.element_size())
-        # read and write the tokens' rows; read the sum and the positions' rows, write the sum
-        passes = 2 if self.positions_shard is None else 5
+        # read and write the tokens' rows; read the sum and the positions' rows, write the sum; before that documents'
+        # positions read and write rows of their own
+        passes = 2 if self.positions_shard is None else 5 if documents is None else 7
         return self.context.ops.compute(
             self.place, "lookup", run, lambda: Memory(passes * size, work="embedding/lookup")
         )
 
     def scatter_gradient(self, tokens: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add each token's gradient (m, h/G_x) to its row, and each position's to its own."""
+        documents = self.context.documents
 
         def run() -> None:
-            table = self.tokens_shard
-            total = table.gradient.view(table.shard.local_shape)
-            if not table.seen:
-                total.zero_()
-                table.seen = True
-            rows, values = tokens.reshape(-1), gradient.to(total.dtype)
-            if total.device.type == "cuda":
-                # sorted, not atomic: y ranks hold equal tables and must stay equal
-                total.index_put_((rows,), values, accumulate=True)
-            else:
-                total.index_add_(0, rows, values)
-            if self.positions_shard is not None:
-                each = gradient.view(*tokens.shape, -1).sum(0, dtype=total.dtype)
-                self._add_positions(each)
+            add_rows(self.tokens_shard, tokens, gradient)
+            if self.positions_shard is None:
+                return
+            if documents is not None:
+                add_rows(self.positions_shard, documents.positions, gradient)
+                return
+            each = gradient.view(*tokens.shape, -1).sum(0, dtype=self.positions_shard.gradient.dtype)
+            gradients_of(self.positions_shard)[: each.shape[0]] += each
 
         def describe() -> Memory:
             tables = [t for t in (self.tokens_shard, self.positions_shard) if t is not None]
             zeros = sum(table.gradient.nbytes for table in tables if not table.seen)
-            # read the gradient, read and write rows; read it again and write its sum
-            passes = 3 if self.positions_shard is None else 5
+            # read the gradient, read and write rows; read it again and write its sum, or its own rows
+            passes = 3 if self.positions_shard is None else 5 if documents is None else 6
             return Memory(float(passes * gradient.nbytes + zeros), work="embedding/gradient")
 
         self.context.ops.compute(self.place, "gradient", run, describe, phase="bwd")
 
-    def _add_positions(self, gradient: torch.Tensor) -> None:
-        table = self.positions_shard
-        assert table is not None
-        total = table.gradient.view(table.shard.local_shape)
-        if not table.seen:
-            total.zero_()
-            table.seen = True
-        total[: gradient.shape[0]] += gradient
+
+def gradients_of(table: Parameter) -> torch.Tensor:
+    """Return the sum of a table's gradients, which the first to ask finds at zero."""
+    total = table.gradient.view(table.shard.local_shape)
+    if not table.seen:
+        total.zero_()
+        table.seen = True
+    return total
+
+
+def add_rows(table: Parameter, rows: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add each token's gradient (m, h/G_x) to the row (sequences, s) that it was read from."""
+    total = gradients_of(table)
+    if total.device.type == "cuda":
+        # sorted, not atomic: y ranks hold equal tables and must stay equal
+        total.index_put_((rows.reshape(-1),), gradient.to(total.dtype), accumulate=True)
+    else:
+        total.index_add_(0, rows.reshape(-1), gradient.to(total.dtype))
 
 
 class _Embedding(torch.autograd.Function):

@@ -1,0 +1,45 @@
+"""Documents within sequences: the mask that attention adds to its scores, and positions that begin anew in each.
+
+Made once in a micro-step, before the embedding; all layers share them. A token sees those of its own document up to
+itself, so each document is computed as if it were alone in its sequence. The mask is numbers to be added, since
+PyTorch makes such ones of booleans in every call.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from runtime.parallel.ops import Place
+from runtime.strategies.four_d.context import Documents, FourDContext
+from twin.schedule.kernels import Memory
+
+PLACE = Place("documents")
+COMPARED = 4
+"""Bytes for each score beside the mask itself: booleans written, read, written without the future, and read."""
+ANGLE_BYTES = 16
+"""Cosine or sine in float64, read from its table and written."""
+
+
+def documents_of(context: FourDContext, begins: torch.Tensor) -> Documents:
+    """Make what layers need from `begins` (sequences, s): the place where each token's document begins."""
+    sequences, length = begins.shape
+    model = context.job.model
+    table = context.angles(length) if model.positions == "rotary" else None
+
+    def run() -> Documents:
+        places = torch.arange(length, device=begins.device)
+        positions = places - begins
+        seen = (places >= begins[:, :, None]) & (places <= places[:, None])
+        nothing, never = (begins.new_full((), value, dtype=context.compute_type) for value in (0.0, -math.inf))
+        mask = torch.where(seen, nothing, never)
+        angles = None if table is None else (table[0][positions], table[1][positions])
+        return Documents(positions, mask[:, None], angles)
+
+    def describe() -> Memory:
+        scores = float(sequences * length * length)
+        turned = float(ANGLE_BYTES * begins.numel() * model.rotary_size)
+        return Memory(scores * (COMPARED + context.compute_type.itemsize) + turned, work="documents/mask")
+
+    return context.ops.compute(PLACE, "mask", run, describe)
