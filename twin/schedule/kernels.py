@@ -81,6 +81,32 @@ class Attention:
         return float(one * (4 if self.backward else 2))
 
     @property
+    def products(self) -> tuple[Gemm, ...]:
+        """The matrix products of unfused attention: two forward, four in backward."""
+        batch, s, size, e = self.sequences * self.heads, self.sequence_length, self.head_size, self.element_bytes
+        scores = Gemm(s, s, size, "TN", batch, e)  # Q·Kᵀ; in backward dO·Vᵀ
+        values = Gemm(s, size, s, "NN", batch, e)  # P·V; in backward dS·K
+        turned = Gemm(s, size, s, "NT", batch, e)  # Pᵀ·dO and dSᵀ·Q
+        return (scores, values, turned, turned) if self.backward else (scores, values)
+
+    @property
+    def between_bytes(self) -> float:
+        """Bytes that unfused attention moves besides its products: passes over the scores, and copies.
+
+        Q, K, V and O are read and written on their way into and out of the heads' layout; in backward O's gradient
+        and those of Q, K and V are.
+        """
+        scores = float(self.sequences * self.heads * self.sequence_length**2 * self.element_bytes)
+        return self.score_passes * scores + self.bytes * (1 if self.backward else 2)
+
+    @property
+    def moved_bytes(self) -> float:
+        """All bytes read and written: `bytes` if it is fused, products and what is between them if not."""
+        if self.form not in UNFUSED:
+            return self.bytes
+        return sum(product.bytes for product in self.products) + self.between_bytes
+
+    @property
     def score_passes(self) -> float:
         """Times the whole score matrix is read or written between the products.
 
@@ -108,7 +134,8 @@ class Memory:
     """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`.
 
     `work` says what kind it is, such as `norm/normalize` or `bwd/residual`: a device may have a measured
-    rate for it (`Device.kernels`). What has a variant for features that are split over ranks ends in `/split`.
+    rate for it (`Device.kernels`). What is a chain of element-wise kernels, where there is one kernel for the
+    same work, is a kind of its own: over features that are split over ranks (`/split`), or not fused (`/steps`).
     """
 
     bytes: float

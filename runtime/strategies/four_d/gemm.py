@@ -50,13 +50,22 @@ class Gemms:
         mode = self.modes.get(Signature(pass_, m, n, k), NATURAL[pass_])
         return Gemm(m, n, k, mode, element_bytes=a.element_size())
 
-    def product(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Multiply a (m, k) by b (k, n)."""
+    def product(
+        self,
+        pass_: Pass,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Multiply a (m, k) by b (k, n), and add a bias (n,) before the result is written."""
         if self.modes:
             signature = Signature(pass_, a.shape[0], b.shape[1], a.shape[1])
             mode = self.modes.get(signature)
             if mode is not None:
                 a, b = arrange(a, b, mode)
+        if bias is not None:
+            return torch.addmm(bias, a, b)
         return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
 
     def accumulate(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:

@@ -139,7 +139,11 @@ def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
         emit.collective("all_gather", "z_gather", head.gathered_elements * e)
     if grid.y > 1:
         emit.collective("all_gather", "y", grid.y * head.n_local * head.k_local * e)
-    emit.compute("copy", Memory(2.0 * shapes.token_elements * e, work="embedding/lookup"))
+    copied = 2.0 * shapes.token_elements * e
+    if e < FP32_BYTES:  # into the master weights too: of replicas that share them each has its part, on average
+        parts = grid.data if job.data_reduction.mode == "sharded" else 1
+        copied += shapes.token_elements * (e + FP32_BYTES) / parts
+    emit.compute("copy", Memory(copied, kernels=1 + (e < FP32_BYTES), work="copy"))
 
 
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:

@@ -53,11 +53,9 @@ class Embedding4D(torch.nn.Module):
 
         width = self.tokens_shard.shard.local_shape[1]
         size = float(tokens.numel() * width * self.tokens_shard.weight.element_size())
-        # read and write the tokens' rows; read the sum and the positions' rows, write the sum
-        passes = 2 if self.positions_shard is None else 5
-        return self.context.ops.compute(
-            self.place, "lookup", run, lambda: Memory(passes * size, work="embedding/lookup")
-        )
+        # read and write the tokens' rows; read the sum and each position's row once, write the sum
+        moved = 2 * size if self.positions_shard is None else 4 * size + size / tokens.shape[0]
+        return self.context.ops.compute(self.place, "lookup", run, lambda: Memory(moved, work="embedding/lookup"))
 
     def scatter_gradient(self, tokens: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add each token's gradient (m, h/G_x) to its row, and each position's to its own."""
@@ -69,7 +67,7 @@ class Embedding4D(torch.nn.Module):
                 total.zero_()
                 table.seen = True
             rows, values = tokens.reshape(-1), gradient.to(total.dtype)
-            if total.device.type == "cuda":
+            if total.device.type != "cpu":
                 # sorted, not atomic: y ranks hold equal tables and must stay equal
                 total.index_put_((rows,), values, accumulate=True)
             else:
@@ -79,11 +77,17 @@ class Embedding4D(torch.nn.Module):
                 self._add_positions(each)
 
         def describe() -> Memory:
-            tables = [t for t in (self.tokens_shard, self.positions_shard) if t is not None]
-            zeros = sum(table.gradient.nbytes for table in tables if not table.seen)
-            # read the gradient, read and write rows; read it again and write its sum
-            passes = 3 if self.positions_shard is None else 5
-            return Memory(float(passes * gradient.nbytes + zeros), work="embedding/gradient")
+            table, positions = self.tokens_shard, self.positions_shard
+            count, wide = gradient.numel(), table.gradient.element_size()
+            # widen it, if it is narrow; read it, read and write rows, which begin with zeros
+            widening = gradient.nbytes + count * wide if gradient.element_size() < wide else 0
+            moved = widening + 3 * count * wide + (0 if table.seen else table.gradient.nbytes)
+            if positions is not None:
+                # sum over sequences, and add that to the sum; the first time copy it, and zeros behind
+                each = count // tokens.shape[0] * wide
+                added = 3 * each if positions.seen else positions.gradient.nbytes + each
+                moved += gradient.nbytes + each + added
+            return Memory(float(moved), work="embedding/gradient")
 
         self.context.ops.compute(self.place, "gradient", run, describe, phase="bwd")
 
@@ -91,10 +95,13 @@ class Embedding4D(torch.nn.Module):
         table = self.positions_shard
         assert table is not None
         total = table.gradient.view(table.shard.local_shape)
-        if not table.seen:
-            total.zero_()
-            table.seen = True
-        total[: gradient.shape[0]] += gradient
+        length = gradient.shape[0]
+        if table.seen:
+            total[:length].add_(gradient)
+            return
+        total[:length].copy_(gradient)
+        total[length:].zero_()
+        table.seen = True
 
 
 class _Embedding(torch.autograd.Function):

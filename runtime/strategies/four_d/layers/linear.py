@@ -101,8 +101,7 @@ class Linear4D(torch.nn.Module):
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
-            output = context.gemms.product("forward", inputs, weight.t())
-            return output if bias is None or reduce_over else output.add_(bias)
+            return context.gemms.product("forward", inputs, weight.t(), bias=None if reduce_over else bias)
 
         output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
         if reduce_over:
