@@ -48,6 +48,9 @@ class WeightGathers:
         if wide > narrow:
             moved = float(unit.gathered_elements * (wide + narrow))
             emit.under(unit.name).compute("round", Memory(moved, work="round"))
+        if len(unit.linears) > 1:  # their pieces lie interleaved
+            copied = 2.0 * unit.gathered_elements * narrow
+            emit.under(unit.name).compute("sort", Memory(copied, len(unit.linears), work="copy"))
 
     @property
     def _ahead(self) -> int:
@@ -93,6 +96,9 @@ class GradientScatters:
         for unit in units:
             if linear == unit.linears[0]:
                 wide, narrow = self.job.scatter_element_bytes, self.job.element_bytes
+                if len(unit.linears) > 1:
+                    mixed = Memory(2.0 * unit.gathered_elements * narrow, work="copy")
+                    emit.under(unit.name).compute("mix", mixed)
                 if wide > narrow:
                     moved = float(unit.gathered_elements * (wide + narrow))
                     emit.under(unit.name).compute("widen", Memory(moved, work="widen"))

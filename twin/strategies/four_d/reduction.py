@@ -103,6 +103,7 @@ def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> 
         # every rank wants the loss, not only the one whose part it falls into
         emit.collective("all_reduce", "data", SCALAR_BYTES, "loss/all_reduce_data")
         emit.collective("reduce_scatter", "data", elements * grid.data * FP32_BYTES)
+        emit.compute("keep", Memory(2.0 * elements * FP32_BYTES, work="copy"))
     elif grid.data > 1 and mode == "overlapped":
         name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
         head = shapes.head.shard_elements * FP32_BYTES
