@@ -89,17 +89,21 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
     )
 
 
-def _mask(emit: Emitter, job: FourDJob, name: str, elements: int) -> None:
-    """Draw dropout's mask, of one byte for an element: in three kernels over 32-bit numbers unless fused."""
+def _mask(emit: Emitter, job: FourDJob, name: str, rows: int, columns: int) -> None:
+    """Draw dropout's mask, of one byte for an element: in three kernels over 32-bit numbers unless fused.
+
+    Before it two numbers of each row are multiplied and added to.
+    """
     each, kernels = (1, 5) if job.fused_elementwise else (17, 7)
-    emit.compute(f"{name}_mask", Memory(float(each * elements), kernels, work="dropout_mask"))
+    emit.compute(f"{name}_mask", Memory(float(rows * (each * columns + 40)), kernels, work="dropout_mask"))
 
 
-def _residual(emit: Emitter, job: FourDJob, name: str, residual: float) -> None:
+def _residual(emit: Emitter, job: FourDJob, shapes: Shapes, name: str) -> None:
     """Add to the residual stream what dropout's mask leaves."""
+    elements = shapes.tokens * shapes.hidden_x
+    residual, mask = float(elements * job.element_bytes), elements if job.dropout else 0
     if job.dropout:
-        _mask(emit, job, name, round(residual / job.element_bytes))
-    mask = residual / job.element_bytes if job.dropout else 0.0
+        _mask(emit, job, name, shapes.tokens, shapes.hidden_x)
     emit.compute(name, Memory(3 * residual + mask, work="residual"))
 
 
@@ -148,7 +152,6 @@ def block_forward(
     emit: Emitter, job: FourDJob, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
 ) -> None:
     """Forward of one block; `use_weight` makes a linear's gathered weight available."""
-    residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
 
     def apply(index: int) -> None:
         linear = linears[index]
@@ -161,15 +164,16 @@ def block_forward(
     _rotary(emit, job, shapes)
     attention = _attention(job, shapes, backward=False)
     if attention.dropout:
-        _mask(emit, job, "scores", attention.sequences * attention.heads * attention.sequence_length**2)
+        length = attention.sequence_length
+        _mask(emit, job, "scores", attention.sequences * attention.heads * length, length)
     emit.compute("attention", attention)
     apply(1)
-    _residual(emit, job, "residual1", residual)
+    _residual(emit, job, shapes, "residual1")
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     _activation(emit, job, shapes, backward=False)
     apply(3)
-    _residual(emit, job, "residual2", residual)
+    _residual(emit, job, shapes, "residual2")
 
 
 def block_backward(

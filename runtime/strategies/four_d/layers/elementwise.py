@@ -17,6 +17,8 @@ from twin.schedule.kernels import Memory
 
 FUNCTIONS = {"gelu": (gelu, gelu), "gelu_exact": (exact_gelu, exact_gelu), "swiglu": (swiglu, swiglu_in_steps)}
 """To be fused, and to be run as it stands."""
+LINE_BYTES = 40
+"""What is moved for a row of a mask besides its elements: two numbers, multiplied, added to, and read."""
 
 
 def activate(
@@ -83,7 +85,7 @@ def mask(context: FourDContext, place: Place, name: str, rows: tuple[range, ...]
         place,
         f"{name}_mask",
         lambda: run(*random.lines((begin, slope), stream), across, least),
-        lambda: Memory(float(each * len(begin) * len(columns)), work="dropout_mask"),
+        lambda: Memory(float(len(begin) * (each * len(columns) + LINE_BYTES)), work="dropout_mask"),
     )
 
 
