@@ -63,7 +63,7 @@ def keep_mask(rows: torch.Tensor, columns: torch.Tensor, stream: int, drop: floa
     `rows` (m,) and `columns` (n,) are int64 addresses; each element is dropped with probability
     `drop`.
     """
-    return kept(*lines(numbers(rows), stream), numbers(columns)[0], least_kept(drop))
+    return kept_in_steps(*lines(numbers(rows), stream), numbers(columns)[0], least_kept(drop))
 
 
 def lines(rows: Numbers, stream: int) -> Numbers:
@@ -82,8 +82,14 @@ def least_kept(drop: float) -> int:
 def kept(begin: torch.Tensor, slope: torch.Tensor, columns: torch.Tensor, least: int) -> torch.Tensor:
     """Say which elements are kept: of each row (m,) a line at the columns' numbers (n,), mixed, is not below `least`.
 
-    Three kernels unless fused. The mixing is v·(2v + 1) modulo 2³², which gives every number once and whose upper
-    bits depend on all bits of v (as in RC6; Rivest, Robshaw, Sidney, Yin 1998).
+    The mixing is v·(2v + 1) modulo 2³², which gives every number once and whose upper bits depend on all bits of v
+    (as in RC6; Rivest, Robshaw, Sidney, Yin 1998).
     """
+    bits = begin[:, None] + slope[:, None] * columns
+    return bits * (2 * bits + 1) >= least
+
+
+def kept_in_steps(begin: torch.Tensor, slope: torch.Tensor, columns: torch.Tensor, least: int) -> torch.Tensor:
+    """`kept` in three kernels. Not to be compiled: torch.compile takes the 2 below for a float."""
     bits = torch.addcmul(begin[:, None], slope[:, None], columns)
     return bits.addcmul_(bits, bits, value=2) >= least

@@ -27,10 +27,11 @@ def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     if shapes.grid.x == 1:
         emit.compute("normalize", Memory(2 * activation, work="norm/normalize"))
         return
-    sums = _sums(job)
+    sums = _sums(job)  # between the large kernels are small ones, over one number of each token
     emit.compute("statistics", Memory(sums * activation, kernels=2 * sums, work="norm/statistics/split"))
     emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
-    emit.compute("normalize", Memory(4 * activation, kernels=3 * sums + 2, work="norm/normalize/split"))
+    kernels = 5 if sums == 1 else 11
+    emit.compute("normalize", Memory(4 * activation, kernels, work="norm/normalize/split"))
 
 
 def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
@@ -44,9 +45,11 @@ def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
         emit.compute("gradient", Memory(3 * activation, kernels=2 + vectors, work="norm/gradient"))
         return
     sums = _sums(job)
-    emit.compute("statistics", Memory((3 + sums) * activation, kernels=4 * sums, work="norm/statistics/split"))
+    narrow = job.element_bytes < FP32_BYTES
+    kernels = 3 + narrow if sums == 1 else 7 + 2 * narrow
+    emit.compute("statistics", Memory((3 + sums) * activation, kernels, work="norm/statistics/split"))
     emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
-    passes, kernels = (6, 8) if job.model.norm == "rms" else (8, 12)
+    passes, kernels = (6, 8) if sums == 1 else (8, 11)
     emit.compute("gradient", Memory(passes * activation, kernels + vectors, work="norm/gradient/split"))
 
 

@@ -169,4 +169,4 @@ def _bias_fused(job: FourDJob, linear: Linear) -> bool:
 def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if linear.layer is not None and job.model.has_bias(linear.name):
         read = float(tokens * linear.n_local * job.element_bytes)
-        emit.compute("bias_gradient", Memory(read, work="bias_gradient"))
+        emit.compute("bias_gradient", Memory(read, kernels=2, work="bias_gradient"))

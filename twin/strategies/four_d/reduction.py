@@ -150,7 +150,7 @@ def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
-    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8, work="clip/norm"))
+    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=4, work="clip/norm"))
     over: list[tuple[int, str]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
     if sharded:
         over.append((grid.data, "data"))

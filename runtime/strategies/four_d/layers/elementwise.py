@@ -78,7 +78,7 @@ def mask(context: FourDContext, place: Place, name: str, rows: tuple[range, ...]
     begin, slope = context.numbers(rows)
     across = context.numbers((columns,))[0]
     least = random.least_kept(context.job.dropout)
-    run = fused(context, random.kept, random.kept)
+    run = fused(context, random.kept, random.kept_in_steps)
     # three kernels that write int32, that read and write it, and that read it and write bytes; fused one that writes
     each = 1 if context.job.fused_elementwise else 17
     return context.ops.compute(
