@@ -188,6 +188,7 @@ def test_the_weights_arrive_once_and_nothing_waits_inside_the_block(make_job) ->
         "bwd/projection/weight_gradient",
         "bwd/projection/input_gradient",
         "bwd/attention",
+        "bwd/pack",
         "bwd/qkv/weight_gradient",
         ">bwd/weights/reduce_scatter_z",
         "bwd/qkv/input_gradient",
