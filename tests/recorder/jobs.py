@@ -84,6 +84,7 @@ def options() -> dict[str, Job]:
         "dropout, fused": {"dropout": 0.1, "fused_elementwise": True},
         "fused": {"fused_elementwise": True, "recompute": False},
         "fused swiglu": {"fused_elementwise": True, "model": {**MODEL, "activation": "swiglu"}},
+        "fused rotary": {"fused_elementwise": True, "model": {**MODEL, "positions": "rotary"}},
         "no biases": {"model": {**MODEL, "biases": False}},
         "llama": {"model": {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "mlp_width": 84}},
         "rotary": {"model": {**MODEL, "positions": "rotary"}, "precision": "fp32", "per_rank": 3},

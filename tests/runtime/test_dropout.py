@@ -124,6 +124,42 @@ def test_nothing_is_dropped_when_not_training(listened):
         assert torch.allclose(attention(packed, 2), attended(packed, None)) is not training
 
 
+def lines_and_columns():
+    """What a mask of 300 rows and 200 columns is made of."""
+    rows, columns = (random.numbers(torch.arange(7, 7 + count)) for count in (300, 200))
+    return *random.lines(rows, SEED), columns[0], random.least_kept(DROP)
+
+
+def test_masks_are_equal_in_one_kernel_and_in_three():
+    made_of = lines_and_columns()
+    in_steps = random.kept_in_steps(*made_of)
+    assert in_steps.double().mean().item() == pytest.approx(1 - DROP, abs=0.01)
+    assert torch.equal(random.kept(*made_of), in_steps)
+
+
+@pytest.mark.process  # the C++ compiler
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of what torch.compile imports
+def test_masks_are_equal_when_compiled():
+    made_of = lines_and_columns()
+    compiled = torch.compile(random.kept, dynamic=False, fullgraph=True)
+    assert torch.equal(compiled(*made_of), random.kept_in_steps(*made_of))
+
+
+def test_masks_have_no_structure():
+    """Rows and columns of a mask, and masks of two uses, have no more in common than chance gives them."""
+    rows, columns = torch.arange(2048), torch.arange(1024)
+    masks = [random.keep_mask(rows, columns, random.key(SEED, use), DROP) for use in ("a", "b")]
+    here, there = ((mask.double() - (1 - DROP)) / math.sqrt(DROP * (1 - DROP)) for mask in masks)
+    # of random numbers the largest singular value is that (Marchenko and Pastur), give or take a percent
+    edge = math.sqrt(len(rows)) + math.sqrt(len(columns))
+    for matrix in (here, here * there, here[1:] * here[:-1], here[:, 1:] * here[:, :-1]):
+        assert torch.linalg.matrix_norm(matrix, 2).item() == pytest.approx(edge, rel=0.02)
+        assert abs(matrix.mean().item()) < 5 / math.sqrt(matrix.numel())
+    # four elements at the corners of a rectangle
+    corners = here[::2, ::2] * here[1::2, ::2] * here[::2, 1::2] * here[1::2, 1::2]
+    assert abs(corners.mean().item()) < 5 * corners.std().item() / math.sqrt(corners.numel())
+
+
 def check_mean(draws, mean, variance):
     """Means of many draws lie about the true mean as their true variance says."""
     scores = (draws.mean(0) - mean) / (variance / len(draws)).sqrt()

@@ -39,14 +39,34 @@ def both_units(make_job, chosen) -> tuple[Job, Job]:
     return (make_job(model=MODEL, **chosen, gather_unit="linear"), make_job(model=MODEL, **chosen, gather_unit="block"))
 
 
+COPIES = ("/sort", "/mix")
+"""Of the pieces of several weights, which lie interleaved."""
+
+
 def travelling(name: str) -> bool:
-    return name.endswith(("/all_gather_z", "/reduce_scatter_z", "/accumulate"))
+    return name.endswith(("/all_gather_z", "/reduce_scatter_z", "/accumulate", *COPIES))
 
 
 def issued(job: Job) -> list[str]:
-    """Names in order; starts are marked with > and waits with <."""
+    """Names in order, but for copies; starts are marked with > and waits with <."""
     mark = {Start: ">", Wait: "<"}
-    return [mark.get(type(op), "") + name for name, op in generate(job).named()]
+    return [mark.get(type(op), "") + name for name, op in generate(job).named() if not name.endswith(COPIES)]
+
+
+def test_pieces_are_sorted_when_they_arrive_and_mixed_before_they_leave(make_job) -> None:
+    """Each copy reads and writes the gathered weights of a block; one weight alone is not copied."""
+    ops = list(generate(make_job({"z": 2}, model=MODEL, gather_unit="block", precision="bf16")).named())
+    copies = [i for i, (name, _) in enumerate(ops) if name.endswith(COPIES)]
+    assert len(copies) == 3 * LAYERS  # forward, recomputation, gradients
+    for i in copies:
+        (before, wait), (name, op), (after, start) = ops[i - 1 : i + 2]
+        assert op.kernel.bytes == 2 * 12 * 240**2 * 2
+        if name.endswith("/sort"):
+            assert isinstance(wait, Wait)
+            assert before == name.replace("/sort", "/all_gather_z")
+        else:
+            assert isinstance(start, Start)
+            assert after == name.replace("/mix", "/reduce_scatter_z")
 
 
 @given(chosen=options)
@@ -168,6 +188,7 @@ def test_the_weights_arrive_once_and_nothing_waits_inside_the_block(make_job) ->
         "bwd/projection/weight_gradient",
         "bwd/projection/input_gradient",
         "bwd/attention",
+        "bwd/pack",
         "bwd/qkv/weight_gradient",
         ">bwd/weights/reduce_scatter_z",
         "bwd/qkv/input_gradient",

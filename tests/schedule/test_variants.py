@@ -24,17 +24,24 @@ def names(job: Job, prefix: str) -> list[str]:
     return [n.removeprefix(prefix) for n in computes(job) if n.startswith(prefix)]
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("y", [1, 2, 3])
-def test_swiglu_is_one_linear_of_twice_the_width(make_job, y) -> None:
+def test_swiglu_is_one_linear_of_twice_the_width(make_job, y, fused) -> None:
     """MLP up: h → 2·660, a gate and an up part on each rank; MLP down: 660 → h."""
-    found = computes(make_job({"y": y, "x": 2}, model=MODEL))
+    found = computes(make_job({"y": y, "x": 2}, model=MODEL, fused_elementwise=fused))
     up, down = (found[f"micro0/fwd/block1/{name}/gemm"] for name in ("mlp_up", "mlp_down"))
     assert (up.m, up.n, up.k) == (M, 1320 // y, 120)
     assert (down.m, down.n, down.k) == (M, 120, 660 // y)
     wide = M * 660 // y * E
     forward, backward = (found[f"micro0/{phase}/block1/swiglu"] for phase in ("fwd", "bwd"))
-    assert forward.bytes == (2 + 1) * wide  # reads gate and up, writes their product
-    assert backward.bytes == (3 + 2) * wide  # reads these and the gradient, writes two gradients
+    if fused:
+        assert forward.bytes == (2 + 1) * wide  # reads gate and up, writes their product
+        assert backward.bytes == (3 + 2) * wide  # reads these and the gradient, writes two gradients
+    else:
+        # silu, then the product in its place
+        assert forward.bytes == (2 + 3) * wide
+        # gradient · up, times silu's slope in its place; silu, times the gradient in its place
+        assert backward.bytes == (3 + 3 + 2 + 3) * wide
     assert not [name for name in found if "gelu" in name]
 
 
@@ -62,10 +69,14 @@ def test_rotary_stands_beside_attention(make_job, recompute) -> None:
         assert order[at - 1 : at + 2] == ["qkv/bias", "rotary", "attention"]
     order = names(job, "micro0/bwd/block2/")
     at = order.index("rotary")
-    assert order[at - 1 : at + 2] == ["attention", "rotary", "qkv/input_gradient"]
+    assert order[at - 1 : at + 3] == ["attention", "rotary", "pack", "qkv/input_gradient"]
     turned = [k for n, k in computes(job).items() if n.endswith("rotary")]
     assert len(turned) == 3 * (3 if recompute else 2)
-    assert {k.bytes for k in turned} == {4 * M * 240 // 2 * E}  # q and k, each read and written
+    # q and k, each read and written, then in halves read beside the other half, added to, and written;
+    # for each a table of cosines, 4 wide, and twice one of sines, 2 wide
+    assert {k.bytes for k in turned} == {2 * (5 * M * 240 // 2 * E + 32 * (4 + 2 * 2) * E)}
+    fused = computes(make_job({"x": 2, "y": 2}, model=model, recompute=recompute, fused_elementwise=True))
+    assert fused["micro0/fwd/block0/rotary"].bytes == 2 * (2 * M * 240 // 2 * E + 32 * (4 + 2) * E)
 
 
 def test_rotary_changes_nothing_else_of_a_block(make_job) -> None:
@@ -96,8 +107,8 @@ def test_without_a_table_there_is_less_to_look_up_to_reduce_and_to_update(make_j
     assert less("optimizer/adamw") == (28 + 4 + 2) * rows
     # add positions: read the sum and the row, write it; summing their gradient: read and write
     assert less("micro0/fwd/embedding/lookup") == 3 * M * 120 * E
-    # which begins with zeros
-    assert less("micro0/bwd/embedding/gradient") == 2 * M * 120 * E + 4 * rows
+    # read by the sum over sequences, in fp32, which is written, read, and written into its place
+    assert less("micro0/bwd/embedding/gradient") == M * 120 * E + 3 * 4 * rows
 
 
 @pytest.mark.parametrize("recompute", [True, False])

@@ -35,6 +35,7 @@ class _Products(NamedTuple):
     k: int | Array
     batch: int = 1
     element_bytes: int = 2
+    adds: bool = False
 
 
 _OVERLAP_IN_TILE = 4.0
@@ -56,7 +57,7 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     >>> 250e12 < rate < 312e12
     True
     """
-    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes)
+    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds)
     seconds = float(_menu_seconds(device, products).min())
     if not device.gemm.slow_layouts:
         return seconds
@@ -82,7 +83,7 @@ def _menu(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[
 def _menu_seconds(device: Device, products: _Products) -> Array:
     """Return the seconds with each entry of the menu, along the last axis."""
     model = device.gemm
-    m, n, k, batch, element_bytes = products
+    m, n, k, batch, element_bytes, _ = products
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     wide = model.fp32_share if element_bytes >= 4 else 1.0
@@ -125,7 +126,7 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     The tiles of one wave cover a near-square block of C and share their operands through the
     cache; the next wave reads its own operands again, unless they are still in the cache.
     """
-    m, n, k, _, element_bytes = products
+    m, n, k, _, element_bytes, adds = products
     rows, columns, _ = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     live = np.minimum(down * across, float(model.units))
@@ -136,7 +137,7 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     evicted = np.maximum(1 - model.cache_bytes / ((a + b) * element_bytes), 0.0)
     a_reads = 1 + (np.maximum(across / broad, 1) - 1) * evicted
     b_reads = 1 + (np.maximum(down / tall, 1) - 1) * evicted
-    elements: Array = a * a_reads + b * b_reads + m * n
+    elements: Array = a * a_reads + b * b_reads + (1 + adds) * m * n
     return elements
 
 

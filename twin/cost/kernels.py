@@ -28,14 +28,12 @@ _COMPUTED_BACKWARD = 2.5 / 2.0
 def measured_kind(device: Device, kernel: Kernel, phase: Phase) -> str:
     """Return the key of `Device.kernels` or `memory_shares` for a memory-bound kernel; empty if none was measured.
 
-    It is the kernel's kind of work, of backward passes with `bwd/` before it. What was not measured
-    over split features is priced as over whole ones.
+    It is the kernel's kind of work, of backward passes with `bwd/` before it.
     """
     if not isinstance(kernel, Memory) or not kernel.work:
         return ""
-    work = kind_of_work(kernel.work, phase)
-    known = (work, work.removesuffix("/split"))
-    return next((kind for kind in known if kind in device.kernels or kind in device.memory_shares), "")
+    kind = kind_of_work(kernel.work, phase)
+    return kind if kind in device.kernels or kind in device.memory_shares else ""
 
 
 def kind_of_work(work: str, phase: Phase) -> str:
@@ -101,14 +99,6 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
 
 
 def _plain_attention_seconds(device: Device, attention: Attention, *, tuned: bool) -> float:
-    s, size = attention.sequence_length, attention.head_size
-    batch, width = attention.sequences * attention.heads, attention.element_bytes
-    scores = Gemm(s, s, size, "TN", batch, width)  # Q·Kᵀ; in backward dO·Vᵀ
-    values = Gemm(s, size, s, "NN", batch, width)  # P·V; in backward dS·K
-    products = gemm_seconds(device, scores, tuned=tuned) + gemm_seconds(device, values, tuned=tuned)
-    if attention.backward:
-        turned = Gemm(s, size, s, "NT", batch, width)  # Pᵀ·dO and dSᵀ·Q
-        products += 2 * gemm_seconds(device, turned, tuned=tuned)
-    between = attention.kernels - (4 if attention.backward else 2)
-    moved = attention.score_passes * float(batch * s * s * width) + attention.bytes
-    return products + _memory_seconds(device, Memory(moved, kernels=between))
+    products = sum(gemm_seconds(device, product, tuned=tuned) for product in attention.products)
+    between = Memory(attention.between_bytes, kernels=attention.kernels - len(attention.products))
+    return products + _memory_seconds(device, between)

@@ -58,7 +58,8 @@ def _kernel(kernel: Kernel) -> str:
     match kernel:
         case Gemm():
             batch = "" if kernel.batch == 1 else f"{kernel.batch} times "
-            return f"gemm {kernel.mode} {batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes"
+            added = ", added to what is there" if kernel.adds else ""
+            return f"gemm {kernel.mode} {batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes{added}"
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"

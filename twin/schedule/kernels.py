@@ -33,6 +33,8 @@ class Gemm:
     mode: Mode = "TN"
     batch: int = 1
     element_bytes: int = 2
+    adds: bool = False
+    """The product is added to what is there, which is read too."""
 
     @property
     def flops(self) -> float:
@@ -41,8 +43,9 @@ class Gemm:
 
     @property
     def bytes(self) -> float:
-        """Least traffic to memory: each operand once."""
-        return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
+        """Least traffic to memory: each operand once, and what is added to."""
+        results = (1 + self.adds) * self.m * self.n
+        return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,46 @@ class Attention:
         return float(one * (4 if self.backward else 2) + masks)
 
     @property
+    def products(self) -> tuple[Gemm, ...]:
+        """The matrix products of unfused attention: two forward, four in backward."""
+        batch, s, size, e = self.sequences * self.heads, self.sequence_length, self.head_size, self.element_bytes
+        scores = Gemm(s, s, size, "TN", batch, e)  # Q·Kᵀ; in backward dO·Vᵀ
+        values = Gemm(s, size, s, "NN", batch, e)  # P·V; in backward dS·K
+        turned = Gemm(s, size, s, "NT", batch, e)  # Pᵀ·dO and dSᵀ·Q
+        return (scores, values, turned, turned) if self.backward else (scores, values)
+
+    @property
+    def between_bytes(self) -> float:
+        """Bytes that unfused attention moves besides its products: passes over the scores, and copies.
+
+        Q, K, V and O are read and written on their way into and out of the heads' layout; in backward O's gradient
+        and those of Q, K and V are.
+        """
+        scores = float(self.sequences * self.heads * self.sequence_length**2 * self.element_bytes)
+        return self.score_passes * scores + self.bytes * (1 if self.backward else 2)
+
+    @property
+    def moved_bytes(self) -> float:
+        """All bytes read and written: `bytes` if it is fused, products and what is between them if not."""
+        if self.form not in UNFUSED:
+            return self.bytes
+        return sum(product.bytes for product in self.products) + self.between_bytes
+
+    @property
     def score_passes(self) -> float:
         """Times the whole score matrix is read or written between the products.
 
-        Plain forward: scale, mask and softmax each read and write it; backward: softmax reads two
-        matrices and writes one, scale and mask read and write. The fused causal kernel reads only
-        the unmasked half (of one matrix forward, of two backward) and writes all; with a mask of its own it reads all.
+        Plain forward: scale, mask and softmax each read and write it; backward: softmax reads two matrices and writes
+        one, scale and mask read and write. The fused causal kernel reads only the unmasked half (of one matrix
+        forward, of two backward) and writes all. A mask of its own is added: the gradient passes it, and the fused
+        kernel reads all.
         Dropout reads and writes, and writes or reads a mask of one byte.
         """
         if self.form not in UNFUSED:
             return 0.0
         fused = (2.0, 3.0) if self.mask else (1.5, 2.0)
-        own = {"fused_softmax": fused, "plain": (6.0, 7.0)}[self.form][self.backward]
+        plain = (6.0, 5.0 if self.mask else 7.0)
+        own = {"fused_softmax": fused, "plain": plain}[self.form][self.backward]
         return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
 
     @property
@@ -103,7 +134,7 @@ class Attention:
         """Kernels on the device, copies into and out of the heads' layout included."""
         if self.form not in UNFUSED:
             return 3 if self.backward else 1  # backward: row sums, gradients, conversion of dQ
-        between = {"fused_softmax": (1, 1), "plain": (3, 3)}[self.form][self.backward]
+        between = {"fused_softmax": (1, 1), "plain": (3, 2 if self.mask else 3)}[self.form][self.backward]
         return (4 if self.backward else 2) + between + self.dropout + 2
 
 
@@ -112,7 +143,8 @@ class Memory:
     """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`.
 
     `work` says what kind it is, such as `norm/normalize` or `bwd/residual`: a device may have a measured
-    rate for it (`Device.kernels`). What has a variant for features that are split over ranks ends in `/split`.
+    rate for it (`Device.kernels`). What is a chain of element-wise kernels, where there is one kernel for the
+    same work, is a kind of its own: over features that are split over ranks (`/split`), or not fused (`/steps`).
     """
 
     bytes: float

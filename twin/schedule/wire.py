@@ -44,6 +44,7 @@ class GemmForm(_Form):
     mode: Mode
     batch: Size
     element_bytes: Width
+    adds: bool = False
 
 
 class AttentionOfHeads(_Form):

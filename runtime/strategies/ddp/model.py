@@ -14,9 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.model.functions import INIT, gelu, rotary_angles, swiglu, turned
+from runtime.model import rotary
+from runtime.model.functions import INIT, gelu, swiglu_in_steps
 from runtime.parallel.ops import Ops, Place
-from runtime.parallel.region import Region, add, branch
+from runtime.parallel.region import Region, add, branch, unpack
 from runtime.step.context import Context
 from runtime.weights.shards import ParameterSpec
 from twin.schedule.kernels import Attention, Gemm, Memory
@@ -104,7 +105,7 @@ class Norm(nn.Module):
             "normalize",
             run,
             lambda: Memory(2 * size, work="norm/normalize"),
-            lambda: Memory(5 * size, work="norm/gradient"),
+            lambda: Memory(3 * size, work="norm/gradient"),
             backward_name="gradient",
         )(inputs, *vectors)
 
@@ -131,7 +132,8 @@ class Embedding(nn.Module):
         def run(table: torch.Tensor, *positions: torch.Tensor) -> torch.Tensor:
             found = functional.embedding(tokens, table)
             for rows in positions:
-                found = found + rows[: tokens.shape[1]]
+                # a part of the rows would get its gradient in a copy of all
+                found = found + (rows if rows.shape[0] == tokens.shape[1] else rows[: tokens.shape[1]])
             return found.flatten(0, 1)
 
         tables = [self.tokens] if self.positions is None else [self.tokens, self.positions]
@@ -140,7 +142,7 @@ class Embedding(nn.Module):
         def backward() -> Memory:
             return Memory(len(tables) * size + sum(t.nbytes for t in tables), work="embedding/gradient")
 
-        passes = 2 if self.positions is None else 5
+        passes = 2 if self.positions is None else 4 + 1 / tokens.shape[0]  # a position's row serves all sequences
         return Region(
             self.context.ops,
             self.place,
@@ -166,6 +168,7 @@ class Block(nn.Module):
         super().__init__()
         model = context.job.model
         self.context, self.place = context, Place(f"block{layer}", layer)
+        self._tables: dict[int, rotary.Tables] = {}
         # what is added to the residual stream starts smaller, as in GPT-2
         smaller = INIT / (2 * model.layers) ** 0.5
         for name, (n, k) in model.block_linears.items():
@@ -188,34 +191,37 @@ class Block(nn.Module):
 
     def _activate(self, inner: torch.Tensor) -> torch.Tensor:
         kind, size = self.context.job.model.mlp_kind, float(inner.nbytes)
-        function, passes = (gelu, 2.0) if kind == "gelu" else (swiglu, 1.5)
-        forward, backward = (Memory(p * size, work=kind) for p in (passes, passes + 1))
+        in_steps = kind == "swiglu"
+        function, passes = (swiglu_in_steps, (2.5, 5.5)) if in_steps else (gelu, (2.0, 3.0))
+        forward, backward = (Memory(p * size, work=f"{kind}/steps" if in_steps else kind) for p in passes)
         return Region(self.context.ops, self.place, kind, function, lambda: forward, lambda: backward)(inner)
 
     def _attend(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
         """Map q, k and v (m, 3h) to (m, h)."""
         ops, model = self.context.ops, self.context.job.model
         length, heads, size = qkv.shape[0] // sequences, model.heads, model.head_size
-        e, one = qkv.element_size(), float(qkv.nbytes // 3)
+        e = qkv.element_size()
+        q, k, v = unpack(qkv, model.qkv_parts, ops, self.place)
         if model.positions == "rotary":
-            angles = rotary_angles(model, length, qkv.device)
+            tables = self.tables(length, qkv)
+            turning = Memory(rotary.moved((q, k), tables, fused=False), work="rotary/steps")
+            q, k = rotary.turn((q, k), tables, rotary.turned_in_steps, ops, self.place, lambda: turning)
 
-            def turn(packed: torch.Tensor) -> torch.Tensor:
-                q, k, v = packed.view(sequences, length, 3, heads, size).unbind(2)
-                return torch.stack((turned(q, angles), turned(k, angles), v), 2).view(packed.shape)
-
-            moved = Memory(4 * one, work="rotary")
-            qkv = Region(ops, self.place, "rotary", turn, lambda: moved, lambda: moved)(qkv)
-
-        def run(packed: torch.Tensor) -> torch.Tensor:
-            q, k, v = packed.view(sequences, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
+        def run(*parts: torch.Tensor) -> torch.Tensor:
+            q, k, v = (part.view(sequences, length, heads, size).transpose(1, 2) for part in parts)
             out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return out.transpose(1, 2).reshape(packed.shape[0], -1)
+            return out.transpose(1, 2).reshape(parts[0].shape[0], -1)
 
         forward, backward = (
             Attention(sequences, length, heads, size, backward=back, element_bytes=e) for back in (False, True)
         )
-        return Region(ops, self.place, "attention", run, lambda: forward, lambda: backward)(qkv)
+        return Region(ops, self.place, "attention", run, lambda: forward, lambda: backward)(q, k, v)
+
+    def tables(self, length: int, like: torch.Tensor) -> rotary.Tables:
+        """Cosines and sines of a length, made once."""
+        if length not in self._tables:
+            self._tables[length] = rotary.rotary_tables(self.context.job.model, length, like.device, like.dtype)
+        return self._tables[length]
 
 
 class PlainGPT(nn.Module):
@@ -257,6 +263,7 @@ def cross_entropy(
     targets and weights are (m,): token ids, and what each token's loss counts for.
     """
     e, w = logits.element_size(), wide.itemsize
+    cast = e + w if e < w else 0
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
         likelihood = functional.log_softmax(logits.detach().to(wide), 1)
@@ -269,6 +276,6 @@ def cross_entropy(
         Place(""),
         "cross_entropy",
         run,
-        lambda: Memory(float(logits.numel() * (2 * e + 8 * w)), work="loss/cross_entropy"),
+        lambda: Memory(float(logits.numel() * (2 * cast + 6 * w)), work="loss/cross_entropy"),
         phase="loss",
     )

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from runtime.model.functions import rotary_angles
+from runtime.model.rotary import Tables, rotary_tables
+from runtime.parallel import random
+from runtime.parallel.random import Numbers
 from runtime.step.context import Context
 from runtime.strategies.four_d.gathers import WeightGathers
 from runtime.strategies.four_d.gemm import Gemms
 from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.job import FourDJob
+
+MOST_NUMBERS = 8
+"""Sets of rows or columns whose random numbers are kept: each block asks for those of a micro-step again."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +27,8 @@ class Documents:
     """(sequences, s) int64: of each token in its document."""
     mask: torch.Tensor
     """(sequences, 1, s, s) in compute precision, added to scores: 0, or -inf across documents and to the future."""
-    angles: tuple[torch.Tensor, torch.Tensor] | None
-    """Of rotary positions: cosine and sine (sequences, s, d/2)."""
+    tables: Tables | None
+    """Of rotary positions: cosines (sequences, s, 1, d) and sines (sequences, s, 1, planes)."""
 
 
 @dataclass
@@ -35,7 +40,9 @@ class FourDContext(Context):
     """Of the micro-step at work; none where each sequence is one document."""
     gemms: Gemms = field(default_factory=Gemms)
     gathers: WeightGathers = field(init=False)
-    _angles: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    _rotary: dict[int, Tables] = field(default_factory=dict)
+    _future: dict[int, torch.Tensor] = field(default_factory=dict)
+    _numbers: dict[tuple[range, ...], Numbers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,11 +67,26 @@ class FourDContext(Context):
         """Whether the table of tokens has to follow the head that it is tied to: where neither trains it need not."""
         return self.job.model.tied_embeddings and self.job.lora is None
 
-    def angles(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine (s, d/2) of rotary positions; made once for a length."""
-        if length not in self._angles:
-            self._angles[length] = rotary_angles(self.job.model, length, self.device)
-        return self._angles[length]
+    def rotary(self, length: int) -> Tables:
+        """Cosines and sines of rotary positions, in the compute precision; made once for a length."""
+        if length not in self._rotary:
+            self._rotary[length] = rotary_tables(self.job.model, length, self.device, self.compute_type)
+        return self._rotary[length]
+
+    def future(self, length: int) -> torch.Tensor:
+        """Tell what attention must not see, (s, s): for each query the keys after it; made once for a length."""
+        if length not in self._future:
+            self._future[length] = torch.ones(length, length, dtype=torch.bool, device=self.device).triu(1)
+        return self._future[length]
+
+    def numbers(self, addresses: tuple[range, ...]) -> Numbers:
+        """Random numbers of so many rows or columns of a full tensor; those last asked for are kept."""
+        if addresses not in self._numbers:
+            while len(self._numbers) >= MOST_NUMBERS:
+                del self._numbers[next(iter(self._numbers))]
+            each = [torch.arange(one.start, one.stop, device=self.device) for one in addresses]
+            self._numbers[addresses] = random.numbers(torch.cat(each))
+        return self._numbers[addresses]
 
     @property
     def optimizer_parts(self) -> int:

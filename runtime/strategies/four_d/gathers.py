@@ -136,13 +136,22 @@ class WeightGathers:
     def _arrive(self, unit: Unit, phase: Phase) -> None:
         full = self._flight.pop(id(unit)).wait()
         full = self._turned(unit, "round", full, self.compute_type, phase).view(self.z, unit.stored)
-        begin = 0
-        for member in unit.members:
-            stored, shape = member.shard.stored, member.shard.local_shape
-            # of one weight the pieces lie in order; of several they are interleaved and copied
-            flat = full[:, begin : begin + stored].reshape(-1)
-            self._full[id(member)] = flat[: shape[0] * shape[1]].view(shape)
-            begin += stored
+        parts = full.split([member.shard.stored for member in unit.members], 1)
+        # of one weight the pieces lie in order; of several they are interleaved and copied
+        flat = [part.reshape(-1) for part in parts] if len(parts) == 1 else self._sorted(unit, parts, phase)
+        for member, weight in zip(unit.members, flat, strict=True):
+            shape = member.shard.local_shape
+            self._full[id(member)] = weight[: shape[0] * shape[1]].view(shape)
+
+    def _sorted(self, unit: Unit, parts: Sequence[torch.Tensor], phase: Phase) -> list[torch.Tensor]:
+        """Copy the pieces of each of several weights together."""
+        return self.collectives.ops.compute(
+            unit.place,
+            "sort",
+            lambda: [part.reshape(-1) for part in parts],
+            lambda: Memory(2.0 * sum(part.nbytes for part in parts), work="copy"),
+            phase=phase,
+        )
 
     def scatter(self, parameter: Parameter, gradient: torch.Tensor) -> None:
         """Send a weight's gradient (n/G_o, k/G_c) on its way to the ranks that store it."""
@@ -155,7 +164,15 @@ class WeightGathers:
             return
         gradients = [self._cut(member, waiting[id(member)]) for member in unit.members]
         del self._gradients[id(unit)]
-        full = gradients[0] if len(gradients) == 1 else torch.cat(gradients, dim=1)
+        full = gradients[0]
+        if len(gradients) > 1:
+            full = self.collectives.ops.compute(
+                unit.place,
+                "mix",
+                lambda: torch.cat(gradients, dim=1),
+                lambda: Memory(2.0 * sum(gradient.nbytes for gradient in gradients), work="copy"),
+                phase="bwd",
+            )
         full = self._turned(unit, "widen", full.reshape(-1), self.scatter_type, "bwd")
         handle = self.collectives.reduce_scatter(unit.place, "z_scatter", full, phase="bwd")
         self._scatters.append((unit, handle))

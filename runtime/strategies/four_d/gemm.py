@@ -44,21 +44,30 @@ class Gemms:
 
     modes: dict[Signature, Mode] = field(default_factory=dict)
 
-    def kernel(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> Gemm:
-        """Describe the product of a (m, k) and b (k, n) in its mode."""
+    def kernel(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, *, adds: bool = False) -> Gemm:
+        """Describe the product of a (m, k) and b (k, n) in its mode; `adds`: to what is there."""
         (m, k), n = a.shape, b.shape[1]
         mode = self.modes.get(Signature(pass_, m, n, k), NATURAL[pass_])
-        return Gemm(m, n, k, mode, element_bytes=a.element_size())
+        return Gemm(m, n, k, mode, element_bytes=a.element_size(), adds=adds)
 
     def product(
-        self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, *, scale: float = 1.0
+        self,
+        pass_: Pass,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        bias: torch.Tensor | None = None,
+        scale: float = 1.0,
     ) -> torch.Tensor:
-        """Multiply a (m, k) by b (k, n), and by a number."""
+        """Multiply a (m, k) by b (k, n); add a bias (n,), or multiply by a number, before the result is written."""
         if self.modes:
             signature = Signature(pass_, a.shape[0], b.shape[1], a.shape[1])
             mode = self.modes.get(signature)
             if mode is not None:
                 a, b = arrange(a, b, mode)
+        if bias is not None:
+            return torch.addmm(bias, a, b)
         if scale != 1.0:
             return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=scale)
         return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)

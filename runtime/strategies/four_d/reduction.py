@@ -16,6 +16,7 @@ from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.tied import add_table
+from twin.schedule.kernels import Memory
 from twin.strategies.four_d.reduction import PARTIAL_AXES
 
 REDUCE = Place("")
@@ -104,7 +105,14 @@ class Reduction:
             loss = store.loss.clone()
             collectives.all_reduce(REDUCE, "data", loss, name="loss", phase="reduce").wait()
             part = collectives.reduce_scatter(REDUCE, "data", gradient, phase="reduce").wait()
-            gradient[data * length : (data + 1) * length] = part
+            kept = gradient[data * length : (data + 1) * length]
+            context.ops.compute(
+                REDUCE,
+                "keep",
+                lambda: kept.copy_(part),
+                lambda: Memory(float(kept.nbytes + part.nbytes), work="copy"),
+                phase="reduce",
+            )
             store.loss.copy_(loss)
         elif mode == "overlapped":
             last = collectives.all_reduce(REDUCE, "data", replicated, name="replicated", phase="reduce")

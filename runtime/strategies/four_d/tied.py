@@ -47,10 +47,17 @@ def tie(context: FourDContext) -> None:
     used = weight[: table.shard.stored]
 
     def run() -> None:
-        context.store.put(table.start, used.to(context.master_type))
+        context.store.put(table.start, used)
 
-    moved = 2.0 * table.shard.stored * table.weight.element_size()
-    context.ops.compute(TIED, "copy", run, lambda: Memory(moved, work="embedding/lookup"), phase="optimizer")
+    def describe() -> Memory:
+        # into what is computed with; rounded, into the master weights too: of replicas that share them each has
+        # its part, on average
+        copied = 2.0 * used.nbytes
+        if context.store.rounds:
+            copied += used.numel() * (used.element_size() + context.master_type.itemsize) / context.optimizer_parts
+        return Memory(copied, work="copy")
+
+    context.ops.compute(TIED, "copy", run, describe, phase="optimizer")
 
 
 def _both(context: FourDContext) -> tuple[Parameter, Parameter]:

@@ -86,19 +86,21 @@ class _Step:
         self.e, self.biases = job.element_bytes, bool(job.model.biases)
         self.m = job.concrete_micro_sequences * self.model.sequence
         self.stream = float(self.m * self.model.hidden * self.e)
-        self.inner = self.m * self.e * self.model.block_linears["mlp_up"][0]
 
     @property
     def loss(self) -> Memory:
         """Cast, log-softmax, loss and gradient of the logits (m, V)."""
         logits = float(self.m * self.model.vocabulary)
-        return Memory(logits * (2 * self.e + 8 * FP32_BYTES), 8, work="loss/cross_entropy")
+        narrow = self.e < FP32_BYTES
+        cast = 2 * (self.e + FP32_BYTES) if narrow else 0
+        return Memory(logits * (cast + 6 * FP32_BYTES), 9 + 2 * narrow, work="loss/cross_entropy")
 
     def forward(self, emit: Emitter) -> None:
         """Embedding, blocks, final norm, head."""
         learned = self.model.positions == "learned"
-        moved, kernels = (5 * self.stream, 3) if learned else (2 * self.stream, 1)
-        emit.under("embedding").compute("lookup", Memory(moved, kernels, work="embedding/lookup"))
+        # a position's row serves all sequences
+        passes = 4 + 1 / self.job.concrete_micro_sequences if learned else 2
+        emit.under("embedding").compute("lookup", Memory(passes * self.stream, 1 + learned, work="embedding/lookup"))
         for layer in range(self.model.layers):
             self._block_forward(emit.under(f"block{layer}", layer=layer))
         self._norm(emit, "final_norm")
@@ -141,6 +143,7 @@ class _Step:
         self._linear_backward(block, buckets, "projection", *linears["projection"])
         block.compute("attention", self._attention(backward=True))
         self._rotary(block)
+        block.compute("pack", Memory(6 * self.stream, work="pack"))
         self._linear_backward(block, buckets, "qkv", *linears["qkv"])
         self._norm_backward(block, buckets, "norm1")
         block.compute("residual1", Memory(3 * self.stream, work="residual"))
@@ -149,7 +152,7 @@ class _Step:
         emit.under(name).compute("normalize", Memory(2 * self.stream, work="norm/normalize"))
 
     def _norm_backward(self, emit: Emitter, buckets: Buckets, name: str) -> None:
-        emit.under(name).compute("gradient", Memory(5 * self.stream, kernels=2, work="norm/gradient"))
+        emit.under(name).compute("gradient", Memory(3 * self.stream, kernels=2, work="norm/gradient"))
         buckets.ready(*[self.model.hidden] * (1 + self.biases))
 
     def _linear(self, emit: Emitter, name: str, n: int, k: int) -> None:
@@ -167,8 +170,12 @@ class _Step:
         buckets.ready(n * k, *([n] if has_bias else []))
 
     def _rotary(self, emit: Emitter) -> None:
-        if self.model.positions == "rotary":
-            emit.compute("rotary", Memory(4 * self.stream, kernels=2, work="rotary"))
+        """Turn queries and keys in steps: what turns is read three times and written twice; tables for each."""
+        model = self.model
+        if model.positions == "rotary":
+            turns = 10 * model.rotary_size / model.head_size + 4 * (1 - model.rotary_size / model.head_size)
+            tables = 2 * model.sequence * (model.head_size + model.rotary_size) * self.e
+            emit.compute("rotary", Memory(turns * self.stream + tables, kernels=6, work="rotary/steps"))
 
     def _attention(self, *, backward: bool) -> Attention:
         model = self.model
@@ -183,9 +190,10 @@ class _Step:
         )
 
     def _activation(self, *, backward: bool) -> Memory:
-        after = self.m * self.e * self.model.mlp_hidden
-        moved = 2 * self.inner + after if backward else self.inner + after
-        return Memory(float(moved), work=self.model.mlp_kind)
+        after = float(self.m * self.e * self.model.mlp_hidden)
+        if self.model.mlp_kind == "swiglu":
+            return Memory((11 if backward else 5) * after, kernels=4 if backward else 2, work="swiglu/steps")
+        return Memory((3 if backward else 2) * after, work=self.model.mlp_kind)
 
 
 def parameters_of(model: Model) -> int:

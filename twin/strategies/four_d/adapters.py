@@ -74,7 +74,7 @@ def forward(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int) -> No
     e = job.element_bytes
     emit.compute("lora_a", Gemm(tokens, adapters.width, adapters.linear.k_local, "TN", element_bytes=e))
     for name, rows in adapters.parts:
-        emit.compute(f"lora_b_{name}", Gemm(tokens, rows, adapters.rank, "TN", element_bytes=e))
+        emit.compute(f"lora_b_{name}", Gemm(tokens, rows, adapters.rank, "TN", element_bytes=e, adds=True))
 
 
 def input_gradient(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int) -> None:
@@ -82,15 +82,19 @@ def input_gradient(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int
     e = job.element_bytes
     for name, rows in adapters.parts:
         emit.compute(f"lora_b_{name}_input_gradient", Gemm(tokens, adapters.rank, rows, "NN", element_bytes=e))
-    emit.compute("lora_a_input_gradient", Gemm(tokens, adapters.linear.k_local, adapters.width, "NN", element_bytes=e))
+    into = Gemm(tokens, adapters.linear.k_local, adapters.width, "NN", element_bytes=e, adds=True)
+    emit.compute("lora_a_input_gradient", into)
 
 
 def weight_gradient(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int, *, first: bool) -> None:
     """Gradients of all A and B; in full precision the products add to the sums themselves."""
-    e = job.element_bytes
-    emit.compute("lora_a_weight_gradient", Gemm(adapters.width, adapters.linear.k_local, tokens, "NT", element_bytes=e))
+    e, k = job.element_bytes, adapters.linear.k_local
+    adds = e >= FP32_BYTES and not first
+    a_gradient = Gemm(adapters.width, k, tokens, "NT", element_bytes=e, adds=adds)
+    emit.compute("lora_a_weight_gradient", a_gradient)
     for name, rows in adapters.parts:
-        emit.compute(f"lora_b_{name}_weight_gradient", Gemm(rows, adapters.rank, tokens, "NT", element_bytes=e))
+        b_gradient = Gemm(rows, adapters.rank, tokens, "NT", element_bytes=e, adds=adds)
+        emit.compute(f"lora_b_{name}_weight_gradient", b_gradient)
     if e < FP32_BYTES:
         # read the gradient, read and write the fp32 sum: the first time only write it
         moved = float(adapters.elements * (e + FP32_BYTES * (1 if first else 2)))

@@ -17,29 +17,44 @@ from twin.strategies.four_d.linear import GradientScatters
 from twin.strategies.four_d.shapes import Linear, Shapes, document_mask_bytes
 from twin.strategies.sizes import FP32_BYTES
 
+DOCUMENT_BYTES = 40
+"""Of each token: where its document begins, and its position there, as whole numbers."""
+
 
 def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Norm over features split over x: an all-reduce of two sums per token, of one for RMS norm."""
+    """Norm over features split over x: an all-reduce of two sums per token, of one for RMS norm.
+
+    Then two kernels, by each token's numbers and by each feature's; unsplit it is one.
+    """
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    if shapes.grid.x > 1:
-        emit.compute("statistics", Memory(activation, work="norm/statistics/split"))
-        emit.collective("all_reduce", "x", _sums(job) * shapes.tokens * FP32_BYTES)
-    emit.compute("normalize", Memory(2 * activation, work=_split("norm/normalize", shapes)))
+    if shapes.grid.x == 1:
+        emit.compute("normalize", Memory(2 * activation, work="norm/normalize"))
+        return
+    sums = _sums(job)  # between the large kernels are small ones, over one number of each token
+    emit.compute("statistics", Memory(sums * activation, kernels=2 * sums, work="norm/statistics/split"))
+    emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
+    kernels = 5 if sums == 1 else 11
+    emit.compute("normalize", Memory(4 * activation, kernels, work="norm/normalize/split"))
 
 
 def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Gradient of the norm: as many sums per token, then dx and the vectors' gradients."""
+    """Gradient of the norm: as many sums per token, then dx and the vectors' gradients.
+
+    Split, the kernel takes the features of a rank for all of them, and one or two more complete what it gives.
+    """
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    if shapes.grid.x > 1:
-        emit.compute("statistics", Memory(2 * activation, work="norm/statistics/split"))
-        emit.collective("all_reduce", "x", _sums(job) * shapes.tokens * FP32_BYTES)
-    passes, kernels = norm_gradient_passes(job)
-    emit.compute("gradient", Memory(passes * activation, kernels, work=_split("norm/gradient", shapes)))
-
-
-def norm_gradient_passes(job: FourDJob) -> tuple[int, int]:
-    """Return how often a norm's gradient reads or writes an activation, and its kernels: fewer for dx alone."""
-    return (5, 2) if job.lora is None else (3, 1)
+    trains = job.lora is None  # and so vectors whose gradients are added to their sums
+    vectors = trains * (1 + job.model.norm_biases)
+    if shapes.grid.x == 1:
+        emit.compute("gradient", Memory(3 * activation, kernels=1 + trains + vectors, work="norm/gradient"))
+        return
+    sums = _sums(job)
+    narrow = job.element_bytes < FP32_BYTES
+    kernels = 3 + narrow if sums == 1 else 7 + 2 * narrow
+    emit.compute("statistics", Memory((3 + sums) * activation, kernels, work="norm/statistics/split"))
+    emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
+    passes, kernels = (6, 8) if sums == 1 else (8, 11)
+    emit.compute("gradient", Memory(passes * activation, kernels - (not trains) + vectors, work="norm/gradient/split"))
 
 
 def _sums(job: FourDJob) -> int:
@@ -48,20 +63,23 @@ def _sums(job: FourDJob) -> int:
 
 
 def head_norms(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
-    """Norms of each head's queries and keys, which no axis splits; or their gradients."""
+    """Norms of each head's queries and keys, which no axis splits; or their gradients.
+
+    The kernels want heads that lie side by side: they are copied out of what is packed.
+    """
     if not job.model.qk_norm:
         return
     both = float(shapes.tokens * shapes.turned_y * job.element_bytes)
     if backward:
-        passes, kernels = norm_gradient_passes(job)
-        emit.compute("qk_norm", Memory(passes * both, 2 * kernels, work="norm/gradient"))
+        emit.compute("qk_norm", Memory(3 * both, kernels=6 if job.lora is None else 4, work="norm/gradient"))
     else:
-        emit.compute("qk_norm", Memory(2 * both, kernels=2, work="norm/normalize"))
+        emit.compute("qk_norm", Memory(4 * both, kernels=4, work="norm/normalize"))
 
 
-def _split(work: str, shapes: Shapes) -> str:
-    """Name the kind of work of a norm: over features that are split it is another one."""
-    return f"{work}/split" if shapes.grid.x > 1 else work
+def _pack(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
+    """Pack the gradients of queries, keys and values into one tensor."""
+    packed = float(shapes.tokens * sum(job.model.qkv_parts) // shapes.grid.y * job.element_bytes)
+    emit.compute("pack", Memory(2 * packed, work="pack"))
 
 
 def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
@@ -79,15 +97,22 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
     )
 
 
-def _residual(job: FourDJob, residual: float) -> Memory:
-    """Add to the residual stream what dropout leaves, whose mask has one byte for an element.
+def _mask(emit: Emitter, job: FourDJob, name: str, rows: int, columns: int) -> None:
+    """Draw dropout's mask, of one byte for an element: in three kernels over 32-bit numbers unless fused.
 
-    Unless fused, dropout is a kernel of its own.
+    Before it two numbers of each row are multiplied and added to.
     """
-    mask = residual / job.element_bytes if job.dropout else 0.0
-    if job.dropout and not job.fused_elementwise:
-        return Memory(5 * residual + mask, kernels=2, work="residual")
-    return Memory(3 * residual + mask, work="residual")
+    each, kernels = (1, 5) if job.fused_elementwise else (17, 7)
+    emit.compute(f"{name}_mask", Memory(float(rows * (each * columns + 40)), kernels, work="dropout_mask"))
+
+
+def _residual(emit: Emitter, job: FourDJob, shapes: Shapes, name: str) -> None:
+    """Add to the residual stream what dropout's mask leaves."""
+    elements = shapes.tokens * shapes.hidden_x
+    residual, mask = float(elements * job.element_bytes), elements if job.dropout else 0
+    if job.dropout:
+        _mask(emit, job, name, shapes.tokens, shapes.hidden_x)
+    emit.compute(name, Memory(3 * residual + mask, work="residual"))
 
 
 def _residual_dropout(emit: Emitter, job: FourDJob, name: str, residual: float) -> None:
@@ -98,21 +123,37 @@ def _residual_dropout(emit: Emitter, job: FourDJob, name: str, residual: float) 
 
 
 def _rotary(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
-    """Turn queries and keys (or their gradients back): read and write both, a kernel each."""
-    if job.model.positions == "rotary":
-        both = shapes.tokens * shapes.turned_y * job.element_bytes
-        emit.compute("rotary", Memory(2.0 * both, kernels=2, work="rotary"))
+    """Turn queries and keys (or their gradients back), and read the tables for each.
+
+    Fused it reads and writes both; in steps what is turned is read twice more and written again.
+    """
+    model, e = job.model, job.element_bytes
+    if model.positions != "rotary":
+        return
+    both = float(shapes.tokens * shapes.turned_y * e)
+    positions = shapes.tokens if job.document_mask else model.sequence
+    cosines, sines = (float(positions * width * e) for width in (model.head_size, model.rotary_size // 2))
+    if job.fused_elementwise:
+        emit.compute("rotary", Memory(2 * both + 2 * (cosines + sines), kernels=2, work="rotary"))
+        return
+    again = 3 * both * model.rotary_size / model.head_size
+    emit.compute("rotary", Memory(2 * both + again + 2 * cosines + 4 * sines, kernels=6, work="rotary/steps"))
 
 
 def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
     """From what MLP up gives, (m, 4h/G_y), to what MLP down takes, of the same size.
 
     SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
-    too, and writes two. Backward of GELU reads its input and the gradient.
+    too, and writes two: where it is not fused, in two kernels, and four. Backward of GELU reads its input and
+    the gradient.
     """
     before, after = shapes.mlp_up_y, shapes.mlp_y
-    elements = shapes.tokens * (2 * before + after if backward else before + after)
     kind = job.model.mlp_kind
+    if kind == "swiglu" and not job.fused_elementwise:
+        moved = (11 if backward else 5) * float(shapes.tokens * after * job.element_bytes)
+        emit.compute(kind, Memory(moved, kernels=4 if backward else 2, work="swiglu/steps"))
+        return
+    elements = shapes.tokens * (2 * before + after if backward else before + after)
     emit.compute(kind, Memory(float(elements * job.element_bytes), work=kind))
 
 
@@ -120,26 +161,28 @@ def block_forward(
     emit: Emitter, job: FourDJob, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
 ) -> None:
     """Forward of one block; `use_weight` makes a linear's gathered weight available."""
-    residual = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
 
     def apply(index: int) -> None:
         linear = linears[index]
         use_weight(linear)
         linear4d.forward(emit.under(linear.name), job, linear, shapes.tokens)
 
-    residual_add = _residual(job, residual)
     norm_forward(emit.under("norm1"), job, shapes)
     apply(0)
     head_norms(emit, job, shapes, backward=False)
     _rotary(emit, job, shapes)
-    emit.compute("attention", _attention(job, shapes, backward=False))
+    attention = _attention(job, shapes, backward=False)
+    if attention.dropout:
+        length = attention.sequence_length
+        _mask(emit, job, "scores", attention.sequences * attention.heads * length, length)
+    emit.compute("attention", attention)
     apply(1)
-    emit.compute("residual1", residual_add)
+    _residual(emit, job, shapes, "residual1")
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     _activation(emit, job, shapes, backward=False)
     apply(3)
-    emit.compute("residual2", residual_add)
+    _residual(emit, job, shapes, "residual2")
 
 
 def block_backward(
@@ -176,6 +219,7 @@ def block_backward(
     emit.compute("attention", _attention(job, shapes, backward=True))
     _rotary(emit, job, shapes)
     head_norms(emit, job, shapes, backward=True)
+    _pack(emit, job, shapes)
     apply(0)
     norm_backward(emit.under("norm1"), job, shapes)
     if parallel:
@@ -187,13 +231,15 @@ def documents(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Mask and positions of a micro-step's documents, from where each begins: made once for all layers.
 
     Of each score a boolean is written, read, written without the future, and read for the mask, which is in compute
-    precision; rotary positions pick a cosine and a sine of 8 bytes for each of their planes.
+    precision; rotary positions pick a row of cosines and sines for each token.
     """
     if not job.document_mask:
         return
-    moved = document_mask_bytes(job, shapes) * (4 + job.element_bytes) / job.element_bytes
-    turned = job.model.rotary_size
-    moved += 16.0 * shapes.tokens * turned
+    e, model = job.element_bytes, job.model
+    moved = document_mask_bytes(job, shapes) * (4 + e) / e + model.sequence**2 + DOCUMENT_BYTES * shapes.tokens
+    turned = model.positions == "rotary"
+    if turned:
+        moved += 2.0 * shapes.tokens * (model.head_size + model.rotary_size // 2) * e
     emit.compute("mask", Memory(moved, kernels=10 if turned else 8, work="documents/mask"))
 
 
@@ -204,37 +250,52 @@ def embedding_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """
     activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
     learned = job.model.positions == "learned"
-    moved, kernels = (5 * activation, 3) if learned else (2 * activation, 1)
-    if learned and job.document_mask:
-        moved += 2 * activation
+    # each position's row serves all sequences; those of documents are looked up token by token, and then added
+    moved = 2 * activation
+    if learned:
+        moved += 5 * activation if job.document_mask else 2 * activation + activation / shapes.sequences
+    kernels = 1 + learned + (learned and job.document_mask)
     emit.compute("lookup", Memory(moved, kernels, work="embedding/lookup"))
 
 
 def embedding_backward(emit: Emitter, job: FourDJob, shapes: Shapes, *, first: bool) -> None:
     """Scatter-add into the tables' gradients, which the first micro-step begins with zeros.
 
-    Positions are summed over the sequences first, unless they begin anew in every document.
+    In fp32: a narrow gradient is widened first. That of positions is summed over sequences, then added, unless they
+    begin anew in every document.
     """
-    activation = float(shapes.tokens * shapes.hidden_x * job.element_bytes)
-    learned = job.model.positions == "learned"
-    zeros = float(shapes.table_elements * FP32_BYTES) if first else 0.0
-    moved = (3 + learned * (3 if job.document_mask else 2)) * activation + zeros
-    emit.compute("gradient", Memory(moved, kernels=2 + learned, work="embedding/gradient"))
+    elements, e = shapes.tokens * shapes.hidden_x, job.element_bytes
+    narrow, learned = e < FP32_BYTES, job.model.positions == "learned"
+    moved = elements * (3 * FP32_BYTES + (e + FP32_BYTES if narrow else 0))
+    if first:
+        moved += shapes.token_elements * FP32_BYTES
+    table = (shapes.table_elements - shapes.token_elements) * FP32_BYTES
+    kernels = 1 + narrow + first
+    if learned and job.document_mask:
+        moved += 3 * elements * FP32_BYTES + (table if first else 0)
+        kernels += 1 + first
+    elif learned:
+        each = elements // shapes.sequences * FP32_BYTES
+        moved += elements * e + each + (table + each if first else 3 * each)
+        kernels += 2
+    emit.compute("gradient", Memory(float(moved), kernels, work="embedding/gradient"))
 
 
 def loss(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Cross-entropy with the vocabulary split over y: max, sum of exponentials, target's logit."""
-    e = job.element_bytes
+    narrow = job.element_bytes < FP32_BYTES
+    cast = job.element_bytes + FP32_BYTES if narrow else 0
     logits = float(shapes.tokens * shapes.vocabulary_y)
     per_token = float(shapes.tokens * FP32_BYTES)
-    emit.compute("maximum", Memory(logits * (e + 2 * FP32_BYTES), 2, work="loss/maximum"))  # to fp32, max
+    emit.compute("maximum", Memory(logits * (cast + FP32_BYTES), 1 + narrow, work="loss/maximum"))  # to fp32, max
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "maximum/all_reduce_y")
     emit.compute("sum", Memory(logits * 5 * FP32_BYTES, 3, work="loss/sum"))  # subtract, exp, sum
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "sum/all_reduce_y")
-    emit.compute("target", Memory(3 * per_token, kernels=3, work="loss/target"))
+    # the logit where it is this rank's, by a mask of one byte
+    emit.compute("target", Memory(2 * per_token + shapes.tokens, work="loss/target"))
     if shapes.grid.y > 1:
         emit.collective("all_reduce", "y", per_token, "target/all_reduce_y")
-    moved = logits * (3 * FP32_BYTES + e)
-    emit.compute("gradient", Memory(moved, kernels=3, work="loss/gradient"))  # softmax − 1, cast
+    moved = logits * (2 * FP32_BYTES + cast)
+    emit.compute("gradient", Memory(moved, kernels=5 + narrow, work="loss/gradient"))  # softmax − 1, cast

@@ -49,6 +49,9 @@ class WeightGathers:
         if wide > narrow:
             moved = float(unit.gathered_elements * (wide + narrow))
             emit.under(unit.name).compute("round", Memory(moved, work="round"))
+        if len(unit.linears) > 1:  # their pieces lie interleaved
+            copied = 2.0 * unit.gathered_elements * narrow
+            emit.under(unit.name).compute("sort", Memory(copied, len(unit.linears), work="copy"))
 
     @property
     def _ahead(self) -> int:
@@ -94,6 +97,9 @@ class GradientScatters:
         for unit in units:
             if linear == unit.linears[0]:
                 wide, narrow = self.job.scatter_element_bytes, self.job.element_bytes
+                if len(unit.linears) > 1:
+                    mixed = Memory(2.0 * unit.gathered_elements * narrow, work="copy")
+                    emit.under(unit.name).compute("mix", mixed)
                 if wide > narrow:
                     moved = float(unit.gathered_elements * (wide + narrow))
                     emit.under(unit.name).compute("widen", Memory(moved, work="widen"))
@@ -143,7 +149,9 @@ def backward(
         return
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
-    weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e)
+    # in full precision, and where nothing is scattered, later products add to the first
+    adds = linear.z == 1 and e >= FP32_BYTES and not scatters.first
+    weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e, adds=adds)
     if linear.output_size == 1:
         emit.compute("weight_gradient", weight_gradient)
         scatters.after(under, units, linear)
@@ -186,4 +194,4 @@ def _bias_fused(job: FourDJob, linear: Linear) -> bool:
 def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if linear.layer is not None and job.model.has_bias(linear.name):
         read = float(tokens * linear.n_local * job.element_bytes)
-        emit.compute("bias_gradient", Memory(read, work="bias_gradient"))
+        emit.compute("bias_gradient", Memory(read, kernels=2, work="bias_gradient"))

@@ -105,6 +105,7 @@ def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> 
         # every rank wants the loss, not only the one whose part it falls into
         emit.collective("all_reduce", "data", SCALAR_BYTES, "loss/all_reduce_data")
         emit.collective("reduce_scatter", "data", elements * grid.data * FP32_BYTES)
+        emit.compute("keep", Memory(2.0 * elements * FP32_BYTES, work="copy"))
     elif grid.data > 1 and mode == "overlapped":
         name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
         head = shapes.head.shard_elements * FP32_BYTES
@@ -141,13 +142,17 @@ def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
         emit.collective("all_gather", "z_gather", head.gathered_elements * e)
     if grid.y > 1:
         emit.collective("all_gather", "y", grid.y * head.n_local * head.k_local * e)
-    emit.compute("copy", Memory(2.0 * shapes.token_elements * e, work="embedding/lookup"))
+    copied = 2.0 * shapes.token_elements * e
+    if e < FP32_BYTES:  # into the master weights too: of replicas that share them each has its part, on average
+        parts = grid.data if job.data_reduction.mode == "sharded" else 1
+        copied += shapes.token_elements * (e + FP32_BYTES) / parts
+    emit.compute("copy", Memory(copied, kernels=1 + (e < FP32_BYTES), work="copy"))
 
 
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
-    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=8, work="clip/norm"))
+    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=4, work="clip/norm"))
     over: list[tuple[int, str]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
     if sharded:
         over.append((grid.data, "data"))

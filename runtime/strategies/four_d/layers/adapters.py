@@ -135,7 +135,7 @@ class Adapters(torch.nn.Module):
         fresh: bool = False,
     ) -> torch.Tensor:
         """Multiply under a name; add to what is there, or write it if that is of an earlier step."""
-        gemms = self.context.gemms
+        gemms, adds = self.context.gemms, add_to is not None and not fresh
 
         def run() -> torch.Tensor:
             if add_to is None or fresh:
@@ -144,4 +144,6 @@ class Adapters(torch.nn.Module):
             return add_to
 
         phase: Phase | None = None if pass_ == "forward" else "bwd"
-        return self.context.ops.compute(self.place, name, run, lambda: gemms.kernel(pass_, left, right), phase=phase)
+        return self.context.ops.compute(
+            self.place, name, run, lambda: gemms.kernel(pass_, left, right, adds=adds), phase=phase
+        )

@@ -37,6 +37,7 @@ def cross_entropy(
     valid, first = head.shard.valid_rows, _first_row(head)
     count = float(logits.numel())
     e, w = logits.element_size(), wide.itemsize
+    cast = e + w if e < w else 0  # an element is read in one type and written in another, where they differ
 
     def maximum() -> tuple[torch.Tensor, torch.Tensor]:
         scores = logits.detach().to(wide)
@@ -46,7 +47,7 @@ def cross_entropy(
         return scores, scores.amax(1)
 
     scores, top = ops.compute(
-        PLACE, "maximum", maximum, lambda: Memory(count * (e + 2 * w), work="loss/maximum"), phase="loss"
+        PLACE, "maximum", maximum, lambda: Memory(count * (cast + w), work="loss/maximum"), phase="loss"
     )
     if split:
         top = collectives.all_reduce(PLACE, "y", top, reduction="max", name="maximum", phase="loss").wait()
@@ -69,7 +70,7 @@ def cross_entropy(
         PLACE,
         "target",
         lambda: torch.where(mine, picked, 0.0),
-        lambda: Memory(3.0 * top.nbytes, work="loss/target"),
+        lambda: Memory(2.0 * top.nbytes + mine.nbytes, work="loss/target"),
         phase="loss",
     )
     if split:
@@ -85,7 +86,7 @@ def cross_entropy(
         return raised.to(logits.dtype)
 
     return loss, ops.compute(
-        PLACE, "gradient", gradient, lambda: Memory(count * (3 * w + e), work="loss/gradient"), phase="loss"
+        PLACE, "gradient", gradient, lambda: Memory(count * (2 * w + cast), work="loss/gradient"), phase="loss"
     )
 
 

@@ -16,30 +16,34 @@ from runtime.strategies.four_d.context import Documents, FourDContext
 from twin.schedule.kernels import Memory
 
 PLACE = Place("documents")
+PLACES = 40
+"""Bytes for each token: where its document begins, and its position there, as whole numbers."""
 COMPARED = 4
 """Bytes for each score beside the mask itself: booleans written, read, written without the future, and read."""
-ANGLE_BYTES = 16
-"""Cosine or sine in float64, read from its table and written."""
 
 
 def documents_of(context: FourDContext, begins: torch.Tensor) -> Documents:
     """Make what layers need from `begins` (sequences, s): the place where each token's document begins."""
     sequences, length = begins.shape
     model = context.job.model
-    table = context.angles(length) if model.positions == "rotary" else None
+    table = context.rotary(length) if model.positions == "rotary" else None
 
     def run() -> Documents:
         places = torch.arange(length, device=begins.device)
         positions = places - begins
-        seen = (places >= begins[:, :, None]) & (places <= places[:, None])
+        seen = (places >= begins[:, :, None]).masked_fill_(context.future(length), value=False)
         nothing, never = (begins.new_full((), value, dtype=context.compute_type) for value in (0.0, -math.inf))
         mask = torch.where(seen, nothing, never)
-        angles = None if table is None else (table[0][positions], table[1][positions])
-        return Documents(positions, mask[:, None], angles)
+        tables = None if table is None else (table[0][positions], table[1][positions])
+        return Documents(positions, mask[:, None], tables)
 
     def describe() -> Memory:
         scores = float(sequences * length * length)
-        turned = float(ANGLE_BYTES * begins.numel() * model.rotary_size)
-        return Memory(scores * (COMPARED + context.compute_type.itemsize) + turned, work="documents/mask")
+        # cosines and sines of each token are read from their tables and written
+        row = 0 if table is None else sum(part[0].nbytes for part in table)
+        turned = 2.0 * begins.numel() * row
+        future, whole = length * length, PLACES * begins.numel()
+        each = COMPARED + context.compute_type.itemsize
+        return Memory(scores * each + future + whole + turned, work="documents/mask")
 
     return context.ops.compute(PLACE, "mask", run, describe)

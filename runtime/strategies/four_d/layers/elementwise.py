@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 
-from runtime.model.functions import exact_gelu, gelu, swiglu
+from runtime.model.functions import exact_gelu, gelu, swiglu, swiglu_in_steps
 from runtime.parallel import random
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region, add, plus
 from runtime.strategies.four_d.context import FourDContext
 from twin.schedule.kernels import Memory
 
-FUNCTIONS = {"gelu": gelu, "gelu_exact": exact_gelu, "swiglu": swiglu}
+FUNCTIONS = {"gelu": (gelu, gelu), "gelu_exact": (exact_gelu, exact_gelu), "swiglu": (swiglu, swiglu_in_steps)}
+"""To be fused, and to be run as it stands."""
+LINE_BYTES = 40
+"""What is moved for a row of a mask besides its elements: two numbers, multiplied, added to, and read."""
 
 
 def activate(
@@ -26,15 +30,19 @@ def activate(
     """
     kind, size = context.job.model.mlp_kind, float(inner.nbytes)
     # gate and up lie side by side: reads both, writes half as much; back: reads 3/2, writes 2/2
-    passes = 1.5 if kind == "swiglu" else 2.0
-    run = fused(context, FUNCTIONS[context.job.model.activation])
+    passes, back = (1.5, 2.5) if kind == "swiglu" else (2.0, 3.0)
+    in_steps = kind == "swiglu" and not context.job.fused_elementwise
+    if in_steps:  # silu, product; back: two kernels for each half
+        passes, back = 2.5, 5.5
+    work = f"{kind}/steps" if in_steps else kind
+    run = fused(context, *FUNCTIONS[context.job.model.activation])
     return Region(
         context.ops,
         place,
         kind,
         lambda x: run(x, bias),
-        lambda: Memory(passes * size, work=kind),
-        lambda: Memory((passes + 1) * size, work=kind),
+        lambda: Memory(passes * size, work=work),
+        lambda: Memory(back * size, work=work),
     )(inner)
 
 
@@ -50,47 +58,96 @@ def residual(
 
     A bias is what the linear before left to be added here, before dropout.
     """
-    size, drop = float(stream.nbytes), context.job.dropout
-    if not drop or not context.training:
+    if not context.job.dropout or not context.training:
         return add(stream, update, bias, context.ops, place, name)
-    keep = kept(context, place, name, update)
-    run = fused(context, dropped_sum)
-    # the mask has one byte for an element; unless fused, dropout is a kernel of its own
-    passes, mask = 3 if context.job.fused_elementwise else 5, size / stream.element_size()
-    return Region(
-        context.ops,
-        place,
-        name,
-        lambda a, b: run(a, b, bias, keep, 1.0 / (1.0 - drop)),
-        lambda: Memory(passes * size + mask, work="residual"),
-        lambda: Memory(2 * size + mask, work="residual_dropout"),
-        backward_name=f"{name}_dropout",
-    )(stream, update)
+    rows = update.shape[0]
+    first = context.first_sequence * context.job.model.sequence
+    width = update.shape[1]
+    column = width * context.mesh.coordinates["x"]
+    keep = mask(context, place, name, (range(first, first + rows),), range(column, column + width))
+    result: torch.Tensor = _DroppedSum.apply(stream, update, keep, bias, context, place, name)
+    return result
 
 
-def kept(context: FourDContext, place: Place, name: str, activation: torch.Tensor) -> torch.Tensor:
-    """Dropout's mask of (m, h/G_x), the same for an element on every grid and when recomputed."""
+def mask(context: FourDContext, place: Place, name: str, rows: tuple[range, ...], columns: range) -> torch.Tensor:
+    """Dropout's mask of rows × columns, by their places in the full tensor, as booleans.
+
+    The same for an element on every grid and when recomputed: an op of its own.
+    """
     stream = random.key(context.job.seed, context.step, place.path, name)
-    rows = torch.arange(activation.shape[0], device=activation.device)
-    rows += context.first_sequence * context.job.model.sequence
-    width = activation.shape[1]
-    columns = torch.arange(width, device=activation.device) + width * context.mesh.coordinates["x"]
-    return random.keep_mask(rows, columns, stream, context.job.dropout)
+    begin, slope = context.numbers(rows)
+    across = context.numbers((columns,))[0]
+    least = random.least_kept(context.job.dropout)
+    run = fused(context, random.kept, random.kept_in_steps)
+    # three kernels that write int32, that read and write it, and that read it and write bytes; fused one that writes
+    each = 1 if context.job.fused_elementwise else 17
+    return context.ops.compute(
+        place,
+        f"{name}_mask",
+        lambda: run(*random.lines((begin, slope), stream), across, least),
+        lambda: Memory(float(len(begin) * (each * len(columns) + LINE_BYTES)), work="dropout_mask"),
+    )
 
 
 def dropped_sum(
     stream: torch.Tensor, update: torch.Tensor, bias: torch.Tensor | None, keep: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """Add what dropout keeps of update + bias, scaled so that the expectation stays."""
-    return stream + plus(update, bias) * keep * scale
+    return torch.addcmul(stream, plus(update, bias), keep, value=scale)
 
 
-def fused(context: FourDContext, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Let torch.compile fuse an element-wise function, if the job asks for it.
+class _DroppedSum(torch.autograd.Function):
+    """Ties the residual sum with dropout into autograd; the stream's gradient is the sum's own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        stream: torch.Tensor,
+        update: torch.Tensor,
+        keep: torch.Tensor,
+        bias: torch.Tensor | None,
+        context: FourDContext,
+        place: Place,
+        name: str,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(keep)
+        ctx.context, ctx.place, ctx.name = context, place, name
+        run = fused(context, dropped_sum, dropped_sum)
+        return context.ops.compute(
+            place,
+            name,
+            lambda: run(stream, update, bias, keep, 1.0 / (1.0 - context.job.dropout)),
+            lambda: Memory(float(3 * stream.nbytes + keep.nbytes), work="residual"),
+        )
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (keep,) = ctx.saved_tensors
+        context: FourDContext = ctx.context
+        of_update = context.ops.compute(
+            ctx.place,
+            f"{ctx.name}_dropout",
+            lambda: thinned(gradient, keep, context.job.dropout),
+            lambda: Memory(float(2 * gradient.nbytes + keep.nbytes), work="residual_dropout"),
+            phase="bwd",
+        )
+        return gradient, of_update, None, None, None, None, None
+
+
+def thinned(x: torch.Tensor, keep: torch.Tensor, drop: float) -> torch.Tensor:
+    """Scale up what is kept of x and drop the rest, in one kernel, without autograd."""
+    result: torch.Tensor = torch.ops.aten.native_dropout_backward(x, keep, 1.0 / (1.0 - drop))
+    return result
+
+
+def fused(
+    context: FourDContext, function: Callable[..., torch.Tensor], in_steps: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """Let torch.compile fuse an element-wise function, if the job asks for it; else it runs `in_steps`.
 
     Not while evaluating or sampling, whose shapes change and would be compiled each on its own.
     """
-    return _compiled(function) if context.compile and context.training else function
+    return _compiled(function) if context.compile and context.training else in_steps
 
 
 @cache

@@ -55,54 +55,69 @@ class Embedding4D(torch.nn.Module):
 
         width = self.tokens_shard.shard.local_shape[1]
         size = float(tokens.numel() * width * self.tokens_shard.weight.element_size())
-        # read and write the tokens' rows; read the sum and the positions' rows, write the sum; before that documents'
-        # positions read and write rows of their own
-        passes = 2 if self.positions_shard is None else 5 if documents is None else 7
-        return self.context.ops.compute(
-            self.place, "lookup", run, lambda: Memory(passes * size, work="embedding/lookup")
-        )
+        # read and write the tokens' rows; read the sum and each position's row once, write the sum; positions in
+        # documents read and write rows of their own first
+        moved = 2 * size
+        if self.positions_shard is not None:
+            moved += 2 * size + size / tokens.shape[0] if documents is None else 5 * size
+        return self.context.ops.compute(self.place, "lookup", run, lambda: Memory(moved, work="embedding/lookup"))
 
     def scatter_gradient(self, tokens: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add each token's gradient (m, h/G_x) to its row, and each position's to its own."""
         documents = self.context.documents
 
         def run() -> None:
-            add_rows(self.tokens_shard, tokens, gradient)
+            table = self.tokens_shard
+            values = gradient.to(table.gradient.dtype)
+            add_rows(table, tokens, values)
             if self.positions_shard is None:
                 return
             if documents is not None:
-                add_rows(self.positions_shard, documents.positions, gradient)
-                return
-            each = gradient.view(*tokens.shape, -1).sum(0, dtype=self.positions_shard.gradient.dtype)
-            gradients_of(self.positions_shard)[: each.shape[0]] += each
+                add_rows(self.positions_shard, documents.positions, values)
+            else:
+                self._add_positions(gradient.view(*tokens.shape, -1).sum(0, dtype=values.dtype))
 
         def describe() -> Memory:
-            tables = [t for t in (self.tokens_shard, self.positions_shard) if t is not None]
-            zeros = sum(table.gradient.nbytes for table in tables if not table.seen)
-            # read the gradient, read and write rows; read it again and write its sum, or its own rows
-            passes = 3 if self.positions_shard is None else 5 if documents is None else 6
-            return Memory(float(passes * gradient.nbytes + zeros), work="embedding/gradient")
+            table, positions = self.tokens_shard, self.positions_shard
+            count, wide = gradient.numel(), table.gradient.element_size()
+            # widen it, if it is narrow; read it, read and write rows, which begin with zeros
+            widening = gradient.nbytes + count * wide if gradient.element_size() < wide else 0
+            moved = widening + 3 * count * wide + (0 if table.seen else table.gradient.nbytes)
+            if positions is not None and documents is not None:
+                moved += 3 * count * wide + (0 if positions.seen else positions.gradient.nbytes)
+            elif positions is not None:
+                # sum over sequences, and add that to the sum; the first time copy it, and zeros behind
+                each = count // tokens.shape[0] * wide
+                added = 3 * each if positions.seen else positions.gradient.nbytes + each
+                moved += gradient.nbytes + each + added
+            return Memory(float(moved), work="embedding/gradient")
 
         self.context.ops.compute(self.place, "gradient", run, describe, phase="bwd")
 
+    def _add_positions(self, gradient: torch.Tensor) -> None:
+        table = self.positions_shard
+        assert table is not None
+        total = table.gradient.view(table.shard.local_shape)
+        length = gradient.shape[0]
+        if table.seen:
+            total[:length].add_(gradient)
+            return
+        total[:length].copy_(gradient)
+        total[length:].zero_()
+        table.seen = True
 
-def gradients_of(table: Parameter) -> torch.Tensor:
-    """Return the sum of a table's gradients, which the first to ask finds at zero."""
+
+def add_rows(table: Parameter, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Add each token's gradient (m, h/G_x) to the row (sequences, s) that it was read from."""
     total = table.gradient.view(table.shard.local_shape)
     if not table.seen:
         total.zero_()
         table.seen = True
-    return total
-
-
-def add_rows(table: Parameter, rows: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add each token's gradient (m, h/G_x) to the row (sequences, s) that it was read from."""
-    total = gradients_of(table)
-    if total.device.type == "cuda":
+    if total.device.type != "cpu":
         # sorted, not atomic: y ranks hold equal tables and must stay equal
-        total.index_put_((rows.reshape(-1),), gradient.to(total.dtype), accumulate=True)
+        total.index_put_((rows.reshape(-1),), values, accumulate=True)
     else:
-        total.index_add_(0, rows.reshape(-1), gradient.to(total.dtype))
+        total.index_add_(0, rows.reshape(-1), values)
 
 
 class _Embedding(torch.autograd.Function):

@@ -12,21 +12,19 @@ import torch
 
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.rms_norm import input_gradient, reciprocal, squared
+from runtime.strategies.four_d.layers.rms_norm import input_gradient, normalized, passes
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
 
-Widths = tuple[int, int, int]
-
 
 class HeadNorms(torch.nn.Module):
-    """Normalises queries and keys in the packed (m, queries + keys + values)."""
+    """Normalises queries and keys, (m, width) each, whose heads lie side by side."""
 
-    def __init__(self, context: FourDContext, place: Place, widths: Widths) -> None:
+    def __init__(self, context: FourDContext, place: Place) -> None:
         super().__init__()
         model = context.job.model
-        self.context, self.place, self.widths = context, place, widths
+        self.context, self.place = context, place
         self.size, self.epsilon = model.head_size, model.norm_epsilon
 
         def declare(name: str) -> Parameter:
@@ -39,65 +37,66 @@ class HeadNorms(torch.nn.Module):
         self.sides = torch.nn.Module(), torch.nn.Module()
         """What carries the two weights in the block, under their names in the full model."""
 
-    def forward(self, packed: torch.Tensor) -> torch.Tensor:
-        """Normalise queries and keys, pass values through."""
-        result: torch.Tensor = _HeadNorms.apply(packed, *(w.weight for w in self.weights), self)
-        return result
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalise both."""
+        q, k = _HeadNorms.apply(queries, keys, *(w.weight for w in self.weights), self)
+        return q, k
 
-    def _moved(self, packed: torch.Tensor) -> float:
-        return float(packed.shape[0] * sum(self.widths[:2]) * packed.element_size())
+    def _heads(self, part: torch.Tensor) -> torch.Tensor:
+        """One row a head, (m · heads, head size), in memory of its own: a part of a wider tensor is copied."""
+        return part.reshape(-1, self.size).contiguous()
 
-    def normalize(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the packed result, and each head's reciprocal root of its mean square, of queries and of keys."""
+    def normalize(self, *parts: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Of queries and of keys: result (m, width), their heads, and the heads' reciprocal roots of mean squares."""
         wide = self.context.master_type
 
-        def run() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            *both, values = packed.split(self.widths, 1)
-            outputs, scales = [], []
-            for part, weight in zip(both, self.weights, strict=True):
-                heads = part.unflatten(1, (-1, self.size)).to(wide)
-                scale = reciprocal(squared(heads), self.size, self.epsilon).unsqueeze(-1)
-                outputs.append(((heads * scale).to(packed.dtype) * weight.local).flatten(1))
-                scales.append(scale)
-            return torch.cat((*outputs, values), 1), scales[0], scales[1]
+        def run() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+            found = []
+            for part, weight in zip(parts, self.weights, strict=True):
+                heads = self._heads(part)
+                output, scale = normalized(heads, weight.local, self.epsilon, wide)
+                found.append((output.view(part.shape), heads, scale))
+            return found
 
-        return self.context.ops.compute(
-            self.place, "qk_norm", run, lambda: Memory(2 * self._moved(packed), work="norm/normalize")
-        )
+        def describe() -> Memory:
+            # the copy reads and writes
+            return Memory((2.0 + passes(parts[0])[0]) * sum(part.nbytes for part in parts), work="norm/normalize")
 
-    def gradient(self, dy: torch.Tensor, packed: torch.Tensor, scales: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return the gradient of what was packed; add the weights' gradients to their sums."""
-        wide = self.context.master_type
+        return self.context.ops.compute(self.place, "qk_norm", run, describe)
 
-        def run() -> torch.Tensor:
-            *gradients, dvalues = dy.split(self.widths, 1)
-            *inputs, _ = packed.split(self.widths, 1)
-            outputs = []
-            for weight, d, x, scale in zip(self.weights, gradients, inputs, scales, strict=True):
-                dh, xh = (part.unflatten(1, (-1, self.size)).to(wide) for part in (d, x))
-                dx, dweight = input_gradient(dh, xh, scale, weight.local, None, self.size, frozen=weight.frozen)
+    def gradient(
+        self, gradients: tuple[torch.Tensor, ...], heads: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]
+    ) -> list[torch.Tensor]:
+        """Return the gradients of queries and keys; add the weights' gradients to their sums."""
+
+        def run() -> list[torch.Tensor]:
+            found = []
+            for weight, d, x, scale in zip(self.weights, gradients, heads, scales, strict=True):
+                dx, dweight = input_gradient(self._heads(d), x, scale, weight.local, frozen=weight.frozen)
                 if dweight is not None:
                     weight.accumulate(dweight)
-                outputs.append(dx.to(dy.dtype).flatten(1))
-            return torch.cat((*outputs, dvalues), 1)
+                found.append(dx.view(d.shape))
+            return found
 
-        passes = 3 if self.weights[0].frozen else 5
-        return self.context.ops.compute(
-            self.place, "qk_norm", run, lambda: Memory(passes * self._moved(packed), work="norm/gradient"), phase="bwd"
-        )
+        def describe() -> Memory:
+            return Memory(float(passes(heads[0])[1] * sum(d.nbytes for d in gradients)), work="norm/gradient")
+
+        return self.context.ops.compute(self.place, "qk_norm", run, describe, phase="bwd")
 
 
 class _HeadNorms(torch.autograd.Function):
     """Ties `HeadNorms`'s two passes into autograd."""
 
     @staticmethod
-    def forward(ctx: Any, packed: torch.Tensor, _q: torch.Tensor, _k: torch.Tensor, layer: HeadNorms) -> torch.Tensor:
-        output, *scales = layer.normalize(packed)
-        ctx.save_for_backward(packed, *scales)
+    def forward(
+        ctx: Any, queries: torch.Tensor, keys: torch.Tensor, _q: torch.Tensor, _k: torch.Tensor, layer: HeadNorms
+    ) -> tuple[torch.Tensor, ...]:
+        outputs, heads, scales = zip(*layer.normalize(queries, keys), strict=True)
+        ctx.save_for_backward(*heads, *scales)
         ctx.layer = layer
-        return output
+        return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        packed, *scales = ctx.saved_tensors
-        return ctx.layer.gradient(gradient.contiguous(), packed, tuple(scales)), None, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        heads, scales = ctx.saved_tensors[:2], ctx.saved_tensors[2:]
+        return (*ctx.layer.gradient(gradients, heads, scales), None, None, None)

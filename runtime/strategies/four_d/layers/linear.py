@@ -108,8 +108,7 @@ class Linear4D(torch.nn.Module):
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
-            output = context.gemms.product("forward", inputs, weight.t())
-            return output if bias is None or reduce_over else output.add_(bias)
+            return context.gemms.product("forward", inputs, weight.t(), bias=None if reduce_over else bias)
 
         output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
         between = None if self.adapters is None else self.adapters(inputs, output)
@@ -194,7 +193,7 @@ class Linear4D(torch.nn.Module):
             self.place,
             "weight_gradient",
             gemm,
-            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs),
+            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs, adds=in_place and parameter.seen),
             phase="bwd",
         )
         if gathers.z > 1:

@@ -58,104 +58,106 @@ class Norm4D(torch.nn.Module):
                 lambda: Memory(2 * size, work="norm/normalize"),
             )
         statistics = ops.compute(
-            self.place, "statistics", lambda: _sums(x, self._wide), lambda: Memory(size, work="norm/statistics/split")
+            self.place,
+            "statistics",
+            lambda: _sums(x, self.context.master_type),
+            lambda: Memory(2 * size, work="norm/statistics/split"),
         )
         total = self.context.collectives.all_reduce(self.place, "x", statistics).wait()
         return ops.compute(
             self.place,
             "normalize",
             lambda: _apply(x, total, weight, bias, self.hidden, self.epsilon),
-            lambda: Memory(2 * size, work="norm/normalize/split"),
+            lambda: Memory(4 * size, work="norm/normalize/split"),
         )
-
-    @property
-    def _wide(self) -> torch.dtype:
-        return self.context.master_type
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
         """Return dx; add the vectors' gradients to their sums, if they train."""
         ops, size, frozen = self.context.ops, float(x.nbytes), self.weight_shard.frozen
         weight, bias = self.parameters_local()
-        total: torch.Tensor | None = None
+        sums: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.split:
-            sums = ops.compute(
+            here = ops.compute(
                 self.place,
                 "statistics",
-                lambda: _gradient_sums(dy, x, mean, rstd, weight, self._wide),
-                lambda: Memory(2 * size, work="norm/statistics/split"),
+                lambda: _gradient_sums(dy, x, mean, rstd, weight),
+                lambda: Memory(5 * size, work="norm/statistics/split"),
                 phase="bwd",
             )
-            total = self.context.collectives.all_reduce(self.place, "x", sums, phase="bwd").wait()
+            sums = here, self.context.collectives.all_reduce(self.place, "x", here.clone(), phase="bwd").wait()
+            weight, bias = suited(weight, mean), None if bias is None else suited(bias, mean)
 
         def gradient() -> torch.Tensor:
-            if total is None:
-                dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                    dy, x, [self.hidden], mean, rstd, weight, bias, [True, not frozen, bias is not None and not frozen]
-                )
-            else:
-                dx, dweight, dbias = _input_gradient(dy, x, mean, rstd, weight, total, self.hidden, frozen=frozen)
+            wanted = [True, not frozen, bias is not None and not frozen]
+            dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
+                dy, x, [x.shape[1]], mean, rstd, weight, bias, wanted
+            )
             if not frozen:
                 self.weight_shard.accumulate(dweight)
                 if self.bias_shard is not None:
                     self.bias_shard.accumulate(dbias)
             result: torch.Tensor = dx
-            return result
+            return result if sums is None else _complete(result, x, (mean, rstd), sums, self.hidden)
 
+        passes, ending = (8, "/split") if self.split else (3, "")
         return ops.compute(
-            self.place,
-            "gradient",
-            gradient,
-            lambda: Memory((3 if frozen else 5) * size, work="norm/gradient/split" if self.split else "norm/gradient"),
-            phase="bwd",
+            self.place, "gradient", gradient, lambda: Memory(passes * size, work=f"norm/gradient{ending}"), phase="bwd"
         )
+
+
+def suited(vector: torch.Tensor, statistics: torch.Tensor) -> torch.Tensor:
+    """Return a weight or bias in the type that PyTorch's kernel wants beside such statistics: on CPUs in theirs."""
+    return vector.to(statistics.dtype) if vector.device.type == "cpu" else vector
 
 
 def _sums(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """Sum and sum of squares of each token: (2, m)."""
-    x = x.to(wide)
-    return torch.stack((x.sum(1), torch.linalg.vecdot(x, x)))
+    return torch.stack((x.sum(1, dtype=wide), torch.linalg.vector_norm(x, dim=1, dtype=wide).square_()))
 
 
 def _apply(
     x: torch.Tensor, sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, hidden: int, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Normalise in two kernels: by each token's numbers, then by each feature's."""
     mean = sums[0] / hidden
     variance = (sums[1] / hidden - mean * mean).clamp_min_(0.0)
     rstd = torch.rsqrt(variance + epsilon)
     mean, rstd = mean[:, None], rstd[:, None]
-    y = (x - mean) * rstd * weight
-    if bias is not None:
-        y = y + bias
-    return y.to(x.dtype), mean, rstd
+    y = torch.addcmul(-mean * rstd, x, rstd, out=torch.empty_like(x))
+    if bias is None:
+        y.mul_(weight)
+    else:
+        torch.addcmul(bias, y, weight, out=y)
+    return y, mean, rstd
 
 
 def _gradient_sums(
-    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor, wide: torch.dtype
+    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
     """Sums over features of g = dy·w and of g·x̂, for each token: (2, m)."""
-    g = dy.to(wide) * weight
-    normalized = (x.to(wide) - mean) * rstd
-    return torch.stack((g.sum(1), torch.linalg.vecdot(g, normalized)))
+    of_g = (dy @ weight).to(mean.dtype)
+    of_gx = ((dy * x) @ weight).to(mean.dtype)
+    return torch.stack((of_g, (of_gx - mean[:, 0] * of_g) * rstd[:, 0]))
 
 
-def _input_gradient(
-    dy: torch.Tensor,
+def _complete(
+    dx: torch.Tensor,
     x: torch.Tensor,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    weight: torch.Tensor,
-    sums: torch.Tensor,
+    statistics: tuple[torch.Tensor, torch.Tensor],
+    sums: tuple[torch.Tensor, torch.Tensor],
     hidden: int,
-    *,
-    frozen: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    wide = sums.dtype
-    dy_wide = dy.to(wide)
-    normalized = (x.to(wide) - mean) * rstd
-    dweight, dbias = (None, None) if frozen else ((dy_wide * normalized).sum(0), dy_wide.sum(0))
-    g = dy_wide * weight
-    dx = (g - (sums[0] / hidden)[:, None] - normalized * (sums[1] / hidden)[:, None]) * rstd
-    return dx.to(x.dtype), dweight, dbias
+) -> torch.Tensor:
+    """Make of the gradient that takes this rank's features for all of them the one of all features, in place.
+
+    The kernel subtracted the means of g and of g·x̂ over the features here; those over all are `sums` by their
+    count. `statistics` are mean and reciprocal standard deviation (m, 1), `sums` those of `_gradient_sums`,
+    here and over all ranks.
+    """
+    mean, rstd = statistics
+    here, everywhere = sums
+    constant, slope = (here / x.shape[1] - everywhere / hidden)[:, :, None] * rstd
+    slope = slope * rstd
+    return dx.addcmul_(x, slope).add_(constant - slope * mean)
 
 
 class _Norm(torch.autograd.Function):

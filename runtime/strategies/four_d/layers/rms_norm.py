@@ -1,7 +1,8 @@
 """RMS norm over features that are split over x: one all-reduce of one number per token, each way.
 
 x · rsqrt(mean(x²) + ε) is rounded to the type of x before it is multiplied by the weight, as everywhere in
-the field. On one x rank of a GPU it is PyTorch's own kernel, which has no backward pass for CPUs.
+the field. On one x rank of a GPU it is PyTorch's own kernel, which has no backward pass for CPUs: there it is that of
+layer norm with means of zero, and what was subtracted for the mean of the gradient is added again.
 """
 
 from __future__ import annotations
@@ -36,66 +37,61 @@ class RmsNorm4D(torch.nn.Module):
         """Return output and reciprocal root of the mean square, (m, 1)."""
         ops, size, wide = self.context.ops, float(x.nbytes), self.context.master_type
         weight = self.weight_shard.local
-        total: torch.Tensor | None = None
-        if self.split:
-            squares = ops.compute(
+        if not self.split:
+            return ops.compute(
                 self.place,
-                "statistics",
-                lambda: squared(x.to(wide)),
-                lambda: Memory(size, work="norm/statistics/split"),
+                "normalize",
+                lambda: normalized(x, weight, self.epsilon, wide),
+                lambda: Memory(passes(x)[0] * size, work="norm/normalize"),
             )
-            total = self.context.collectives.all_reduce(self.place, "x", squares).wait()
+        squares = ops.compute(
+            self.place, "statistics", lambda: squared(x, wide), lambda: Memory(size, work="norm/statistics/split")
+        )
+        total = self.context.collectives.all_reduce(self.place, "x", squares).wait()
 
         def run() -> tuple[torch.Tensor, torch.Tensor]:
-            if total is None and x.is_cuda:
-                fused: tuple[torch.Tensor, torch.Tensor] = torch.ops.aten._fused_rms_norm(
-                    x, [self.hidden], weight, self.epsilon
-                )
-                return fused
-            widened = x.to(wide)
-            scale = reciprocal(squared(widened) if total is None else total, self.hidden, self.epsilon)[:, None]
-            return (widened * scale).to(x.dtype) * weight, scale
+            scale = reciprocal(total, self.hidden, self.epsilon)
+            return scaled(x, scale, weight), scale
 
-        return ops.compute(self.place, "normalize", run, lambda: Memory(2 * size, work=f"norm/normalize{self.ending}"))
+        return ops.compute(self.place, "normalize", run, lambda: Memory(4 * size, work="norm/normalize/split"))
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Return dx; add the weight's gradient to its sum, if it trains."""
-        ops, size, wide = self.context.ops, float(x.nbytes), self.context.master_type
+        ops, size = self.context.ops, float(x.nbytes)
         weight, frozen = self.weight_shard.local, self.weight_shard.frozen
-        total: torch.Tensor | None = None
+        here = total = None
         if self.split:
-            products = ops.compute(
+            here = ops.compute(
                 self.place,
                 "statistics",
-                lambda: torch.linalg.vecdot(dy.to(wide) * weight, x.to(wide) * scale),
-                lambda: Memory(2 * size, work="norm/statistics/split"),
+                lambda: ((dy * x) @ weight).to(scale.dtype)[:, None] * scale,
+                lambda: Memory(4 * size, work="norm/statistics/split"),
                 phase="bwd",
             )
-            total = self.context.collectives.all_reduce(self.place, "x", products, phase="bwd").wait()
+            total = self.context.collectives.all_reduce(self.place, "x", here.clone(), phase="bwd").wait()
 
         def run() -> torch.Tensor:
-            if total is None and x.is_cuda:
-                wanted = [True, not frozen]
-                dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [self.hidden], scale, weight, wanted)
-            else:
-                dx, dweight = input_gradient(dy.to(wide), x.to(wide), scale, weight, total, self.hidden, frozen=frozen)
-            if not frozen:
+            dx, dweight = input_gradient(dy, x, scale, weight, frozen=frozen)
+            if dweight is not None:
                 self.weight_shard.accumulate(dweight)
-            result: torch.Tensor = dx.to(x.dtype)
-            return result
+            if here is not None and total is not None:
+                # the kernel took the features here for all of them
+                dx.addcmul_(x, (here / x.shape[1] - total / self.hidden) * scale * scale)
+            return dx
 
+        more = 3 if self.split else 0
         return ops.compute(
             self.place,
             "gradient",
             run,
-            lambda: Memory((3 if frozen else 5) * size, work=f"norm/gradient{self.ending}"),
+            lambda: Memory((passes(x)[1] + more) * size, work=f"norm/gradient{self.ending}"),
             phase="bwd",
         )
 
 
-def squared(x: torch.Tensor) -> torch.Tensor:
-    """Sum the squares of the last axis."""
-    found: torch.Tensor = torch.linalg.vecdot(x, x)
+def squared(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    """Sum the squares of each row, (rows, 1)."""
+    found: torch.Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=wide).square_()
     return found
 
 
@@ -104,25 +100,45 @@ def reciprocal(squares: torch.Tensor, width: int, epsilon: float) -> torch.Tenso
     return torch.rsqrt(squares / width + epsilon)
 
 
-def input_gradient(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor,
-    total: torch.Tensor | None,
-    width: int,
-    *,
-    frozen: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients of x (…, width) and, summed over all but the last axis, of the weight if it trains.
+def scaled(x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply each row of x by its scale, round, and multiply by the weight."""
+    return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)
 
-    `total` is the sum of dy · weight · x̂ over all features, where the ones here are a part of them.
+
+def passes(x: torch.Tensor) -> tuple[int, int]:
+    """How often x, or what is of its size, is read or written by `normalized` and by `input_gradient`."""
+    return (5, 6) if x.device.type == "cpu" else (2, 3)
+
+
+def normalized(
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float, wide: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalise each row of x (rows, width); also returns the reciprocal roots of mean squares, (rows, 1)."""
+    if x.device.type != "cpu":
+        fused: tuple[torch.Tensor, torch.Tensor] = torch.ops.aten._fused_rms_norm(x, [x.shape[1]], weight, epsilon)
+        return fused
+    scale = reciprocal(squared(x, wide), x.shape[1], epsilon)
+    return scaled(x, scale, weight), scale
+
+
+def input_gradient(
+    dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, *, frozen: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the gradients of x (rows, width) and, summed over rows, of the weight if it trains.
+
+    `scale` is (rows, 1).
     """
-    normalized = x * scale
-    dweight = None if frozen else (dy * normalized).flatten(0, -2).sum(0)
-    g = dy * weight
-    inner = torch.linalg.vecdot(g, normalized) if total is None else total
-    return (g - normalized * (inner / width).unsqueeze(-1)) * scale, dweight
+    width = x.shape[1]
+    if x.device.type != "cpu":
+        fused: tuple[torch.Tensor, torch.Tensor | None] = torch.ops.aten._fused_rms_norm_backward(
+            dy, x, [width], scale, weight, [True, not frozen]
+        )
+        return fused
+    dx, dweight, _ = torch.ops.aten.native_layer_norm_backward(
+        dy, x, [width], torch.zeros_like(scale), scale, weight.to(scale.dtype), None, [True, not frozen, False]
+    )
+    dx.add_((dy @ weight).to(scale.dtype)[:, None] * scale / width)
+    return dx, dweight
 
 
 class _RmsNorm(torch.autograd.Function):
