@@ -222,4 +222,7 @@ def test_a_mask_is_read_and_nothing_is_left_out_for_it(form: str, backward: bool
     for device in (DEVICES["a100-sxm4-80gb"], DEVICES["h100-sxm"]):
         times = kernel_seconds(device, masked) / kernel_seconds(device, plain)
         # of a long window a causal kernel computes half
-        assert (1.7 < times < 2.0) if form == "flash" else (1.0 < times < 1.5)
+        if form == "plain" and backward:  # the gradient of a sum passes the mask: a kernel less
+            assert 0.7 < times < 1.0
+        else:
+            assert (1.7 < times < 2.0) if form == "flash" else (1.0 < times < 1.5)
