@@ -60,7 +60,7 @@ ROOMS: dict[str, set[str]] = {
     "checkpoint": LOW,
     "huggingface": LOW | {"records", "checkpoint"},
     "watch": LOW | {"records", "tracing"},
-    "plan": LOW | {"records", "tracing", "watch", "checkpoint"},
+    "plan": LOW | {"records", "tracing", "watch", "checkpoint", "huggingface"},
     "slurm": {"launch", "plan"},
     "survive": LOW | {"records", "checkpoint", "plan"},
     "calibration": LOW | {"strategies", "tracing"},

@@ -66,6 +66,10 @@ def build_dataset(
                     progress(number, train.tokens + validation.tokens)
         if not validation.tokens or not train.tokens:
             raise _one_sided(train, validation, validation_fraction)
+        if sequence is not None and not (train.targets and validation.targets):
+            raise fail(
+                "--chat", "no token of an answer counts: where conversations are packed the first of each cannot"
+            )
         if tokenizer.json is not None:
             (folder / TOKENIZER).write_text(tokenizer.json, encoding="utf-8")
         manifest = Manifest(

@@ -20,13 +20,14 @@ from runtime.checkpoint.full_model import Weights, find_checkpoint, open_weights
 from runtime.checkpoint.manifest import read_manifest
 from runtime.huggingface.source import Source
 from twin.description.huggingface import is_directory_of, located
+from twin.description.job import Job
 from twin.description.lora import Lora, parts_of
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, fail, from_pydantic
 
 KEY = "lora"
 """In the `extra` of a checkpoint: rank, alpha and targets, where the weights beside them are, and their fingerprint."""
-BASE, FINGERPRINT = "base", "fingerprint"
+BASE, FINGERPRINT, SEED = "base", "fingerprint", "seed"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def about_adapters(extra: Mapping[str, Any], origin: Path) -> tuple[Lora, str | 
     if not isinstance(said, dict):
         raise fail(f"{origin}: {KEY}", "is damaged; take an older checkpoint")
     base, known = said.get(BASE), said.get(FINGERPRINT)
-    rest = {key: value for key, value in said.items() if key not in (BASE, FINGERPRINT)}
+    rest = {key: value for key, value in said.items() if key not in (BASE, FINGERPRINT, SEED)}
     try:
         lora = Lora.model_validate(rest)
     except ValidationError as error:
@@ -75,8 +76,27 @@ def about_adapters(extra: Mapping[str, Any], origin: Path) -> tuple[Lora, str | 
     return lora, base if isinstance(base, str) else None, known if isinstance(known, str) else None
 
 
-def describe(lora: Lora, weights: str | None, *, named: bool) -> dict[str, Any]:
-    """Write down what a checkpoint says about adapters beside some weights; `named`: with their fingerprint."""
+def check_asked(extra: Mapping[str, Any], origin: Path, job: Job) -> None:
+    """Refuse to ask adapters of a checkpoint as if they were others, or beside others; raises DescriptionError."""
+    said = about_adapters(extra, origin)
+    if said is None or job.lora is None:
+        raise fail("lora", f"{origin} has {'none' if said is None else 'adapters'}; leave it as it was trained")
+    if said[0] != job.lora:
+        raise fail("lora", f"the adapters of {origin} were trained with {said[0].model_dump(mode='json')}")
+    weights, seed = job.train.initial_weights, extra[KEY].get(SEED)
+    if weights is not None:
+        check_base(weights, said[2])
+    elif seed is not None and seed != job.seed:
+        raise fail("seed", f"the adapters stand beside the random weights of seed {seed}", job.seed)
+
+
+def describe(lora: Lora, weights: str | None, *, named: bool, seed: int = 0) -> dict[str, Any]:
+    """Write down what a checkpoint says about adapters beside some weights; `named`: with their fingerprint.
+
+    Without weights they stand beside the random ones of a seed.
+    """
+    if weights is None:
+        return {**lora.model_dump(mode="json"), BASE: None, FINGERPRINT: None, SEED: seed}
     known = fingerprint(weights) if named and weights is not None else None
     return {**lora.model_dump(mode="json"), BASE: weights, FINGERPRINT: known}
 

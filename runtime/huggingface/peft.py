@@ -7,12 +7,14 @@ keys and values in one), one module carries all their adapters: A below A, and B
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isclose, sqrt
 from pathlib import Path
 from typing import Any
 
+from runtime.checkpoint.tensor_file import UnusableFileError
 from runtime.huggingface.families import layout
 from twin.description.lora import Lora, parts_of
 from twin.description.model import Model
@@ -22,6 +24,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MAX_CONFIG_BYTES = 1 << 20
+NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z", re.ASCII)
 MEANT = {
     *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision"),
     *("inference_mode", "auto_mapping"),
@@ -141,12 +144,13 @@ class Scales:
     """Divided by the root of the rank (rsLoRA) instead of the rank."""
 
     def of(self, module: Module, rank: int) -> float:
-        """Return the scale of a module of a rank."""
-        alpha = self.alpha
-        for name, value in self.patterns.items():
-            if module.name == name or module.name.endswith(f".{name}"):
-                alpha = value
+        """Return the scale of a module of a rank: the first pattern that it ends in decides, as in PEFT."""
+        alpha = next((value for name, value in self.patterns.items() if _ends_in(module.name, name)), self.alpha)
         return alpha / (sqrt(rank) if self.root else rank)
+
+
+def _ends_in(module: str, name: str) -> bool:
+    return module == name or module.endswith(f".{name}")
 
 
 def read_config(directory: Path) -> Scales:
@@ -154,7 +158,7 @@ def read_config(directory: Path) -> Scales:
     path = directory / CONFIG
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise fail(str(path), "is too large for a description of adapters")
+            raise UnusableFileError(path, "is too large for a description of adapters")
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise fail(str(path), f"cannot be read: {error.strerror}; give a directory of PEFT's") from None
@@ -171,6 +175,12 @@ def read_config(directory: Path) -> Scales:
     alpha, patterns = raw.get("lora_alpha", 8), raw.get("alpha_pattern") or {}
     if not isinstance(patterns, dict) or not all(_is_scale(v) for v in (alpha, *patterns.values())):
         problems.append(Problem(f"{path}: lora_alpha", "expected positive numbers, also in alpha_pattern", alpha))
+    else:  # a regular expression there; only names are read here
+        strange = [name for name in patterns if not NAME.match(name)]
+        remedy = "is no name of a module; regular expressions are not read here"
+        problems += [Problem(f"{path}: alpha_pattern", remedy, name) for name in strange]
+    if not isinstance(raw.get("use_rslora", False), bool):
+        problems.append(Problem(f"{path}: use_rslora", "expected true or false", raw["use_rslora"]))
     if problems:
         raise DescriptionError(problems)
     return Scales(float(alpha), {str(k): float(v) for k, v in patterns.items()}, raw.get("use_rslora") is True)

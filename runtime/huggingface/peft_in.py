@@ -16,6 +16,7 @@ from runtime.weights.store import Parameter
 from twin.description.huggingface import CONFIG, is_directory_of, located
 from twin.description.huggingface import read_config as read_model_config
 from twin.description.lora import Lora
+from twin.description.model import Model
 from twin.description.problems import Problem, fail
 
 NAMED = re.compile(r"\.lora_(A|B)\.[A-Za-z0-9_]+\.weight$")
@@ -25,39 +26,58 @@ NAMED = re.compile(r"\.lora_(A|B)\.[A-Za-z0-9_]+\.weight$")
 def load_adapters(directory: Path, context: Context, family: str) -> None:
     """Fill this rank's adapters from a directory of PEFT's, for the model as files of a family have it.
 
-    Every rank reads on its own. Raises DescriptionError, before a weight is changed, if rank or targets are others than
-    the job's, or files are not sound.
+    Every rank reads on its own. Raises DescriptionError as `read_adapters`, before a weight is changed.
     """
-    lora, model = context.job.lora, context.job.model
+    lora = context.job.lora
     assert lora is not None
-    scales = read_config(directory)
+    made = read_adapters(directory, lora, context.job.model, family)
+    for parameter in context.store.trained:
+        _put(context, parameter, made[parameter.spec.name])
+
+
+def read_adapters(directory: Path, lora: Lora, model: Model, family: str) -> dict[str, torch.Tensor]:
+    """Read A and B of every target by their names here, full and in fp32.
+
+    Raises DescriptionError if rank or targets are others than the job's, or files are not sound.
+    """
     path = directory / WEIGHTS
-    if not path.exists():
-        other = next((p for p in sorted(directory.glob("adapter_model*")) if p.suffix in PICKLES), None)
-        reason = "is missing" if other is None else f"is missing; {other.name} is a pickle, which is never opened"
-        raise fail(str(path), f"{reason}: save adapters with PEFT's save_pretrained, which writes safetensors")
+    made: dict[str, torch.Tensor] = {}
     try:
+        scales = read_config(directory)
+        if not path.exists():
+            raise fail(str(path), _missing(directory))
         with TensorFile(path.resolve()) as file:
             there = {NAMED.sub(lambda found: f".lora_{found[1]}.weight", name): name for name in file.entries}
+            if len(there) < len(file.entries):
+                raise fail(str(path), "holds several adapters; save one of them alone")
             known = modules(model, family)
             refuse(_problems(file, there, known, lora), path, "set lora to what the adapters were made with")
-            made: dict[str, torch.Tensor] = {}
             for module in known:
                 if not any(part.target in lora.targets for part in module.parts):
                     continue
                 a, b = (file.read(there[key])[0].to(torch.float32) for key in module.keys)
+                if not bool(a.isfinite().all() and b.isfinite().all()):
+                    raise fail(str(path), f"{module.name} has numbers that are not finite")
                 scale = ratio(scales.of(module, len(a)), lora.scale)
                 for index, part in enumerate(p for p in module.parts if p.target in lora.targets):
                     made |= _taken(part, index, a, b * scale, lora, path)
                 _refuse_others(module, b, lora, path)
     except UnusableFileError as error:
         raise fail(str(error.path), error.reason) from None
-    for parameter in context.store.trained:
-        _put(context, parameter, made[parameter.spec.name])
+    return made
 
 
-def family_of(weights: str | None) -> str:
-    """Return the family of the files whose names adapters have: that of the weights which they stand beside."""
+def _missing(directory: Path) -> str:
+    other = next((p for p in sorted(directory.glob("adapter_model*")) if p.suffix in PICKLES), None)
+    reason = "is missing" if other is None else f"is missing; {other.name} is a pickle, which is never opened"
+    return f"{reason}: save adapters with PEFT's save_pretrained, which writes safetensors"
+
+
+def family_of(weights: str | None, key: str = "train.initial_adapters") -> str:
+    """Return the family of the files whose names adapters have: that of the weights which they stand beside.
+
+    `key` is what is refused if these are of none.
+    """
     from runtime.huggingface.companions import find_companions  # noqa: PLC0415  a circle otherwise
 
     beside = None
@@ -65,7 +85,7 @@ def family_of(weights: str | None) -> str:
         beside = located(weights, Path()) if is_directory_of(weights) else find_companions(Path(weights))
     if beside is None or not (beside / CONFIG).is_file():
         raise fail(
-            "train.initial_adapters",
+            key,
             "the names in PEFT's files are those of a Hugging Face model: start from one, "
             "train.initial_weights: hf:DIR, or from an import",
             weights,

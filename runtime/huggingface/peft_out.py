@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from runtime.checkpoint.directory import appearing
+from runtime.checkpoint.full_model import find_checkpoint
 from runtime.checkpoint.tensor_file import UnusableFileError, write_pieces
 from runtime.huggingface.exporting import write_json
 from runtime.huggingface.merging import Adapted, open_adapters
@@ -38,8 +39,9 @@ def export_peft(run: Path, out: Path) -> GivenAdapters:
     try:
         with open_adapters(run) as adapted:
             if adapted is None:
+                find_checkpoint(run)
                 raise fail(str(run), "has no adapters: it was not trained with lora; export it without --peft")
-            model, family = Model.model_validate(dict(adapted.weights.model)), family_of(adapted.base)
+            model, family = Model.model_validate(dict(adapted.weights.model)), family_of(adapted.base, "--peft")
             lora = adapted.lora
             wanted = [m for m in modules(model, family) if any(part.target in lora.targets for part in m.parts)]
             pieces = {key: value for module in wanted for key, value in _pieces(module, adapted)}

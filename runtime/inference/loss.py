@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from runtime.data.batches import HeldOut
 from runtime.step.feed import sum_over_replicas
 from runtime.step.trainee import Trainee
+from twin.description.problems import fail
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def mean_loss(trainee: Trainee, windows: Iterable[Window], advance: Callable[[in
         advance(done)
     context.training = True
     total = sum_over_replicas(context, total, "validation")
+    if not tokens:
+        raise fail("--sequences", "none of the targets of what was read counts; read more sequences")
     return Score(float(total) / tokens, tokens)
 
 

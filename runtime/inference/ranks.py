@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runtime.checkpoint.loading import Loaded, load_newest
 from runtime.checkpoint.team import Team
-from runtime.huggingface.merging import about_adapters, check_base
+from runtime.huggingface.merging import check_asked
 from runtime.huggingface.weights import begin_with
 from runtime.inference.generate import Choice, generate
 from runtime.inference.loss import Score, mean_loss
@@ -101,11 +101,10 @@ def _started(run: TrainedRun, trainee: Trainee) -> Loaded:
 
 def _beside(trainee: Trainee, loaded: Loaded, *, first: bool) -> None:
     """Load the weights that adapters stand beside, if they are still those that they were trained beside."""
-    options = trainee.context.job.train
-    said = about_adapters(loaded.extra, loaded.path)
-    if first and said is not None and options.initial_weights is not None:
-        check_base(options.initial_weights, said[2])
-    begin_with(options, trainee.context, adapters=False)
+    job = trainee.context.job
+    if first:
+        check_asked(loaded.extra, loaded.path, job)
+    begin_with(job.train, trainee.context, adapters=False)
 
 
 def continue_prompts(

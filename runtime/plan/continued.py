@@ -72,6 +72,8 @@ def options_of(job: Job, train: Train) -> dict[str, Any]:
         path = train.initial_weights
         named = is_directory_of(path)
         found["train.initial_weights"] = absolute(path, Path()) if named else str(Path(path).resolve())
+    if train.initial_adapters is not None:
+        found["train.initial_adapters"] = str(Path(train.initial_adapters).resolve())
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 
 from runtime.checkpoint.fingerprint import fingerprint
 from runtime.data.tokenizer import load_tokenizer
+from runtime.huggingface.peft_in import family_of, read_adapters
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
 from runtime.plan.sources import Sources, open_sources
@@ -45,7 +46,7 @@ class Plan:
     def identity(self, sources: Sources) -> dict[str, Any]:
         """What must stay the same when a run is continued; grid, steps and overlap may change."""
         job, goldfish = self.job, self.options.goldfish
-        adapters = {} if job.lora is None else {"lora": identity_of_adapters(job.lora, self.options)}
+        adapters = {} if job.lora is None else identity_of_adapters(job.lora, self.options)
         return {
             "name": job.name,
             "model": identity_of(job.model),
@@ -85,7 +86,7 @@ def identity_of_loss(goldfish: GoldfishLoss) -> dict[str, Any]:
 def identity_of_adapters(lora: Lora, train: Train) -> dict[str, Any]:
     """Write down adapters with the weights that they stand beside: these are in no checkpoint."""
     base = None if train.initial_weights is None else fingerprint(train.initial_weights)
-    return {**lora.model_dump(mode="json"), "base": base}
+    return {"lora": lora.model_dump(mode="json"), "base": base}
 
 
 def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
@@ -106,8 +107,11 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     device = choose_device(options.device, process)
     sources = open_sources(job, options)
     _check_weights(options.initial_weights)
-    if options.initial_adapters is not None and not Path(options.initial_adapters).is_dir():
-        raise fail("train.initial_adapters", "no such directory", options.initial_adapters)
+    if options.initial_adapters is not None and job.lora is not None:
+        if not Path(options.initial_adapters).is_dir():
+            raise fail("train.initial_adapters", "no such directory", options.initial_adapters)
+        if process.rank == 0:  # before a run that is there is deleted for it
+            read_adapters(Path(options.initial_adapters), job.lora, job.model, family_of(options.initial_weights))
     if options.sample.tokens and max(prompt_tokens(options, sources)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",

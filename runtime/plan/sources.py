@@ -93,8 +93,36 @@ def open_sources(job: Job, train: Train) -> Sources:
     if problems:
         raise DescriptionError(problems)
     opened_all = list(found.values())
+    check_distinct(dict(list(found.items())[: len(given)]))
     evaluated = dict(zip(train.evaluation.sets, opened_all[len(given) :], strict=True))
-    return Sources(tuple(opened_all[: len(given)]), whole_weights(given), evaluated)
+    sources = Sources(tuple(opened_all[: len(given)]), whole_weights(given), evaluated)
+    check_targets(sources.held_out(job), train.evaluation.sequences, "train.data")
+    for name, each in evaluated.items():
+        looked_at = batches_of(each.validation, job, shuffle=False)
+        check_targets(looked_at, train.evaluation.sequences, f"train.evaluation.sets.{name}")
+    return sources
+
+
+def check_distinct(parts: Mapping[str, DataSet]) -> None:
+    """Refuse a mixture that has one data set twice, by whatever name; raises DescriptionError."""
+    seen: dict[str, str] = {}
+    for key, part in parts.items():
+        known = part.manifest.train.sha256
+        if known in seen:
+            remedy = f"holds what {seen[known]} holds; give it once, with the sum of the weights"
+            raise fail(key, remedy, str(part.directory))
+        seen[known] = key
+
+
+def check_targets(held_out: Batches | Mixture, sequences: int, key: str) -> None:
+    """Refuse held-out sequences none of whose targets counts, as of conversations without answers."""
+    for number in range(min(sequences, held_out.windows)):
+        counts = held_out.targets(number, 1)
+        if counts is None or counts.any():
+            return
+    if sequences:
+        remedy = f"none of the first {sequences} held-out sequences has a target that counts"
+        raise fail(key, f"{remedy}; raise train.evaluation.sequences, or build it with more answers")
 
 
 def _below(key: str, problem: Problem) -> Problem:

@@ -38,7 +38,7 @@ class Saving:
         self.adapters = None
         if plan.job.lora is not None:  # what rank 0 says is written
             self.adapters = merging.describe(
-                plan.job.lora, self.options.get("train.initial_weights"), named=owned is not None
+                plan.job.lora, self.options.get("train.initial_weights"), named=owned is not None, seed=plan.job.seed
             )
 
     def load(self) -> Loaded | None:

@@ -145,6 +145,7 @@ def test_masks_are_equal_when_compiled():
     assert torch.equal(compiled(*made_of), random.kept_in_steps(*made_of))
 
 
+@pytest.mark.full
 def test_masks_have_no_structure():
     """Rows and columns of a mask, and masks of two uses, have no more in common than chance gives them."""
     rows, columns = torch.arange(2048), torch.arange(1024)

@@ -118,6 +118,13 @@ def test_what_does_not_go_together_is_refused(trained, tmp_path, capsys):
     assert do("export", run, tmp_path / "adapters", "--peft") == 2
     assert "hf:DIR" in capsys.readouterr().err
     assert not (tmp_path / "adapters").exists()
+    assert do("eval", run, "--set", "lora.alpha=99") == 2
+    assert "were trained with" in capsys.readouterr().err
+    before = sorted(path.name for path in run.rglob("*"))
+    (tmp_path / "empty").mkdir()
+    bad = ("--force", "--set", f"train.initial_adapters={tmp_path / 'empty'}")
+    assert runs.train(job, "--ranks", "2", "--out", str(run), *bad).returncode == 2
+    assert sorted(path.name for path in run.rglob("*")) == before
     done = runs.train(job, "--ranks", "2", "--out", str(run), "--set", "lora.rank=9")
     assert done.returncode == 2
     assert "lora" in done.stderr

@@ -56,15 +56,17 @@ def wire(job: Any) -> float:
     return sum(weights[kind] * size for (kind, _), size in moved(job).items()) / job.element_bytes
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("flavour", ["fsdp2", "fsdp1", "deepspeed"])
 @pytest.mark.parametrize("stage", ZERO)
-def test_volume_is_that_of_the_papers(stage: int, flavour: str) -> None:
+def test_volume_is_that_of_the_papers(stage: int, flavour: str, tied: bool) -> None:
     """arXiv 1910.02054: 2 for stages 1 and 2, 3 for stage 3; what stays gathered or is never cut is gathered less."""
-    job = described(ZERO[stage], flavour=flavour, all_reduce_buckets=False)
+    job = described(ZERO[stage], {**MODEL, "tied_embeddings": tied}, flavour=flavour, all_reduce_buckets=False)
     psi = job.model.parameters
     expected = 2.0 if stage < 3 else 3.0
     low = expected - (0.5 if stage == 3 else 0.0)  # a third of this small model is embedding and head
-    assert low * psi <= wire(job) <= expected * psi * 1.01
+    again = job.model.vocabulary * job.model.hidden * tied  # fetched for the head too, where modules are gathered
+    assert low * psi <= wire(job) <= expected * psi * 1.01 + again
 
 
 def test_deepspeed_all_reduces_its_buckets_by_default() -> None:
@@ -163,6 +165,46 @@ def test_weights_are_there_when_they_are_needed_and_not_long_before(flavour: str
             unit = linear if flavour == "deepspeed" else "weights"
             assert f"{micro}/{phase}/{block}/{unit}" in there, name
     assert not flying
+
+
+@pytest.mark.parametrize("grid", [{"weights": 2}, {"data": 2}, {"optimizer": 2}, {"gradients": 2}], ids=str)
+def test_micro_steps_are_added_up_once_each(grid: dict[str, int]) -> None:
+    """Of each element that a rank keeps: written once, then read and written; the gradient is read each time."""
+    job = described(grid, micro_steps=3)
+    kept = job.model.parameters / (2 if "weights" in grid or "gradients" in grid else 1)
+    for micro, each in enumerate((2 + 4, 2 + 8, 2 + 8)):
+        sums = [
+            op.kernel.bytes
+            for name, op in ops(job)
+            if isinstance(op, Compute) and name.startswith(f"micro{micro}/") and name.endswith("/accumulate")
+        ]
+        assert sum(sums) == pytest.approx(each * kept, rel=0.01)
+
+
+def test_weights_that_have_one_form_are_gathered_in_it() -> None:
+    job = described({"optimizer": 2, "weights": 8})
+    found = moved(job)["all_gather", "optimizer_gather"]
+    assert found == pytest.approx(4 * job.model.parameters / 8, rel=1e-3)
+
+
+def test_small_models_are_cut_by_nobody() -> None:
+    small = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 64, "vocabulary": 256}
+    job = described({"weights": 8}, small, flavour="deepspeed")
+    assert memory_use(job).per_rank_bytes > 0
+    assert simulate(job).step_seconds > 0
+
+
+def test_documents_have_their_mask() -> None:
+    names = [name for name, _ in ops(described({"weights": 8}, document_mask=True))]
+    assert "micro0/fwd/documents/mask" in names
+
+
+def test_what_is_gathered_ahead_takes_memory() -> None:
+    near, far = (
+        memory_use(described({"weights": 8}, flavour="deepspeed", prefetch_elements=count)).by_category
+        for count in (1, 10**9)
+    )
+    assert far["gathered weights"] > 1.5 * near["gathered weights"]
 
 
 def test_gradients_leave_one_unit_at_a_time() -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.huggingface import merging
 from runtime.huggingface.exporting import export_huggingface
+from runtime.huggingface.peft import Scales, modules
 from runtime.huggingface.peft_in import load_adapters
 from runtime.huggingface.peft_out import export_peft
 from runtime.huggingface.weights import initial_weights
@@ -116,6 +117,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "from the future": ({"use_something": True}, "use_something"),
     "no number": ({"lora_alpha": "much"}, "lora_alpha"),
     "negative": ({"alpha_pattern": {"c_attn": -1}}, "lora_alpha"),
+    "a regular expression": ({"alpha_pattern": {".*c_attn": 4}}, "regular expressions"),
+    "no truth": ({"use_rslora": 1}, "use_rslora"),
+    "huge": ({"note": "x" * (1 << 20)}, "too large"),
 }
 LORAS: dict[str, tuple[dict[str, Any], str]] = {
     "another rank": ({"rank": 4}, "has rank 3; the job's lora.rank is 4"),
@@ -146,6 +150,26 @@ def test_unknown_adapters_are_refused(case, tmp_path):
 def test_adapters_of_another_job_are_refused(case):
     lora, match = LORAS[case]
     refused(tasks.DATA / "gpt2" / "peft", lora, match)
+
+
+def test_the_first_pattern_decides():
+    model = tasks.build(f"hf:{tasks.DATA / 'gpt2'}").context.job.model
+    module = next(m for m in modules(model, "gpt2") if m.name.endswith("attn.c_proj"))
+    assert Scales(4, {"attn.c_proj": 8, "c_proj": 16}, root=False).of(module, 2) == 4.0
+    assert Scales(4, {"c_attn": 8}, root=False).of(module, 2) == 2.0
+    assert Scales(4, {"c_attn": 8}, root=True).of(module, 4) == 2.0
+
+
+def test_numbers_and_names_that_mean_nothing_are_refused(tmp_path):
+    folder = tmp_path / "peft"
+    shutil.copytree(tasks.DATA / "gpt2" / "peft", folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    name = next(key for key in weights if "lora_A" in key)
+    save_file({**weights, name: torch.full_like(weights[name], float("nan"))}, folder / "adapter_model.safetensors")
+    refused(folder, {}, "not finite")
+    other = name.replace(".lora_A.weight", ".lora_A.second.weight")
+    save_file({**weights, other: weights[name].clone()}, folder / "adapter_model.safetensors")
+    refused(folder, {}, "several adapters")
 
 
 def test_damaged_files_are_refused(tmp_path):

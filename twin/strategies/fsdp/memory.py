@@ -5,7 +5,7 @@ from __future__ import annotations
 from twin.strategies.four_d.memory import activation_bytes
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.step import Step
-from twin.strategies.fsdp.units import BUCKET_ELEMENTS, part
+from twin.strategies.fsdp.units import BUCKET_ELEMENTS, PREFETCH_ELEMENTS, part
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 
 
@@ -23,11 +23,11 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
     )
     fsdp = job.flavour != "deepspeed" and grid.weights > 1
     wide = FP32_BYTES if fsdp or job.flavour != "deepspeed" else e
-    whole = job.accumulate == "whole" and job.micro_steps > 1
+    whole, unreduced = job.accumulate == "whole" and job.micro_steps > 1, job.reduce_bytes
     master = 0 if fsdp or e == FP32_BYTES else FP32_BYTES
     used = {
         "weights": float((FP32_BYTES if fsdp else e) * weights),
-        "gradients": float(wide * (total if whole else gradients)),
+        "gradients": float(wide * gradients + (unreduced * total if whole else 0)),
         "optimizer": float((MOMENTS_BYTES + master) * own),
         "activations": activation_bytes(step.inner, step.shapes),
         "gathered weights": _gathered(step),
@@ -49,7 +49,10 @@ def _gathered(step: Step) -> float:
     if not job.reshard_after_forward:
         return float(e * units.total)
     pieces = 2 if job.flavour == "fsdp2" else 1  # before and after they are copied out
-    at_work = units.largest * (1 + pieces)
+    ahead = units.largest
+    if job.flavour == "deepspeed":
+        ahead = max(ahead, min(job.prefetch_elements or PREFETCH_ELEMENTS, units.total))
+    at_work = units.largest * pieces + ahead
     return float(e * (kept + max(at_work, last + units.largest)))
 
 

@@ -109,7 +109,7 @@ class Reductions:
             name = here.start("reduce_scatter", self.groups.scatter, elements * wide)
             arriving = part(elements, grid.gradient_parts)
         else:
-            self._rest(here, elements)
+            self._arrived(here, elements, complete=False)
             return
         self._flight.append((here, name, arriving, everyone))
         if not self.overlapped:
@@ -123,7 +123,7 @@ class Reductions:
         self._flight.clear()
 
     def _arrived(self, here: Emitter, elements: int, *, complete: bool) -> None:
-        if self.job.flavour != "deepspeed" or not self.first:
+        if self.job.flavour != "deepspeed" or not (self.first or self.at_end):
             each = self.job.reduce_bytes + FP32_BYTES * (1 if self.first else 2)
             here.compute("accumulate", Memory(float(elements * each), work="accumulate"))
         if not complete:

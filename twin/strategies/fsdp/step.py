@@ -105,6 +105,7 @@ def _forward(emit: Emitter, step: Step) -> None:
     gathers = Gathers(step.job, order)
     gathers.begin()
     gathers.use(units.first.name)
+    compute.documents(emit.under("documents"), inner, shapes)
     compute.embedding_forward(emit.under("embedding"), inner, shapes)
     for layer, under in zip(step.layers, blocks, strict=True):
         gathers.use(f"block{layer}")
@@ -129,7 +130,7 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
     gathers.begin()  # the head is there: its hook asks for what comes next
     linear_backward(backward, inner, shapes.head, shapes.tokens, [shapes.head_unit], products)
     compute.norm_backward(backward.under("final_norm"), inner, shapes)
-    if units.last is not None:
+    if units.last is not None and units.head_weight:  # a tied one's gradient leaves with the table's
         reductions.ready(backward.under(units.last.name), units.last)
     for layer in reversed(step.layers):
         under, linears = blocks[layer], shapes.block_linears(layer)
@@ -170,4 +171,6 @@ def _update(emit: Emitter, step: Step) -> None:
     copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0
     emit.compute("adamw", Memory(float(own * (ADAM_BYTES_PER_ELEMENT + copied)), kernels=8, work="adamw"))
     if grid.optimizer * grid.gradients > 1:
-        emit.collective("all_gather", groups.update, part(total, grid.weights) * e)
+        # FSDP's parts of weights are in fp32 and have no other form
+        wide = FP32_BYTES if grid.weights > 1 and job.flavour != "deepspeed" else e
+        emit.collective("all_gather", groups.update, part(total, grid.weights) * wide)

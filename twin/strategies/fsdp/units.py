@@ -74,8 +74,7 @@ class Units:
         if self.together:
             return None
         norm = self.last_norm if self.job.flavour == "fsdp2" else 0
-        tied = self.model.tied_embeddings
-        return Unit("head", norm + (self.table if tied else self.head_weight), keep=True)
+        return Unit("head", norm + self.model.vocabulary * self.model.hidden, keep=True)
 
     def block(self, layer: int) -> tuple[Unit, ...]:
         """Those of a block, in execution order."""
@@ -104,7 +103,7 @@ class Units:
     @cached_property
     def largest(self) -> int:
         """Elements of the largest unit that is not kept."""
-        return max(unit.elements for unit in self.block(0))
+        return max((unit.elements for unit in self.block(0)), default=0)
 
 
 def part(elements: int, parts: int) -> int:
