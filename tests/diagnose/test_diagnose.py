@@ -51,6 +51,7 @@ def test_the_scale_is_the_standard_deviation_of_normal_values_and_outliers_do_no
     assert float(scale(values)) == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.full
 @given(sizes=st.tuples(*[st.integers(1, 3)] * 4))
 def test_groups_are_those_found_by_trying_all_ranks(sizes):
     grid = Grid(**dict(zip(("data", "z", "y", "x"), sizes, strict=True)))
@@ -140,6 +141,7 @@ def test_a_slow_host_is_named_and_not_each_of_its_ranks(host, factor, seed):
     assert [(each.kind, each.hosts, each.ranks) for each in found] == [("host", (host,), tuple(ranks))]
 
 
+@pytest.mark.full
 @examples(0.3)
 @given(host=st.integers(0, 15), factor=st.floats(1.5, 4.0), seed=st.integers(0, 1000))
 def test_the_groups_tell_whose_link_is_slow(host, factor, seed):

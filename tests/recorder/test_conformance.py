@@ -21,6 +21,8 @@ VARIATIONS = (
     *("axes y x", "axes z x", "axes data x", "axes data y x", "axes data z", "axes data z x", "axes data z y"),
     *("three in flight, buckets", "all in flight", "cached 1", "cached all", "cached all, blocks", "blocks, ahead 2"),
     *("blocks, no OAG", "buckets of everything", "buckets, blocks", "buckets, no ORS", "dropout, fused", "rotary"),
+    *("no overlap", "prefetch 2", "fused swiglu", "fused rotary", "wide scatters", "wide, blocks", "wide in fp32"),
+    *("documents", "axes x", "axes z", "no biases", "cached 1, not recomputed", "no clipping"),
     *("five micro-steps", "odd", "odd, sharded", "odd, blocks", "odd, one z", "32,768 replicas", "32,768 over z"),
 )
 """Jobs whose every axis and option another one has too."""

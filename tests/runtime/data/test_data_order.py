@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.order import shuffled
+from tests.tiers import full
 from tests.profiles import examples
 
 
@@ -43,7 +44,7 @@ def test_a_place_does_not_depend_on_what_else_is_asked(size, seed, data):
     assert 0 <= min(alone) <= max(alone) < size
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("size", full([2, 3, 4, 5, 6], 6))
 def test_all_orders_are_equally_likely(size):
     """Chi-squared over all permutations; five standard deviations, and the seeds are fixed."""
     kinds = factorial(size)
