@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.order import shuffled
-from tests.tiers import full
 from tests.profiles import examples
+from tests.tiers import full
 
 
 def order(size: int, seed: int = 0, epoch: int = 0) -> list[int]:
