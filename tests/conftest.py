@@ -1,6 +1,8 @@
 """Small jobs and machines that many tests share."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +30,16 @@ def _signals_arrive() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED)
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Take back the threads that a command took that a test ran in this process: where processes share cores they
+    spin, and a test of half a second took half a minute.
+    """
+    torch, wanted = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and wanted.isdecimal() and hasattr(torch, "set_num_threads"):
+        torch.set_num_threads(int(wanted))
 
 
 @pytest.fixture(scope="session")
