@@ -95,8 +95,10 @@ def check(
             # gradients that are zero but for rounding (biases of keys) move by as little
             np.testing.assert_allclose(full[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
         elif expected.ndim == 2:
-            # an element whose gradient is zero but for rounding moves by a whole step: one or two of a matrix do
-            assert relative_error(full[name], expected) < 2 * tolerance, name
+            # AdamW makes a step of an element whose gradient is zero but for rounding: one of a matrix may be such
+            *others, largest = np.sort(np.abs(full[name] - expected), axis=None)
+            assert largest < sum(parity.RATES[:steps]), name
+            assert np.linalg.norm(others) < tolerance * np.linalg.norm(expected), name
     # In float32 vectors are not compared one by one: they start at zero, and AdamW turns the
     # rounding of gradients near zero into steps as large as any.
     names = sorted(parameters)
