@@ -97,7 +97,7 @@ def describe(lora: Lora, weights: str | None, *, named: bool, seed: int = 0) -> 
     """
     if weights is None:
         return {**lora.model_dump(mode="json"), BASE: None, FINGERPRINT: None, SEED: seed}
-    known = fingerprint(weights) if named and weights is not None else None
+    known = fingerprint(weights) if named else None
     return {**lora.model_dump(mode="json"), BASE: weights, FINGERPRINT: known}
 
 

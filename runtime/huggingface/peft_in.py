@@ -9,6 +9,7 @@ import torch
 
 from runtime.checkpoint.fit import refuse
 from runtime.checkpoint.tensor_file import DTYPES, TensorEntry, TensorFile, UnusableFileError
+from runtime.huggingface.companions import find_companions
 from runtime.huggingface.peft import WEIGHTS, Module, Part, modules, ratio, read_config
 from runtime.huggingface.source import PICKLES
 from runtime.step.context import Context
@@ -78,8 +79,6 @@ def family_of(weights: str | None, key: str = "train.initial_adapters") -> str:
 
     `key` is what is refused if these are of none.
     """
-    from runtime.huggingface.companions import find_companions  # noqa: PLC0415  a circle otherwise
-
     beside = None
     if weights is not None:
         beside = located(weights, Path()) if is_directory_of(weights) else find_companions(Path(weights))

@@ -9,7 +9,7 @@ from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
-from twin.strategies.fsdp.units import PREFETCH_ELEMENTS, Unit, part
+from twin.strategies.fsdp.units import Unit, part
 
 UNITS_AHEAD = 1
 """FSDP gathers one unit ahead: forward the host's lead does it, backward it asks for the next one as soon as it has
@@ -30,6 +30,16 @@ class Gathers:
     def split(self) -> bool:
         """Whether weights are cut at all."""
         return self.job.concrete_grid.weights > 1
+
+    @property
+    def second(self) -> bool:
+        """Whether this pass gathers from the second copy."""
+        return self.backward and self.job.secondary is not None
+
+    @property
+    def quantized(self) -> bool:
+        """Whether what is gathered comes in 8 bits."""
+        return self.job.quantized_weights and not self.second
 
     def use(self, name: str) -> None:
         """Make a unit available to the next op, by its name; units come in the order of the pass."""
@@ -52,7 +62,7 @@ class Gathers:
         if self.job.flavour != "deepspeed":
             self._start_until(self._arrived + 1 + UNITS_AHEAD)
             return
-        most, ahead, end = self.job.prefetch_elements or PREFETCH_ELEMENTS, 0, self._arrived + 1
+        most, ahead, end = self.job.prefetch, 0, self._arrived + 1
         while end < len(self.order) and ahead < most:
             ahead += self.order[end][1].elements
             end += 1
@@ -62,21 +72,19 @@ class Gathers:
         groups = Groups(self.job.concrete_grid)
         for emit, unit in self.order[len(self._started) : end]:
             here = emit.under(_leaf(unit))
-            second = self.backward and self.job.secondary is not None
-            quantized = self.job.quantized_weights and not second
-            element_bytes = 1 if quantized else self.job.element_bytes
-            if quantized:
+            element_bytes = 1 if self.quantized else self.job.element_bytes
+            if self.quantized:
                 own = part(unit.elements, self.job.concrete_grid.weights)
                 moved = float(own * (self.job.element_bytes + 1))
                 here.compute("quantize", Memory(moved, work="quantize"))
             size = unit.elements * element_bytes
-            self._started.append(here.start("all_gather", groups.secondary if second else groups.gather, size))
+            self._started.append(here.start("all_gather", groups.secondary if self.second else groups.gather, size))
 
     def _unpack(self, emit: Emitter, unit: Unit) -> None:
         """What is done with a gathered unit before it is of use."""
         here = emit.under(_leaf(unit))
         e = self.job.element_bytes
-        if self.job.quantized_weights and not (self.backward and self.job.secondary is not None):
+        if self.quantized:
             here.compute("dequantize", Memory(float(unit.elements * (1 + e)), work="quantize"))
         elif self.job.flavour == "fsdp2":  # parameters lie in pieces, rank by rank
             here.compute("copy_out", Memory(2.0 * unit.elements * e, work="copy"))

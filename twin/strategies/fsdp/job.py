@@ -24,6 +24,8 @@ from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
 
+BUCKET_ELEMENTS = 500_000_000
+PREFETCH_ELEMENTS = 50_000_000
 Flavour = Literal["fsdp2", "fsdp1", "deepspeed"]
 
 
@@ -93,6 +95,23 @@ class FsdpJob(Job):
         grid = super().concrete_grid
         assert isinstance(grid, Grid)
         return grid
+
+    @property
+    def bucket(self) -> int:
+        """Elements of a bucket of DeepSpeed's gradients."""
+        return self.bucket_elements or BUCKET_ELEMENTS
+
+    @property
+    def prefetch(self) -> int:
+        """Elements that DeepSpeed gathers ahead."""
+        return self.prefetch_elements or PREFETCH_ELEMENTS
+
+    @property
+    def overlaps_reduction(self) -> bool:
+        """Whether gradients are reduced beside the backward pass."""
+        if self.flavour != "deepspeed":
+            return True
+        return self.concrete_grid.weights > 1 if self.overlap_reduction is None else self.overlap_reduction
 
     @property
     def reduce_bytes(self) -> int:

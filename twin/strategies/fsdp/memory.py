@@ -5,7 +5,7 @@ from __future__ import annotations
 from twin.strategies.four_d.memory import activation_bytes
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.step import Step
-from twin.strategies.fsdp.units import BUCKET_ELEMENTS, PREFETCH_ELEMENTS, part
+from twin.strategies.fsdp.units import part
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 
 
@@ -22,7 +22,7 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
         part(total, parts) for parts in (grid.weights, grid.gradient_parts, grid.optimizer_parts)
     )
     fsdp = job.flavour != "deepspeed" and grid.weights > 1
-    wide = FP32_BYTES if fsdp or job.flavour != "deepspeed" else e
+    wide = FP32_BYTES if job.flavour != "deepspeed" else e
     whole, unreduced = job.accumulate == "whole" and job.micro_steps > 1, job.reduce_bytes
     master = 0 if fsdp or e == FP32_BYTES else FP32_BYTES
     used = {
@@ -45,13 +45,13 @@ def _gathered(step: Step) -> float:
         return 0.0
     e = job.element_bytes
     last = 0 if units.last is None else units.last.elements
-    kept = units.first.elements if units.first.keep else 0
+    kept = units.persistent + (units.first.elements if units.first.keep else 0)
     if not job.reshard_after_forward:
         return float(e * units.total)
     pieces = 2 if job.flavour == "fsdp2" else 1  # before and after they are copied out
     ahead = units.largest
     if job.flavour == "deepspeed":
-        ahead = max(ahead, min(job.prefetch_elements or PREFETCH_ELEMENTS, units.total))
+        ahead = max(ahead, min(job.prefetch, units.total))
     at_work = units.largest * pieces + ahead
     return float(e * (kept + max(at_work, last + units.largest)))
 
@@ -65,6 +65,6 @@ def _buffers(step: Step) -> float:
     if job.flavour != "deepspeed":
         largest = max(units.largest, 0 if units.last is None else units.last.elements)
         return float(largest * (job.element_bytes + job.reduce_bytes))
-    bucket = min(job.bucket_elements or BUCKET_ELEMENTS, units.total)
-    copies = 2 if job.overlap_reduction or (job.overlap_reduction is None and grid.weights > 1) else 1
+    bucket = min(job.bucket, units.total)
+    copies = 2 if job.overlaps_reduction else 1
     return float(copies * bucket * job.reduce_bytes)

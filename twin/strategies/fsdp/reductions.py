@@ -9,7 +9,7 @@ from twin.schedule.kernels import Memory
 from twin.schedule.ops import axis_of
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
-from twin.strategies.fsdp.units import BUCKET_ELEMENTS, Unit, part
+from twin.strategies.fsdp.units import Unit, part
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -43,21 +43,13 @@ class Reductions:
         grid, job = self.job.concrete_grid, self.job
         if grid.ranks == 1:
             return False
-        if job.flavour == "deepspeed" and grid.gradient_parts == 1:
-            return self.last  # whole on every rank until the step ends
+        if self.at_end:
+            return self.last
         return self.last or job.accumulate == "sharded"
 
     @property
-    def overlapped(self) -> bool:
-        """Whether reductions run beside the backward pass."""
-        if self.job.flavour != "deepspeed":
-            return True
-        asked = self.job.overlap_reduction
-        return self.job.concrete_grid.weights > 1 if asked is None else asked
-
-    @property
     def at_end(self) -> bool:
-        """DeepSpeed's ZeRO-1 reduces after the whole backward pass."""
+        """DeepSpeed's ZeRO-1 keeps gradients whole, and reduces after the last micro-step's whole backward pass."""
         return self.job.flavour == "deepspeed" and self.job.concrete_grid.gradient_parts == 1
 
     def ready(self, emit: Emitter, unit: Unit) -> None:
@@ -73,7 +65,7 @@ class Reductions:
             if self.at_end and not self.first:
                 emit.compute("accumulate", Memory(3.0 * elements * e, work="accumulate"))
             self._open += elements
-            while self._open >= (most := self.job.bucket_elements or BUCKET_ELEMENTS) and not self.at_end:
+            while self._open >= (most := self.job.bucket) and not self.at_end:
                 self._reduce(emit, most)
                 self._open -= most
             return
@@ -82,7 +74,7 @@ class Reductions:
 
     def end(self, emit: Emitter) -> None:
         """Send what is left, and wait for everything."""
-        most = self.job.bucket_elements or BUCKET_ELEMENTS
+        most = self.job.bucket
         while self._open:
             self._reduce(emit, min(most, self._open))
             self._open -= min(most, self._open)
@@ -112,7 +104,7 @@ class Reductions:
             self._arrived(here, elements, complete=False)
             return
         self._flight.append((here, name, arriving, everyone))
-        if not self.overlapped:
+        if not self.job.overlaps_reduction:
             self._finish_flight()
 
     def _finish_flight(self) -> None:

@@ -14,9 +14,6 @@ from twin.strategies.fsdp.job import FsdpJob
 
 PERSISTENT_ELEMENTS = 100_000
 """DeepSpeed's `stage3_param_persistence_threshold`."""
-BUCKET_ELEMENTS = 500_000_000
-PREFETCH_ELEMENTS = 50_000_000
-BLOCK_LINEARS = ("qkv", "projection", "mlp_up", "mlp_down")
 
 
 @dataclass(frozen=True)

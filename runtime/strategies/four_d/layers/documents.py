@@ -14,10 +14,9 @@ import torch
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import Documents, FourDContext
 from twin.schedule.kernels import Memory
+from twin.strategies.four_d.block import DOCUMENT_BYTES
 
 PLACE = Place("documents")
-PLACES = 40
-"""Bytes for each token: where its document begins, and its position there, as whole numbers."""
 COMPARED = 4
 """Bytes for each score beside the mask itself: booleans written, read, written without the future, and read."""
 
@@ -42,7 +41,7 @@ def documents_of(context: FourDContext, begins: torch.Tensor) -> Documents:
         # cosines and sines of each token are read from their tables and written
         row = 0 if table is None else sum(part[0].nbytes for part in table)
         turned = 2.0 * begins.numel() * row
-        future, whole = length * length, PLACES * begins.numel()
+        future, whole = length * length, DOCUMENT_BYTES * begins.numel()
         each = COMPARED + context.compute_type.itemsize
         return Memory(scores * each + future + whole + turned, work="documents/mask")
 
