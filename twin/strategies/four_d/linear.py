@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
+from twin.strategies import work
 from twin.strategies.four_d import adapters
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Linear, Unit
@@ -137,7 +138,7 @@ def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
         emit.collective("all_reduce", linear.contraction_axis, output_bytes)
         if linear.layer is not None and job.model.has_bias(linear.name) and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
-            emit.compute("bias", Memory(2.0 * output_bytes, work="bias"))
+            emit.compute("bias", work.bias(output_bytes))
 
 
 def backward(
@@ -194,4 +195,4 @@ def _bias_fused(job: FourDJob, linear: Linear) -> bool:
 def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if linear.layer is not None and job.model.has_bias(linear.name):
         read = float(tokens * linear.n_local * job.element_bytes)
-        emit.compute("bias_gradient", Memory(read, kernels=2, work="bias_gradient"))
+        emit.compute("bias_gradient", work.bias_gradient(read))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.strategies import work
 from twin.strategies.four_d.grid import Axis
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
@@ -125,7 +126,7 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     e = job.element_bytes
     _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
-        emit.compute("clip/scale", Memory(2.0 * elements * FP32_BYTES, kernels=4, work="clip/scale"))
+        emit.compute("clip/scale", work.gradient_scale(elements))
     # in reduced precision the weight that is computed with is a copy, made anew
     adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
     emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
@@ -152,7 +153,7 @@ def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
 def _norm(emit: Emitter, shapes: Shapes, elements: int, *, sharded: bool) -> None:
     """Gradient norm: one scalar all-reduce over every axis a parameter is sharded on."""
     grid = shapes.grid
-    emit.compute("norm", Memory(float(elements * FP32_BYTES), kernels=4, work="clip/norm"))
+    emit.compute("norm", work.gradient_norm(elements))
     over: list[tuple[int, str]] = [(grid.x, "x"), (grid.y, "y"), (grid.z, "z_scatter")]
     if sharded:
         over.append((grid.data, "data"))

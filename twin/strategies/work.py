@@ -1,0 +1,188 @@
+"""Kernels of a transformer's layers on one rank, whatever the strategy: what each moves, from local sizes.
+
+Byte counts of memory-bound kernels are one read or write of each tensor a kernel touches. Tokens, widths and
+heads are those of the rank.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from twin.description.attention import UNFUSED
+from twin.description.job import Job
+from twin.schedule.kernels import Attention, Memory
+from twin.strategies.sizes import FP32_BYTES
+
+LossPart = Literal["maximum", "sum", "target", "gradient"]
+
+
+def norm(job: Job, elements: int) -> Memory:
+    """Norm over features that lie on one rank."""
+    return Memory(2.0 * elements * job.element_bytes, work="norm/normalize")
+
+
+def norm_gradient(job: Job, elements: int, *, trains: bool = True) -> Memory:
+    """Its gradient; `trains`: the gradients of its vectors are added to their sums."""
+    vectors = trains * (1 + job.model.norm_biases)
+    return Memory(3.0 * elements * job.element_bytes, kernels=1 + trains + vectors, work="norm/gradient")
+
+
+def head_norms(job: Job, elements: int, *, backward: bool) -> Memory:
+    """Norms of each head's queries and keys, `elements` of both; or their gradients.
+
+    The kernels want heads that lie side by side: they are copied out of what is packed.
+    """
+    both = float(elements * job.element_bytes)
+    if backward:
+        return Memory(3 * both, kernels=6 if job.lora is None else 4, work="norm/gradient")
+    return Memory(4 * both, kernels=4, work="norm/normalize")
+
+
+def attention(
+    job: Job, *, sequences: int, length: int, heads: int, kv_heads: int | None, backward: bool, mask: bool = False
+) -> Attention:
+    """Attention of one rank's heads over so many sequences of a length."""
+    return Attention(
+        sequences=sequences,
+        sequence_length=length,
+        heads=heads,
+        head_size=job.model.head_size,
+        form=job.attention,
+        dropout=job.dropout > 0 and job.attention in UNFUSED,
+        backward=backward,
+        element_bytes=job.element_bytes,
+        kv_heads=kv_heads,
+        mask=mask,
+    )
+
+
+def dropout_mask(job: Job, rows: int, columns: int) -> Memory:
+    """Draw dropout's mask, of one byte for an element: in three kernels over 32-bit numbers unless fused.
+
+    Before it two numbers of each row are multiplied and added to.
+    """
+    each, kernels = (1, 5) if job.fused_elementwise else (17, 7)
+    return Memory(float(rows * (each * columns + 40)), kernels, work="dropout_mask")
+
+
+def residual(job: Job, elements: int) -> Memory:
+    """Add to the residual stream what dropout's mask leaves."""
+    mask = elements if job.dropout else 0
+    return Memory(3 * float(elements * job.element_bytes) + mask, work="residual")
+
+
+def residual_branch(job: Job, elements: int) -> Memory:
+    """Add two gradients that meet where the residual stream branches."""
+    return Memory(3 * float(elements * job.element_bytes), work="residual")
+
+
+def residual_dropout(job: Job, elements: int) -> Memory:
+    """Gradient of dropout: read the gradient and the mask, write what goes on."""
+    return Memory(float((2 * job.element_bytes + 1) * elements), work="residual_dropout")
+
+
+def rotary(job: Job, turned: int, positions: int) -> Memory:
+    """Turn queries and keys (or their gradients back), `turned` elements of both, and read the tables for each.
+
+    Fused it reads and writes both; in steps what is turned is read twice more and written again.
+    """
+    model, e = job.model, job.element_bytes
+    both = float(turned * e)
+    cosines, sines = (float(positions * width * e) for width in (model.head_size, model.rotary_size // 2))
+    if job.fused_elementwise:
+        return Memory(2 * both + 2 * (cosines + sines), kernels=2, work="rotary")
+    again = 3 * both * model.rotary_size / model.head_size
+    return Memory(2 * both + again + 2 * cosines + 4 * sines, kernels=6, work="rotary/steps")
+
+
+def pack(job: Job, elements: int) -> Memory:
+    """Pack the gradients of queries, keys and values into one tensor."""
+    return Memory(2 * float(elements * job.element_bytes), work="pack")
+
+
+def activation(job: Job, tokens: int, before: int, after: int, *, backward: bool) -> Memory:
+    """From what MLP up gives, (m, before), to what MLP down takes, (m, after).
+
+    SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
+    too, and writes two: where it is not fused, in two kernels, and four. Backward of GELU reads its input and
+    the gradient.
+    """
+    kind = job.model.mlp_kind
+    if kind == "swiglu" and not job.fused_elementwise:
+        moved = (11 if backward else 5) * float(tokens * after * job.element_bytes)
+        return Memory(moved, kernels=4 if backward else 2, work="swiglu/steps")
+    elements = tokens * (2 * before + after if backward else before + after)
+    return Memory(float(elements * job.element_bytes), work=kind)
+
+
+def bias(output_bytes: float) -> Memory:
+    """Add a bias to what a product gave."""
+    return Memory(2.0 * output_bytes, work="bias")
+
+
+def bias_gradient(output_bytes: float) -> Memory:
+    """Sum a gradient over tokens."""
+    return Memory(output_bytes, kernels=2, work="bias_gradient")
+
+
+def lookup(job: Job, elements: int, sequences: int, *, documents: bool = False) -> Memory:
+    """Look tokens up in a table, add learned positions.
+
+    Each position's row serves all sequences; those of documents are looked up token by token, and then added.
+    """
+    moved = float(elements * job.element_bytes)
+    learned = job.model.positions == "learned"
+    total = 2 * moved
+    if learned:
+        total += 5 * moved if documents else 2 * moved + moved / sequences
+    return Memory(total, 1 + learned + (learned and documents), work="embedding/lookup")
+
+
+def lookup_gradient(
+    job: Job, elements: int, sequences: int, *, tokens: int, positions: int, first: bool, documents: bool = False
+) -> Memory:
+    """Scatter-add into the tables' gradients, which the first micro-step begins with zeros.
+
+    `tokens` and `positions` are the elements of the two tables. In fp32: a narrow gradient is widened first. That of
+    positions is summed over sequences, then added, unless they begin anew in every document.
+    """
+    e = job.element_bytes
+    narrow, learned = e < FP32_BYTES, job.model.positions == "learned"
+    moved = elements * (3 * FP32_BYTES + (e + FP32_BYTES if narrow else 0))
+    if first:
+        moved += tokens * FP32_BYTES
+    table = positions * FP32_BYTES
+    kernels = 1 + narrow + first
+    if learned and documents:
+        moved += 3 * elements * FP32_BYTES + (table if first else 0)
+        kernels += 1 + first
+    elif learned:
+        each = elements // sequences * FP32_BYTES
+        moved += elements * e + each + (table + each if first else 3 * each)
+        kernels += 2
+    return Memory(float(moved), kernels, work="embedding/gradient")
+
+
+def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
+    """Cross-entropy of a rank's part of the vocabulary: maximum, sum of exponentials, the target's logit, gradient."""
+    narrow = job.element_bytes < FP32_BYTES
+    cast = job.element_bytes + FP32_BYTES if narrow else 0
+    logits, per_token = float(tokens * vocabulary), float(tokens * FP32_BYTES)
+    return {
+        "maximum": Memory(logits * (cast + FP32_BYTES), 1 + narrow, work="loss/maximum"),  # to fp32, max
+        "sum": Memory(logits * 5 * FP32_BYTES, 3, work="loss/sum"),  # subtract, exp, sum
+        # the logit where it is this rank's, by a mask of one byte
+        "target": Memory(2 * per_token + tokens, work="loss/target"),
+        # softmax − 1, cast
+        "gradient": Memory(logits * (2 * FP32_BYTES + cast), kernels=5 + narrow, work="loss/gradient"),
+    }
+
+
+def gradient_norm(elements: int) -> Memory:
+    """Read all gradients, in fp32."""
+    return Memory(float(elements * FP32_BYTES), kernels=4, work="clip/norm")
+
+
+def gradient_scale(elements: int) -> Memory:
+    """Shorten them."""
+    return Memory(2.0 * elements * FP32_BYTES, kernels=4, work="clip/scale")
