@@ -1,0 +1,1 @@
+"""Megatron's tensor, sequence and pipeline parallelism, and DeepSpeed's pipeline."""
