@@ -95,7 +95,7 @@ def answer(memory: Memory, old: Mapping[str, Any], new: Mapping[str, Any]) -> tu
 
 def shown_ranks(old: Simulation, new: Simulation) -> list[int]:
     """Ranks worth looking at: the first, slow ones, then those that stand for a class; in both jobs."""
-    room = min(MAX_RANKS, MAX_EVENTS // max(len(old.program), len(new.program), 1))
+    room = min(MAX_RANKS, MAX_EVENTS // max(old.ops, new.ops, 1))
     least = min(old.job.ranks, new.job.ranks)
     wanted = [
         0,

@@ -91,6 +91,9 @@ class GridSpec(Axes, Spec):
     batch_axes: ClassVar[tuple[Axis, ...]] = ()
     """The axes over which the global batch is split."""
 
+    depth_axes: ClassVar[tuple[Axis, ...]] = ()
+    """The axes over which a model's layers are divided."""
+
     streams: ClassVar[tuple[str, ...]] = ()
     """Names of the communicators along the axes, each of which begins with its axis."""
 
@@ -105,6 +108,11 @@ class GridSpec(Axes, Spec):
     def replicas(self) -> int:
         """Parts that the global batch is split into; ranks of one part see the same sequences."""
         return prod(self.size(axis) for axis in self.batch_axes)
+
+    @property
+    def depth(self) -> int:
+        """Parts that layers are divided into."""
+        return prod(self.size(axis) for axis in self.depth_axes)
 
     def __str__(self) -> str:
         return Axes.__str__(self)

@@ -250,7 +250,7 @@ def check_batch(job: Job, grid: GridSpec) -> list[Problem]:
         local = sequences // replicas
         remedy = f"must divide the {local} sequences of each rank; nearest is {nearest(micro, divisors(local))}"
         return [Problem("batch.micro_sequences", remedy, micro)]
-    if (steps := sequences // (replicas * micro)) * job.model.layers > MAX_BLOCKS:
+    if (steps := sequences // (replicas * micro)) * job.model.layers > MAX_BLOCKS * grid.depth:
         remedy = (
             f"makes {steps:,} micro-steps of {job.model.layers} layers, "
             f"more than the {MAX_BLOCKS:,} blocks that can be simulated; use larger ones"

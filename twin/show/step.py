@@ -145,7 +145,9 @@ def ending(
 ) -> None:
     """Print how it was simulated, and what to be aware of."""
     job = simulation.job
-    console.print(f"\n{len(simulation.program):,} ops per rank, {simulated} simulated, {answer['wall_seconds']:.2f} s")
+    roles = len(simulation.parts)
+    ops = f"{simulation.ops:,} ops of {roles} roles" if roles > 1 else f"{simulation.ops:,} ops per rank"
+    console.print(f"\n{ops}, {simulated} simulated, {answer['wall_seconds']:.2f} s")
     if simulation.global_links_left_out:
         console.print(
             "[yellow]Contention on the links between dragonfly groups was left out: with it the ranks "

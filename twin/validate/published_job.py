@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from twin.description.load import names
+from twin.validate import published_megatron as megatron_rows
 from twin.validate.megatron import MEGATRON
 
 Row = Mapping[str, Any]
@@ -36,11 +37,15 @@ MACHINES: dict[str, str | dict[str, Any]] = {
     "h200_8x": "hgx-h200",
     "frontier_mi250x": "frontier",
     "perlmutter_a100": "perlmutter",
+    "zb_a100_4x8_roce": "dgx-a100",
+    "vista_gh200": "vista",
+    "meta_h100_roce": "meta-24k",
 }
 """Machines of the published runs → machines here. A name of `fourfold machines` stands for itself."""
 ASSUMED_MACHINES = {
     "dgx_a100_2020": "A100 of 40 GB, the only ones of that time",
     "titan_a100_64": "eight HDR NICs a node",
+    "zb_a100_4x8_roce": "eight NICs of 200 Gbit/s a node; the rate is not stated",
 }
 VOCABULARY = 51200
 """Where a source has none: GPT-2's, padded as Megatron's papers do."""
@@ -75,7 +80,12 @@ class Run:
     @property
     def replicas(self) -> int:
         """Streams of micro-batches."""
-        return self.ranks // int(self.row.get("tp", 1) * self.row.get("pp", 1) * self.row.get("cp", 1))
+        return self.ranks // self.parts
+
+    @property
+    def parts(self) -> int:
+        """Ranks that work on the same sequences."""
+        return int(self.row.get("tp", 1) * self.row.get("pp", 1) * self.row.get("cp", 1))
 
     @cached_property
     def micro_batch(self) -> int | None:
@@ -87,6 +97,11 @@ class Run:
             if isinstance(value := self.row.get(key), int):
                 return max(1, int(self.row["global_batch"]) // (self.replicas * value))
         return None
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether weights are whole on the ranks that compute with them, tensor ranks together."""
+        return self.stage not in {"3", "fsdp"} and self.row.get("zeropp") is not True
 
     @property
     def stage(self) -> str:
@@ -123,17 +138,22 @@ def _degrees(run: Run) -> str | None:
 
 def _cut(run: Run) -> str | None:
     row = run.row
-    if row.get("pp", 1) > 1:
-        return "pipeline parallelism"
-    if row.get("cp", 1) > 1:
-        return "context parallelism"
-    if row.get("sequence_parallel") is True or "yes" in run.says("sequence_parallel"):
-        return "sequence parallelism"
-    if "sequence parallelism" in run.says("strategy"):
-        return "sequence parallelism"
-    stated = row.get("dp", run.replicas)
-    if run.replicas * row.get("tp", 1) != run.ranks or (isinstance(stated, int) and stated != run.replicas):
+    if run.is_megatron:
+        return megatron_rows.refusal(run)
+    others = {
+        "pipeline parallelism": int(row.get("pp", 1)) > 1,
+        "context parallelism": int(row.get("cp", 1)) > 1,
+        "sequence parallelism": megatron_rows.sequence_parallel(run),
+    }
+    return next((f"FSDP or ZeRO-3 with {other}" for other, there in others.items() if there), None)
+
+
+def _product(run: Run) -> str | None:
+    stated = run.row.get("dp", run.replicas)
+    if run.replicas * run.parts != run.ranks or (isinstance(stated, int) and stated != run.replicas):
         return "the degrees do not multiply to the GPUs"
+    if "strategy" in run.row and int(run.row.get("cp", 1)) > 1:
+        return f"strategy {run.row['strategy']}"
     return None
 
 
@@ -159,7 +179,7 @@ def _model(run: Run) -> str | None:
 
 def _options(run: Run) -> str | None:
     row = run.row
-    if not run.says("recompute").startswith(("full", "none")):
+    if not run.is_megatron and not run.says("recompute").startswith(("full", "none")):
         said = run.says("recompute")
         return "recomputation is not stated" if said.startswith(NOT_STATED) else f"recomputation: {said}"
     if row.get("compile") is True or row.get("async_tp") is True:
@@ -172,12 +192,12 @@ def _options(run: Run) -> str | None:
 def _sharding(run: Run) -> str | None:
     if run.row.get("zeropp") is True:
         return "ZeRO++"
-    if run.replicas == 1 or run.stage in {"0", "1", "3", "fsdp"}:
+    if run.replicas == 1 or run.stage in {"0", "1", "3", "fsdp", "overlapped"}:
         return None
     if run.stage == "2":
         one = run.row["global_batch"] == run.replicas * (run.micro_batch or 1)
         return None if one else "ZeRO-2 with several micro-steps"  # one reduce-scatter a step: ZeRO-1's
-    return "optimizer states sharded and overlapped" if run.stage == "overlapped" else f"ZeRO stage {run.stage}"
+    return f"ZeRO stage {run.stage}"
 
 
 REFUSALS: tuple[Callable[[Run], str | None], ...] = (
@@ -185,6 +205,7 @@ REFUSALS: tuple[Callable[[Run], str | None], ...] = (
     _degrees,
     _numbers,
     _cut,
+    _product,
     _model,
     _machine,
     _options,
@@ -200,13 +221,13 @@ def job_keys(run: Run) -> dict[str, Any]:
         "model": _model_keys(run),
         "machine": MACHINES.get(row["machine"], row["machine"]),
         "ranks": run.ranks,
-        **_grid_keys(run),
+        **(megatron_rows.keys(run) if run.is_megatron else _grid_keys(run)),
         "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
         "precision": run.says("precision")[:4],
         "recompute": run.says("recompute").startswith("full"),
-        **MEGATRON,
+        **{key: value for key, value in MEGATRON.items() if key != "overlap" or not run.is_megatron},
         "attention": "flash" if row["flash_attention"] else MEGATRON["attention"],
-        "dropout": MEGATRON["dropout"] if _learned(model) else 0.0,
+        "dropout": MEGATRON["dropout"] if _learned(model) and not row["flash_attention"] else 0.0,
         "fused_elementwise": run.stage != "fsdp",
         "kernel_tuning": False,
         "profiler": "profiler" in row,

@@ -1,1 +1,7 @@
-"""Megatron's tensor, sequence and pipeline parallelism, and DeepSpeed's pipeline."""
+"""Tensor × pipeline × context × data parallelism, as Megatron-LM and DeepSpeed do it."""
+
+from twin.strategies.megatron.strategy import Megatron
+
+STRATEGY = Megatron()
+
+__all__ = ["STRATEGY", "Megatron"]

@@ -1,0 +1,103 @@
+"""What a rank does for one micro-batch and chunk: F, B, or its halves I and W.
+
+Micro-batches differ in names only, but for the first one, whose weight gradients are written instead of added,
+and the last one, beside which gradients may travel. Equal ones share their ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twin.schedule.emit import Emitter
+from twin.schedule.ops import Op, Repeat
+from twin.strategies.megatron import layer
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.linear import Half, Linears
+from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.orders import Action, Kind
+from twin.strategies.megatron.place import Stage
+
+HALVES: dict[Kind, Half] = {"B": "whole", "I": "input", "W": "weight"}
+
+
+class Hooks:
+    """What else happens in a pass; by default nothing does."""
+
+    def before(self, emit: Emitter, layer: int) -> None:
+        """Be told of a block that comes, by its number."""
+
+    def after(self, emit: Emitter, layer: int) -> None:
+        """Be told of a block that is done."""
+
+    def end(self, emit: Emitter) -> None:
+        """Be told of the end."""
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """Writes the ops of actions, each kind once."""
+
+    job: MegatronJob
+    local: Local
+    several: bool
+    """Whether the rank has several chunks, which names then tell apart."""
+    _known: dict[tuple[Kind, int, bool], tuple[Op, ...]] = field(default_factory=dict)
+
+    def prefix(self, action: Action) -> str:
+        """Return what names of an action's ops begin with, its micro-batch left open."""
+        return f"micro{{micro}}/{action.kind}{action.chunk if self.several else ''}/"
+
+    def of(self, action: Action, stage: Stage, *, first: bool) -> Op:
+        """Return an action's ops, which are shared with equal actions."""
+        first = first and action.kind != "F"
+        key = (action.kind, action.chunk, first)
+        if key not in self._known:
+            self._known[key] = tuple(self._written(self.prefix(action), action, stage, Hooks(), first=first))
+        return Repeat("micro", (action.micro,), self._known[key])
+
+    def alone(self, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
+        """Return the ops of an action beside which other things happen, with its micro-batch in their names."""
+        return self._written(self.prefix(action).format(micro=action.micro), action, stage, hooks, first=first)
+
+    def _written(self, prefix: str, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
+        emit = Emitter(prefix, "fwd" if action.kind == "F" else "bwd")
+        if action.kind == "F":
+            self._forward(emit, stage, hooks)
+        else:
+            self._backward(emit, stage, HALVES[action.kind], hooks, first=first)
+        hooks.end(emit)
+        return emit.ops
+
+    def _forward(self, emit: Emitter, stage: Stage, hooks: Hooks) -> None:
+        linears = Linears(self.job, self.local)
+        if stage.first:
+            layer.embedding_forward(emit.under("embedding"), linears)
+        for number in stage.layers:
+            hooks.before(emit, number)
+            layer.forward(emit.under(f"block{number}", layer=number), linears)
+        if stage.last:
+            layer.head_forward(emit, linears)
+
+    def _backward(self, emit: Emitter, stage: Stage, half: Half, hooks: Hooks, *, first: bool) -> None:
+        linears = Linears(self.job, self.local, half, first)
+        if stage.last:
+            layer.head_backward(emit, linears)
+        again = recomputed(self.job, stage) if half != "weight" else range(0)
+        for number in reversed(stage.layers):
+            under = emit.under(f"block{number}", layer=number)
+            recompute = emit.under(f"recompute/block{number}", phase="recompute", layer=number)
+            if number in again:
+                layer.forward(recompute, linears)
+            elif self.job.recomputes_scores and half != "weight":
+                layer.recompute_scores(recompute, linears)
+            layer.backward(under, linears)
+            hooks.after(under, number)
+        if stage.first and half != "weight":
+            layer.embedding_backward(emit.under("embedding"), linears)
+
+
+def recomputed(job: MegatronJob, stage: Stage) -> range:
+    """Return which of a stage's layers are computed again."""
+    if not job.recompute:
+        return range(0)
+    return stage.layers if job.recompute_layers is None else stage.layers[: job.recompute_layers]

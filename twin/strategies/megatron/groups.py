@@ -1,0 +1,68 @@
+"""Who talks with whom: axes of the grid, stages that are neighbours, and the ends of the pipeline.
+
+Neighbours are pairs of ranks. A rank has two, so pairs form several partitions: those that begin at an even stage,
+at an odd one, and the pair that closes the ring, over which chunks of interleaving go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from twin.schedule.communicator import Communicator, Ints, Role
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.place import Neighbour, streams
+
+DATA, MODEL, EVERYONE, EMBEDDING = "data", "pipeline_model", "pipeline_everyone", "pipeline_embedding"
+
+
+def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
+    """Return all of them; those of one rank do no harm."""
+    mesh = job.mesh
+    ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(mesh.sizes)
+
+    def over(name: str, *axes: str) -> Communicator:
+        inner = [mesh.axes.index(axis) for axis in mesh.axes if axis in axes]
+        outer = [i for i in range(ranks.ndim) if i not in inner]
+        size = int(np.prod([mesh.sizes[i] for i in inner]))
+        return Communicator.of(name, ranks.transpose([*outer, *inner]).reshape(-1, size))
+
+    found = [
+        over("tensor", "tensor"),
+        over("context", "context"),
+        over(DATA, "data", "context"),
+        over(MODEL, "pipeline", "tensor"),
+        over(EVERYONE, *mesh.axes),
+    ]
+    if job.concrete_grid.pipeline == 1:
+        return tuple(found)
+    stages = [role.ranks for role in roles(job)]
+    found.append(Communicator.of(EMBEDDING, np.stack([stages[0], stages[-1]], axis=1)))
+    return (*found, *_neighbours(job, stages))
+
+
+def _neighbours(job: MegatronJob, stages: Sequence[Ints]) -> Iterator[Communicator]:
+    """Those of messages; one partition serves the streams of both directions."""
+    partitions = {neighbour: np.concatenate(pairs) for neighbour, pairs in _pairs(stages) if pairs}
+    for stream in streams(job):
+        for neighbour, members in partitions.items():
+            yield Communicator(f"{stream}_{neighbour}", members, f"pipeline_{neighbour}")
+
+
+def _pairs(stages: Sequence[Ints]) -> Iterator[tuple[Neighbour, list[Ints]]]:
+    last = len(stages) - 1
+    by_begin: dict[int, list[Ints]] = {0: [], 1: []}
+    for begin in range(last):
+        by_begin[begin % 2].append(np.stack([stages[begin], stages[begin + 1]], axis=1))
+    yield "even", by_begin[0]
+    yield "odd", by_begin[1]
+    yield "wrap", [np.stack([stages[0], stages[last]], axis=1)]
+
+
+def roles(job: MegatronJob) -> tuple[Role, ...]:
+    """One for each rank of the pipeline."""
+    mesh = job.mesh
+    ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(mesh.sizes)
+    by_stage = np.moveaxis(ranks, mesh.axes.index("pipeline"), 0).reshape(mesh.size("pipeline"), -1)
+    return tuple(Role(f"stage{number}", np.sort(own)) for number, own in enumerate(by_stage))

@@ -1,0 +1,244 @@
+"""The keys of a job that is cut as Megatron-LM cuts it, and the rules that they must keep."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Literal
+
+from pydantic import StrictBool
+
+from twin.description.attention import UNFUSED
+from twin.description.grid import Mesh, divisors, nearest
+from twin.description.job import Job
+from twin.description.model import Positive
+from twin.description.problems import Problem
+from twin.strategies.megatron.grid import Grid
+from twin.strategies.megatron.orders import Name as Order
+from twin.strategies.megatron.orders import problems as order_problems
+from twin.strategies.sizes import FP32_BYTES
+
+V_SHAPED: tuple[Order, ...] = ("zb_v", "dualpipe_v")
+"""Orders in which a rank holds a stage from the front and one from the back."""
+SPLIT: tuple[Order, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe")
+"""Orders in which the backward pass comes in two halves."""
+BLOCKING: tuple[Order, ...] = ("gpipe", "1f1b")
+"""Orders whose messages are waited for where they are sent, unless told otherwise."""
+
+
+class MegatronJob(Job):
+    """A job on a grid of pipeline, data, context and tensor parallelism."""
+
+    strategy: Literal["megatron"] = "megatron"
+    """Megatron-LM's: tensor × pipeline × context × data. For simulation only."""
+    grid: Grid | Literal["auto"] = "auto"
+    flavour: Literal["megatron", "deepspeed"] = "megatron"
+    """Whose implementation: Megatron-LM's, or DeepSpeed's pipeline below Megatron-DeepSpeed and GPT-NeoX: its blocking
+    messages are sent a tick late, cut over tensor ranks, and no gradient is reduced beside compute."""
+    rank_order: Literal["pipeline_outermost", "data_outermost"] = "pipeline_outermost"
+    """Which ranks are neighbours: Megatron's `tp-cp-dp-pp`, or `tp-cp-pp-dp` as of Llama 3."""
+    schedule: Order = "1f1b"
+    """The order of micro-batches in a pipeline."""
+    chunks: Positive = 1
+    """Model chunks of a pipeline rank (virtual stages): several with interleaved, two with zb_v and dualpipe_v."""
+    micro_group: Positive | None = None
+    """Of interleaved: micro-batches of a chunk in a row (`microbatch_group_size_per_vp_stage`); pipeline ranks if
+    absent."""
+    stage_layers: tuple[int, ...] | None = None
+    """Layers of each model stage from first to last, pipeline × chunks of them; equal ones if absent."""
+    overlap_messages: StrictBool | None = None
+    """Send and receive between stages beside compute; if absent as the schedule's reference does: gpipe and 1f1b wait
+    (`batch_isend_irecv` and a wait), the others do not."""
+    split_messages: StrictBool = False
+    """Each tensor rank sends its part and the receivers gather it: DeepSpeed's default, and Megatron's
+    scatter/gather of 2021. With sequence_parallel a rank has but a part anyway."""
+    sequence_parallel: StrictBool = False
+    """Norms, dropout and the residual stream are split over tensor ranks along the sequence: all-gathers and
+    reduce-scatters in place of all-reduces."""
+    tensor_overlap: StrictBool = False
+    """All-gathers and reduce-scatters of sequence parallelism in parts beside the product that they serve
+    (`--tp-comm-overlap`)."""
+    context_exchange: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    """How attention sees other ranks' parts of a sequence (`--cp-comm-type`): keys and values go round beside compute,
+    are gathered before it, or heads are traded for sequence (Ulysses)."""
+    recompute_attention: StrictBool = False
+    """With recompute: false, compute the attention's scores again in the backward pass (Megatron's selective);
+    flash attention does so by itself."""
+    recompute_layers: Positive | None = None
+    """With recompute: true, only the first so many layers of each stage (`--recompute-method block`); all if absent."""
+    distributed_optimizer: StrictBool = False
+    """Optimizer states are divided over data and context ranks (ZeRO-1): gradients are reduce-scattered, weights
+    gathered after the update."""
+    overlap_gradients: StrictBool = False
+    """Reduce gradients beside the last backward pass (`--overlap-grad-reduce`): in buckets on the first stage, as one
+    bucket on the others."""
+    overlap_parameters: StrictBool = False
+    """Gather weights of distributed_optimizer beside the next forward pass (`--overlap-param-gather`)."""
+    gradient_precision: Literal["fp32", "compute"] = "fp32"
+    """In which type gradients are summed over micro-steps and ranks (`--accumulate-allreduce-grads-in-fp32`, which bf16
+    turns on)."""
+
+    @property
+    def concrete_grid(self) -> Grid:
+        """The grid, which must not be `auto` any more."""
+        grid = super().concrete_grid
+        assert isinstance(grid, Grid)
+        return grid
+
+    @property
+    def mesh(self) -> Mesh:
+        """Axes in the order of ranks."""
+        grid = self.concrete_grid
+        if self.rank_order == "pipeline_outermost":
+            return grid.mesh
+        axes = ("data", "pipeline", "context", "tensor")
+        return Mesh(axes, tuple(grid.size(axis) for axis in axes))
+
+    @property
+    def order(self) -> Order:
+        """The order of micro-batches, DeepSpeed's own included."""
+        return "deepspeed" if self.flavour == "deepspeed" and self.concrete_grid.pipeline > 1 else self.schedule
+
+    @property
+    def stages(self) -> int:
+        """Parts that the model is cut into: of DualPipe every rank holds two of as many as there are ranks."""
+        pipeline = self.concrete_grid.pipeline
+        return pipeline if self.schedule == "dualpipe" else pipeline * self.chunks
+
+    @property
+    def layers_by_stage(self) -> tuple[range, ...]:
+        """Numbers of each stage's layers."""
+        counts = self.stage_layers or (self.model.layers // self.stages,) * self.stages
+        begins = [sum(counts[:i]) for i in range(len(counts))]
+        return tuple(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
+
+    @property
+    def waits_for_messages(self) -> bool:
+        """Whether a message is waited for where it is sent."""
+        if self.flavour == "deepspeed":
+            return True
+        return self.schedule in BLOCKING if self.overlap_messages is None else not self.overlap_messages
+
+    @property
+    def splits_messages(self) -> bool:
+        """Whether tensor ranks send a part each and gather."""
+        cut = self.concrete_grid.tensor > 1 and not self.sequence_parallel
+        return cut and (self.split_messages or self.flavour == "deepspeed")
+
+    @property
+    def main_gradient_bytes(self) -> int:
+        """Bytes of a gradient's number in its sum."""
+        return FP32_BYTES if self.gradient_precision == "fp32" else self.element_bytes
+
+    @property
+    def reduced_gradient_bytes(self) -> int:
+        """Bytes of a gradient's number on its way: DeepSpeed's BF16_Optimizer sends 16 bits."""
+        return self.element_bytes if self.flavour == "deepspeed" else self.main_gradient_bytes
+
+    @property
+    def recomputes_scores(self) -> bool:
+        """Whether attention's scores are computed again alone."""
+        return self.recompute_attention and self.attention in UNFUSED
+
+
+def check(job: MegatronJob) -> list[Problem]:
+    """Return the rules of the strategy that a job breaks; those of the grid only where it is given."""
+    problems = []
+    if job.lora is not None:
+        problems.append(Problem("lora", "megatron trains every weight; leave it out, or use strategy: four_d"))
+    if job.document_mask:
+        remedy = "is not known of megatron; leave it out, or use strategy: four_d"
+        problems.append(Problem("document_mask", remedy, True))
+    if job.recompute_attention and job.recompute:
+        remedy = "is a part of what recompute: true computes again; set recompute: false, or leave it out"
+        problems.append(Problem("recompute_attention", remedy, True))
+    if job.recompute_layers is not None and not job.recompute:
+        problems.append(Problem("recompute_layers", "needs recompute: true", job.recompute_layers))
+    if job.tensor_overlap and not job.sequence_parallel:
+        problems.append(Problem("tensor_overlap", "needs sequence_parallel: true", True))
+    if job.overlap_parameters and not (job.distributed_optimizer and job.overlap_gradients):
+        remedy = "needs distributed_optimizer: true and overlap_gradients: true"
+        problems.append(Problem("overlap_parameters", remedy, True))
+    if job.overlap_messages is False and job.schedule in SPLIT:
+        remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
+        problems.append(Problem("overlap_messages", remedy, False))
+    if job.flavour == "deepspeed":
+        problems += _check_deepspeed(job)
+    return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def _check_deepspeed(job: MegatronJob) -> list[Problem]:
+    """Return what DeepSpeed's pipeline has not."""
+    given: list[tuple[str, object]] = [
+        (key, True)
+        for key in ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages")
+        if getattr(job, key)
+    ]
+    if job.schedule != "1f1b":
+        given.append(("schedule", job.schedule))
+    return [Problem(key, "DeepSpeed's pipeline has not; leave it out, or use flavour: megatron", v) for key, v in given]
+
+
+def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
+    """Return the sizes that the axes do not divide, and what their schedule does not allow."""
+    model = job.model
+    keys = f", {model.key_value_heads} heads of keys" if model.kv_heads not in (None, model.heads) else ""
+    whole = gcd(model.heads, model.mlp_hidden)
+    problems = []
+    if whole % grid.tensor:
+        remedy = f"must divide heads {model.heads} and MLP width {model.mlp_hidden}; nearest is "
+        remedy += str(nearest(grid.tensor, divisors(whole)))
+        problems.append(Problem("grid.tensor", remedy, grid.tensor))
+    elif max(grid.tensor, model.key_value_heads) % min(grid.tensor, model.key_value_heads):
+        remedy = f"must divide, or be a multiple of, the {model.key_value_heads} heads of keys"
+        problems.append(Problem("grid.tensor", remedy, grid.tensor))
+    if job.sequence_parallel and model.sequence % (grid.tensor * grid.context):
+        remedy = f"the sequence of {model.sequence} tokens is not a multiple of tensor × context"
+        problems.append(Problem("sequence_parallel", remedy, True))
+    problems += _check_context(job, grid, keys)
+    problems += _check_stages(job, grid)
+    if grid.replicas and job.batch.micro_sequences != "auto" and not job.batch.sequences % grid.replicas:
+        micro_steps = max(1, job.batch.sequences // (grid.replicas * job.batch.micro_sequences))
+        order: Order = "deepspeed" if job.flavour == "deepspeed" and grid.pipeline > 1 else job.schedule
+        found = order_problems(order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
+        given = {"batch.micro_sequences": job.batch.micro_sequences}
+        problems += [Problem(key, remedy, given.get(key, value)) for key, remedy, value in found]
+    return problems
+
+
+def _check_context(job: MegatronJob, grid: Grid, keys: str) -> list[Problem]:
+    model, context = job.model, grid.context
+    if context == 1:
+        return []
+    problems = []
+    if model.sequence % (2 * context):
+        remedy = f"cuts the sequence of {model.sequence} tokens into 2 × context parts, which must be equal"
+        problems.append(Problem("grid.context", remedy, context))
+    if job.attention in UNFUSED:
+        problems.append(Problem("attention", "context parallelism needs a flash kernel; use flash", job.attention))
+    if job.context_exchange == "all_to_all" and model.heads % (grid.tensor * context):
+        remedy = f"trades {model.heads} heads{keys} of which tensor × context ranks need equal numbers"
+        problems.append(Problem("grid.context", remedy, context))
+    return problems
+
+
+def _check_stages(job: MegatronJob, grid: Grid) -> list[Problem]:
+    stages = grid.pipeline if job.schedule == "dualpipe" else grid.pipeline * job.chunks
+    layers, given = job.model.layers, job.stage_layers
+    if given is None:
+        if layers % stages == 0:
+            return []
+        remedy = f"{layers} layers do not divide into {stages} equal stages; give stage_layers, such as "
+        return [Problem("grid.pipeline", remedy + str(evenly(layers, stages)), grid.pipeline)]
+    if len(given) != stages or sum(given) != layers or min(given) < 0:
+        remedy = f"must be {stages} numbers of layers that sum to {layers}, such as {evenly(layers, stages)}"
+        return [Problem("stage_layers", remedy, list(given))]
+    return []
+
+
+def evenly(layers: int, stages: int) -> list[int]:
+    """Divide layers over stages, the last ones having fewer by one at most.
+
+    >>> evenly(10, 4)
+    [3, 3, 2, 2]
+    """
+    return [layers // stages + (i < layers % stages) for i in range(stages)]

@@ -1,0 +1,131 @@
+"""Where the stages of a model are, and the messages that pass between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from twin.strategies.megatron.job import V_SHAPED, MegatronJob
+from twin.strategies.megatron.orders import Action, order, stage_of
+
+Neighbour = Literal["even", "odd", "wrap"]
+Place = tuple[int, int]
+"""Pipeline rank and chunk."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one stage sends to the next one, or back."""
+
+    micro: int
+    forward: bool
+    """An activation; else a gradient."""
+    sender: Place
+    receiver: Place
+    communicator: str
+
+    @property
+    def peers(self) -> frozenset[int]:
+        """The two pipeline ranks."""
+        return frozenset((self.sender[0], self.receiver[0]))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A chunk of a pipeline rank."""
+
+    rank: int
+    chunk: int
+    number: int
+    """Of the model's stages, from 0."""
+    layers: range
+    first: bool
+    """Whether it has the embedding."""
+    last: bool
+    """Whether it has the head."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages and messages of a job."""
+
+    job: MegatronJob
+
+    @cached_property
+    def ranks(self) -> int:
+        """Pipeline ranks."""
+        return self.job.concrete_grid.pipeline
+
+    @cached_property
+    def chunks(self) -> int:
+        """Stages of a rank."""
+        return 2 if self.job.order == "dualpipe" else self.job.chunks
+
+    def stage(self, rank: int, chunk: int) -> Stage:
+        """Return a chunk of a rank."""
+        number = stage_of(self.job.order, rank, chunk, self.ranks, self.job.chunks)
+        layers = self.job.layers_by_stage
+        return Stage(rank, chunk, number, layers[number], number == 0, number == len(layers) - 1)
+
+    def stages(self, rank: int) -> tuple[Stage, ...]:
+        """Return all chunks of a rank."""
+        return tuple(self.stage(rank, chunk) for chunk in range(self.chunks))
+
+    def actions(self, rank: int) -> tuple[Action, ...]:
+        """Return what a rank does, in order."""
+        return order(self.job.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.micro_group)
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], Place]:
+        """Where each stage is; of DualPipe in each of its directions."""
+        both = self.job.order == "dualpipe"
+        return {
+            (stage_of(self.job.order, rank, chunk, self.ranks, self.job.chunks), chunk if both else 0): (rank, chunk)
+            for rank in range(self.ranks)
+            for chunk in range(self.chunks)
+        }
+
+    def outgoing(self, rank: int, action: Action) -> Message | None:
+        """Return what an action gives to another rank."""
+        if action.kind == "W":
+            return None
+        return self._message(action, (rank, action.chunk), leaves=True)
+
+    def incoming(self, rank: int, action: Action) -> Message | None:
+        """Return what an action needs of another rank."""
+        if action.kind == "W":
+            return None
+        return self._message(action, (rank, action.chunk), leaves=False)
+
+    def _message(self, action: Action, here: Place, *, leaves: bool) -> Message | None:
+        forward = action.kind == "F"
+        direction = here[1] if self.job.order == "dualpipe" else 0
+        own = stage_of(self.job.order, *here, self.ranks, self.job.chunks)
+        there = self._places.get((own + (1 if forward == leaves else -1), direction))
+        if there is None or there[0] == here[0]:
+            return None
+        sender, receiver = (here, there) if leaves else (there, here)
+        communicator = f"{_stream(self.job, forward, sender[1])}_{self._neighbour(sender[0], receiver[0], forward)}"
+        return Message(action.micro, forward, sender, receiver, communicator)
+
+    def _neighbour(self, sender: int, receiver: int, forward: bool) -> Neighbour:
+        """Say which pair it is; against the usual way only the last rank and the first go on with the next chunk."""
+        if not _both_ways(self.job) and (sender > receiver) == forward:
+            return "wrap"
+        return "odd" if min(sender, receiver) % 2 else "even"
+
+
+def streams(job: MegatronJob) -> tuple[str, ...]:
+    """Names of the streams of messages: forward and backward, and of each chunk where chunks go opposite ways."""
+    ways = range(2) if _both_ways(job) else range(1)
+    return tuple(dict.fromkeys(_stream(job, forward, way) for forward in (True, False) for way in ways))
+
+
+def _both_ways(job: MegatronJob) -> bool:
+    return job.schedule in V_SHAPED or job.schedule == "dualpipe"
+
+
+def _stream(job: MegatronJob, forward: bool, chunk: int) -> str:
+    kind = "activations" if forward else "gradients"
+    return f"pipeline_{kind}{chunk}" if _both_ways(job) else f"pipeline_{kind}"

@@ -1,0 +1,185 @@
+"""Gradients on their way: over data and context ranks, over the ends of the pipeline, into the optimizer.
+
+Megatron's order (`finalize_model_grads`): data-parallel sum, what tensor ranks hold in common under sequence
+parallelism, tied embeddings of the first and the last stage, norm, update, and with a distributed optimizer the
+gather of what was updated. DeepSpeed sums tied embeddings first, then over data, in 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from twin.description.library import CollectiveKind
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.strategies import work
+from twin.strategies.megatron.bodies import Hooks
+from twin.strategies.megatron.groups import DATA, EMBEDDING, EVERYONE, MODEL
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.linear import TENSOR
+from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.place import Stage
+from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
+
+SCALAR_BYTES = 4
+BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK = 40e6, 1e6
+"""`bucket_size = max(40e6, 1e6 · data ranks)`."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Elements that a rank holds."""
+
+    job: MegatronJob
+    local: Local
+
+    def ends(self, stage: Stage) -> int:
+        """Of a stage, without its blocks: tables, last norm, head; a tied head's is a copy on the last stage."""
+        local, model = self.local, self.job.model
+        table = local.table + local.positions if stage.first else 0
+        shared = model.tied_embeddings and stage.first and stage.last
+        return table + ((local.last_norm + (0 if shared else local.table)) if stage.last else 0)
+
+    def stage(self, stage: Stage) -> int:
+        """Of a stage."""
+        return len(stage.layers) * self.local.block + self.ends(stage)
+
+    def replicated(self, stages: Sequence[Stage]) -> int:
+        """Those that every tensor rank holds."""
+        layers = sum(len(stage.layers) for stage in stages) * self.local.replicated
+        first = any(stage.first for stage in stages) * self.local.positions
+        return layers + first + any(stage.last for stage in stages) * self.local.last_norm
+
+    @property
+    def sharers(self) -> int:
+        """Ranks that hold the same parameters: data × context."""
+        return self.local.grid.data * self.local.grid.context
+
+
+def bucket_elements(parameters: Parameters) -> float:
+    """Elements of a bucket."""
+    return max(BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK * parameters.sharers)
+
+
+@dataclass
+class Buckets(Hooks):
+    """Gradients of one chunk that leave beside its last backward pass."""
+
+    parameters: Parameters
+    stage: Stage
+    cut: bool
+    """Whether in buckets: only of the first chunk of the first stage (`disable_bucketing`)."""
+    started: list[str] = field(default_factory=list)
+    _filled: int = 0
+
+    def after(self, emit: Emitter, layer: int) -> None:
+        """Note a block's gradients; a full bucket leaves."""
+        del layer
+        self._filled += self.parameters.local.block
+        if self.cut and self._filled >= bucket_elements(self.parameters):
+            self._leave(emit)
+
+    def end(self, emit: Emitter) -> None:
+        """Send what is left."""
+        self._filled += self.parameters.ends(self.stage)
+        self._leave(emit)
+
+    def _leave(self, emit: Emitter) -> None:
+        job = self.parameters.job
+        if self._filled:
+            kind: CollectiveKind = "reduce_scatter" if job.distributed_optimizer else "all_reduce"
+            name = f"bucket{len(self.started)}/{kind}"
+            self.started.append(emit.start(kind, DATA, self._filled * job.reduced_gradient_bytes, name))
+            self._filled = 0
+
+
+@dataclass
+class Gathers(Hooks):
+    """Weights of one chunk that come from those who updated them, beside its first forward pass.
+
+    A bucket is waited for where it is used, and the next one is started then.
+    """
+
+    parameters: Parameters
+    stage: Stage
+    cut: bool
+    _started: list[str] = field(default_factory=list)
+    _waited: int = 0
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """First block and elements of each bucket, in forward order."""
+        found = [(self.stage.layers.start, self.parameters.ends(self.stage))]
+        for number in self.stage.layers:
+            if self.cut and found[-1][1] >= bucket_elements(self.parameters):
+                found.append((number, 0))
+            found[-1] = (found[-1][0], found[-1][1] + self.parameters.local.block)
+        return found
+
+    def begin(self, emit: Emitter) -> None:
+        """Start the first one."""
+        _, elements = self._sizes()[len(self._started)]
+        name = f"gather{self.stage.chunk}_{len(self._started)}/all_gather"
+        self._started.append(emit.start("all_gather", DATA, float(elements * self.parameters.job.element_bytes), name))
+
+    def before(self, emit: Emitter, layer: int) -> None:
+        """Wait for the bucket that a block begins, and start the next one."""
+        sizes = self._sizes()
+        if self._waited < len(sizes) and sizes[self._waited][0] == layer:
+            emit.wait(self._started[self._waited])
+            self._waited += 1
+            if self._waited < len(sizes):
+                self.begin(emit)
+
+    def end(self, emit: Emitter) -> None:
+        """A stage without blocks waits for its ends."""
+        if not self._waited:
+            emit.wait(self._started[0])
+
+
+def finish(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], started: Sequence[str]) -> None:
+    """Write everything behind the last backward pass of a rank; `started` are the reductions under way."""
+    job, grid = parameters.job, parameters.local.grid
+    deepspeed = job.flavour == "deepspeed"
+    if deepspeed:
+        _tied(emit, parameters, stages)
+    for name in started:
+        emit.wait(name)
+    total = sum(parameters.stage(stage) for stage in stages)
+    if parameters.sharers > 1 and not job.overlap_gradients:
+        # DeepSpeed's default all-reduces buckets of which each rank keeps a part
+        scatters = job.distributed_optimizer and not deepspeed
+        emit.collective("reduce_scatter" if scatters else "all_reduce", DATA, float(total * job.reduced_gradient_bytes))
+    if job.sequence_parallel and grid.tensor > 1:
+        common = parameters.replicated(stages) * job.main_gradient_bytes
+        emit.collective("all_reduce", TENSOR, float(common), "replicated/all_reduce")
+    if not deepspeed:
+        _tied(emit, parameters, stages)
+    _update(emit.under("optimizer", phase="optimizer"), parameters, total)
+
+
+def _tied(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> None:
+    """The table of tokens is on the first stage and again on the last, if the head is tied to it."""
+    ends = [stage for stage in stages if stage.first != stage.last]
+    if parameters.job.model.tied_embeddings and parameters.local.grid.pipeline > 1 and ends:
+        size = parameters.local.table * parameters.job.main_gradient_bytes
+        emit.collective("all_reduce", EMBEDDING, float(size), "tied/all_reduce")
+
+
+def _update(emit: Emitter, parameters: Parameters, total: int) -> None:
+    """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
+    job, grid = parameters.job, parameters.local.grid
+    parts = parameters.sharers if job.distributed_optimizer else 1
+    own = -(-total // parts)
+    emit.compute("clip/norm", work.gradient_norm(own))
+    if parts > 1:
+        emit.collective("all_reduce", EVERYONE, SCALAR_BYTES, "clip/all_reduce")
+    elif grid.pipeline * grid.tensor > 1:
+        emit.collective("all_reduce", MODEL, SCALAR_BYTES, "clip/all_reduce")
+    if job.clip_gradients:
+        emit.compute("clip/scale", work.gradient_scale(own))
+    e = job.element_bytes
+    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
+    emit.compute("adamw", Memory(float(own * adam), kernels=8, work="adamw"))
+    if parts > 1 and not job.overlap_parameters:
+        emit.collective("all_gather", DATA, float(total * e))

@@ -1,0 +1,158 @@
+"""The schedule of one training step of one rank of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from twin.schedule.emit import Emitter
+from twin.schedule.ops import Schedule
+from twin.strategies.megatron.bodies import Bodies, Hooks
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.messages import Post
+from twin.strategies.megatron.orders import Action, ticks
+from twin.strategies.megatron.place import Message, Pipeline, Stage
+from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
+
+
+def generate(job: MegatronJob, rank: int) -> Schedule:
+    """Write the program of the ranks at one place of the pipeline."""
+    return _Writer(job, rank).schedule()
+
+
+@dataclass
+class _Writer:
+    job: MegatronJob
+    rank: int
+    emit: Emitter = field(default_factory=lambda: Emitter("", "fwd"))
+    gathers: dict[int, Gathers] = field(default_factory=dict)
+    """Of each chunk whose weights are on their way."""
+    buckets: dict[int, Buckets] = field(default_factory=dict)
+    """Of each chunk whose gradients are."""
+
+    def __post_init__(self) -> None:
+        self.local = Local(self.job)
+        self.pipeline = Pipeline(self.job)
+        self.stages = self.pipeline.stages(self.rank)
+        self.several = self.pipeline.chunks > 1
+        self.parameters = Parameters(self.job, self.local)
+        self.bodies = Bodies(self.job, self.local, self.several)
+        self.post = Post(self.emit, self.local, self.several)
+        self.actions = self.pipeline.actions(self.rank)
+        self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
+        self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
+
+    def schedule(self) -> Schedule:
+        """Write everything."""
+        self._gather()
+        if self.job.order == "deepspeed":
+            self._in_ticks()
+        elif self.job.waits_for_messages:
+            if self.job.order == "interleaved":
+                self._in_pairs()
+            else:
+                self._waiting()
+        else:
+            self._overlapping()
+        self.post.end()
+        reduce = self.emit.under("reduce", phase="reduce")
+        started = [name for bucket in self.buckets.values() for name in bucket.started]
+        finish(reduce, self.parameters, self.stages, started)
+        return Schedule(tuple(self.emit.ops))
+
+    def _waiting(self) -> None:
+        """Wait for each message where it is sent, together with one that comes from the same peer."""
+        for action, following in zip(self.actions, [*self.actions[1:], None], strict=True):
+            self.post.take(self._incoming(action))
+            self._act(action)
+            sent = self._outgoing(action)
+            coming = None if following is None else self._incoming(following)
+            fused = sent is not None and coming is not None and sent.peers == coming.peers
+            self.post.exchange([sent], [coming] if fused else [])
+
+    def _in_pairs(self) -> None:
+        """Interleaved: behind each pair of passes all its messages, and those that the next pair needs."""
+        pairs = _pairs(self.actions)
+        self.post.exchange([], [self._incoming(action) for action in pairs[0]])
+        for pair, following in zip(pairs, [*pairs[1:], ()], strict=True):
+            for action in pair:
+                self._act(action)
+            self.post.exchange(
+                [self._outgoing(action) for action in pair], [self._incoming(action) for action in following]
+            )
+
+    def _incoming(self, action: Action) -> Message | None:
+        return self.pipeline.incoming(self.rank, action)
+
+    def _outgoing(self, action: Action) -> Message | None:
+        return self.pipeline.outgoing(self.rank, action)
+
+    def _overlapping(self) -> None:
+        """Send and go on; be ready for the next message while the op before it runs."""
+        coming = [self._incoming(action) for action in self.actions]
+        for number, action in enumerate(self.actions):
+            self.post.post(coming[number])
+            self.post.take(coming[number])
+            self.post.post(next((message for message in coming[number + 1 :] if message is not None), None))
+            self._act(action)
+            self.post.send(self._outgoing(action))
+
+    def _in_ticks(self) -> None:
+        """DeepSpeed's instructions, one by one."""
+        of_ticks = ticks(self.rank, self.pipeline.ranks, self.job.micro_steps)
+        for instruction in chain.from_iterable(of_ticks):
+            kind, micro = instruction.kind, instruction.micro
+            forward, back = Action("F", micro), Action("B", micro)
+            if kind == "ForwardPass":
+                self._act(forward)
+            elif kind == "BackwardPass":
+                self._act(back)
+            elif kind == "RecvActivation":
+                self.post.take(self._incoming(forward))
+            elif kind == "RecvGrad":
+                self.post.take(self._incoming(back))
+            elif kind == "SendActivation":
+                self.post.exchange([self._outgoing(forward)], [])
+            elif kind == "SendGrad":
+                self.post.exchange([self._outgoing(back)], [])
+
+    def _act(self, action: Action) -> None:
+        """Write what an action does."""
+        stage = self.stages[action.chunk]
+        first = action.micro == self.begins.get(action.chunk)
+        hooks: Hooks | None = None
+        if action.kind == "F":
+            hooks = self.gathers.pop(action.chunk, None)
+        elif self.job.overlap_gradients and self.parameters.sharers > 1 and action == self.ends[action.chunk]:
+            hooks = self.buckets[action.chunk] = Buckets(self.parameters, stage, cut=_is_cut(stage))
+        if hooks is None:
+            self.emit.ops.append(self.bodies.of(action, stage, first=first))
+        else:
+            self.emit.ops += self.bodies.alone(action, stage, hooks, first=first)
+
+    def _gather(self) -> None:
+        """Begin to gather what other ranks have updated."""
+        if self.job.overlap_parameters and self.parameters.sharers > 1:
+            for stage in self.stages:
+                gathers = Gathers(self.parameters, stage, cut=_is_cut(stage))
+                gathers.begin(self.emit.under("weights"))
+                self.gathers[stage.chunk] = gathers
+
+
+def _is_cut(stage: Stage) -> bool:
+    """Only the first chunk of the first stage travels in buckets (`disable_bucketing`)."""
+    return stage.rank == 0 and stage.chunk == 0
+
+
+def _pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
+    """Divide a rank's actions where it communicates: a forward pass alone, or with the backward pass after it."""
+    steady = next((i for i, action in enumerate(actions) if action.kind != "F"), len(actions)) - 1
+    found: list[tuple[Action, ...]] = [(action,) for action in actions[:steady]]
+    rest = actions[steady:]
+    while rest:
+        size = 2 if len(rest) > 1 and rest[0].kind == "F" and rest[1].kind != "F" else 1
+        found.append(tuple(rest[:size]))
+        rest = rest[size:]
+    return found

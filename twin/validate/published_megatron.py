@@ -1,0 +1,109 @@
+"""The keys of `strategy: megatron` for a published run of Megatron-LM, NeMo, Megatron-DeepSpeed or GPT-NeoX.
+
+Settled where a source says nothing, by what the programs of its time did: messages between stages are waited for
+until the releases of 2023 (`overlap_p2p_comm` came with them); fp16 gradients are summed in fp16, those of bf16 in
+fp32; not a word about interleaving is no interleaving; layers that stages do not divide are spread evenly, the
+first stages having one more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twin.strategies.megatron.job import evenly
+
+if TYPE_CHECKING:
+    from twin.validate.published_job import Run
+
+SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1"}
+EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
+"""Sources of before messages ran beside compute."""
+
+
+def chunks(run: Run) -> int:
+    """Return virtual stages of a pipeline rank; 1 where their number is not stated."""
+    value = run.row.get("interleave_v", 1)
+    return value if isinstance(value, int) and int(run.row.get("pp", 1)) > 1 else 1
+
+
+def schedule(run: Run) -> str | None:
+    """Return the order of micro-batches, None for one that is not known here."""
+    if int(run.row.get("pp", 1)) == 1:
+        return "1f1b"
+    said = run.says("schedule").partition(" ")[0]
+    if chunks(run) > 1 or said.startswith("interleaved"):
+        return "interleaved" if chunks(run) > 1 else "1f1b"
+    return SCHEDULES.get(said)
+
+
+def is_deepspeed(run: Run) -> bool:
+    """Tell whether DeepSpeed runs the pipeline, or the step where there is none."""
+    known = ("forge", "gpt-neox", "ornl", "lumi", "bloom")
+    return "deepspeed" in run.says("schedule") or any(name in run.says("source") for name in known)
+
+
+def refusal(run: Run) -> str | None:
+    """Say why a row is no job of this strategy."""
+    pipeline, heads = int(run.row.get("pp", 1)), run.shape("heads")
+    if schedule(run) is None:
+        return f"schedule {run.says('schedule')}"
+    if heads % int(run.row.get("tp", 1)):
+        return f"{heads} heads over {run.row['tp']} tensor ranks"
+    stages = run.row.get("stage_layers")
+    if isinstance(stages, str) and "one layer less" not in stages:
+        return f"stages: {stages}"
+    if run.shape("layers_override", "layers") < pipeline * chunks(run):
+        return "more stages than layers"
+    said = run.says("recompute")
+    if not said.startswith(("full", "none", "selective")) or said.startswith(("selective per-op", "selective layer")):
+        return "recomputation is not stated" if said.startswith("not stated") else f"recomputation: {said}"
+    return None
+
+
+def keys(run: Run) -> dict[str, Any]:
+    """Make the strategy's keys of a row that nothing refuses."""
+    row = run.row
+    pipeline, tensor, context = (int(row.get(key, 1)) for key in ("pp", "tp", "cp"))
+    split = tensor > 1 and sequence_parallel(run)
+    deepspeed = is_deepspeed(run)
+    found: dict[str, Any] = {
+        "strategy": "megatron",
+        "grid": {"pipeline": pipeline, "data": run.replicas, "context": context, "tensor": tensor},
+        "flavour": "deepspeed" if deepspeed else "megatron",
+        "sequence_parallel": split,
+        "tensor_overlap": split and row.get("tp_comm_overlap") is True,
+        "gradient_precision": "fp32" if run.says("precision").startswith("bf16") else "compute",
+    }
+    if pipeline > 1 and not deepspeed:
+        found |= {
+            "schedule": schedule(run),
+            "chunks": chunks(run),
+            "split_messages": row.get("scatter_gather_p2p") is True,
+        }
+        if any(name in str(row["source"]) for name in EARLY):
+            found["overlap_messages"] = False
+    found |= _stages(run, pipeline * chunks(run))
+    if run.replicas * context > 1:
+        overlapped = run.stage == "overlapped"
+        found |= {"distributed_optimizer": overlapped or run.stage in {"1", "2"}}
+        if overlapped:
+            found |= {"overlap_gradients": True, "overlap_parameters": True}
+    if run.says("recompute").startswith("selective"):
+        found["recompute_attention"] = True
+    return found
+
+
+def sequence_parallel(run: Run) -> bool:
+    """Tell whether the residual stream is split over tensor ranks."""
+    said = run.says("sequence_parallel")
+    return said.startswith("true") or "yes" in said or "sequence parallelism" in run.says("strategy")
+
+
+def _stages(run: Run, stages: int) -> dict[str, Any]:
+    layers, given = run.shape("layers_override", "layers"), run.row.get("stage_layers")
+    if isinstance(given, list):
+        return {"stage_layers": given}
+    if isinstance(given, str):  # first and last stage hold one layer less
+        inner = evenly(layers + 2, stages)
+        return {"stage_layers": [inner[0] - 1, *inner[1:-1], inner[-1] - 1]}
+    return {"stage_layers": evenly(layers, stages)} if layers % stages else {}
