@@ -30,6 +30,7 @@ from twin.description.problems import fail
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links, Transfer
 from twin.engine.program import COMPUTE, START, Program
+from twin.engine.segments import Plan, Run, Segments, write
 from twin.engine.streams import MismatchError, Rank, Recorder, Stream
 
 Process = Generator[simpy.Event, None, None]
@@ -85,8 +86,10 @@ class Timeline:
         return float(self.end.max()) if self.end.size else 0.0
 
 
-def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
+def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:
     """Simulate one step and return when everything happened, by role: rank classes in ascending order.
+
+    With `segments` what is known beforehand is not gone through op by op.
 
     Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
     """
@@ -113,7 +116,10 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
             for i, (communicator, _, _) in enumerate(rank.program.calls)
         ]
         factors, noise = _factors_of(rank.number, rank.program, setting, indices)
-        environment.process(_walk(environment, rank, own, transfers, recorder, factors, noise))
+        walk = _walk(environment, rank, own, transfers, recorder, factors, noise)
+        if segments is not None:
+            walk = _walk_segments(environment, rank, own, transfers, recorder, segments.plan(rank.number))
+        environment.process(walk)
     try:
         environment.run()
     except MismatchError as error:
@@ -162,16 +168,44 @@ def _walk(
 ) -> Process:
     """One rank's program, op by op."""
     program = rank.program
-    start, end, arrival = (rows[rank.number] for rows in (recorder.start, recorder.end, recorder.arrival))
-    host = 0.0
-    done: dict[int, simpy.Event] = {}
+    rows = {name: getattr(recorder, name)[rank.number] for name in ("start", "end", "arrival", "share")}
     call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
-    slowness = [rank.slowness] * len(program) if factors is None else [rank.slowness * f for f in factors]
-    for i, (code, amount, target, issue) in enumerate(
-        zip(program.code, program.amount, program.target, program.host_seconds, strict=True)
-    ):
-        host += issue
+    ops = range(len(program))
+    yield from _walk_ops(environment, rank, call_stream, transfers, rows, _State(), ops, factors, noise)
+    rank.at = len(program)
+    rank.stands_still(len(program))
+
+
+@dataclass
+class _State:
+    """What a rank takes with it from op to op."""
+
+    host: float = 0.0
+    """When the host has issued everything so far."""
+    done: dict[int, simpy.Event] = field(default_factory=dict)
+    """Ends of collectives that are awaited later."""
+
+
+def _walk_ops(
+    environment: simpy.Environment,
+    rank: Rank,
+    call_stream: Sequence[Stream | None],
+    transfers: Sequence[Transfer | None],
+    rows: Mapping[str, array[float]],
+    state: _State,
+    ops: range,
+    factors: Sequence[float] | None = None,
+    noise: Sequence[float] | None = None,
+) -> Process:
+    """Go through some ops."""
+    program, done = rank.program, state.done
+    start, end, arrival = rows["start"], rows["end"], rows["arrival"]
+    for i in ops:
+        code, amount, target = program.code[i], program.amount[i], program.target[i]
+        state.host += program.host_seconds[i]
+        host = state.host
         rank.at = i
+        slowness = rank.slowness if factors is None else rank.slowness * factors[i]
         if code == COMPUTE:
             if host > environment.now:
                 rank.stands_still(i)
@@ -179,7 +213,7 @@ def _walk(
             rank.goes_on()
             start[i] = arrival[i] = environment.now
             if amount > 0.0:
-                yield rank.compute(amount * slowness[i])
+                yield rank.compute(amount * slowness)
             end[i] = environment.now
         elif code == START:
             if host > environment.now:
@@ -187,7 +221,7 @@ def _walk(
                 yield environment.timeout(host - environment.now)
             if amount > 0.0:
                 rank.goes_on()
-                yield rank.compute(amount * slowness[i])
+                yield rank.compute(amount * slowness)
             arrival[i] = environment.now
             stream, transfer = call_stream[target], transfers[target]
             assert stream is not None
@@ -202,5 +236,31 @@ def _walk(
                 rank.stands_still(i)
                 yield event
             end[i] = environment.now
+
+
+def _walk_segments(
+    environment: simpy.Environment,
+    rank: Rank,
+    streams: dict[str, Stream],
+    transfers: Sequence[Transfer | None],
+    recorder: Recorder,
+    plan: Plan,
+) -> Process:
+    """One rank's program, in segments where the host is ahead, else op by op."""
+    program = rank.program
+    rows = {name: getattr(recorder, name)[rank.number] for name in ("start", "end", "arrival", "share")}
+    call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
+    state = _State()
+    for first, length, segment in plan.parts:
+        rank.at = first
+        now = environment.now
+        if segment is not None and state.host + segment.lead_seconds <= now:
+            run = Run(segment, now, slow=rank.beside)
+            rank.goes_on()
+            yield rank.segment(run)
+            state.host += segment.host_seconds
+            write(rows, run, first)
+            continue
+        yield from _walk_ops(environment, rank, call_stream, transfers, rows, state, range(first, first + length))
     rank.at = len(program)
     rank.stands_still(len(program))

@@ -5,8 +5,11 @@ Equal kernels and equal collectives are priced once; a GPT has a few dozen disti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +37,59 @@ class Repeated:
     count: int
 
 
+class Ops(Sequence[tuple[Simple, dict[str, int]]]):
+    """The ops of a program with the values of the enclosing repeats: one object each of what is repeated.
+
+    A pipeline of 64 stages and 512 micro-batches has millions of them, and a few hundred that differ.
+    """
+
+    def __init__(self) -> None:
+        self.distinct: list[Simple] = []
+        self.which = array("i")
+        """Of each op: which of the distinct ones it is."""
+        self._begins: list[int] = []
+        self._values: list[dict[str, int]] = []
+        """Values of the ops from each beginning on."""
+
+    def append(self, op: Simple, values: dict[str, int]) -> None:
+        """Add an op that has not been there yet."""
+        if not self._values or self._values[-1] is not values:
+            self._begins.append(len(self.which))
+            self._values.append(values)
+        self.which.append(len(self.distinct))
+        self.distinct.append(op)
+
+    def again(self, first: int, stop: int, changed: Mapping[str, int]) -> None:
+        """Add the ops of a stretch once more, with other values."""
+        begin, end = bisect_right(self._begins, first) - 1, bisect_right(self._begins, stop - 1)
+        shift = len(self.which) - first
+        for number in range(begin, end):
+            self._begins.append(max(self._begins[number], first) + shift)
+            self._values.append({**self._values[number], **changed})
+        self.which.extend(self.which[first:stop])
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Simple, dict[str, int]]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[Simple, dict[str, int]]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Simple, dict[str, int]] | list[tuple[Simple, dict[str, int]]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        return self.distinct[self.which[index]], self._values[bisect_right(self._begins, index) - 1]
+
+    def __iter__(self) -> Iterator[tuple[Simple, dict[str, int]]]:
+        distinct, which = self.distinct, self.which
+        for begin, stop, values in zip(self._begins, [*self._begins[1:], len(which)], self._values, strict=True):
+            for i in range(begin, stop):
+                yield distinct[which[i]], values
+
+
 @dataclass(frozen=True)
 class Program:
     """One rank's ops in program order.
@@ -43,14 +99,19 @@ class Program:
     `target[i]` is, for a start, the index into `calls`; for a wait, the op index of its start.
     """
 
-    ops: list[tuple[Simple, dict[str, int]]]
-    code: list[int]
-    amount: list[float]
-    target: list[int]
-    host_seconds: list[float]
+    ops: Ops
+    code: array[int]
+    amount: array[float]
+    target: array[int]
+    host_seconds: array[float]
     calls: list[Call]
     repeats: list[Repeated] = field(default_factory=list)
     """Stretches of the program that come several times in a row."""
+
+    @classmethod
+    def empty(cls) -> Program:
+        """Return one without ops."""
+        return cls(Ops(), array("b"), array("d"), array("i"), array("d"), [])
 
     def __len__(self) -> int:
         return len(self.code)
@@ -60,23 +121,26 @@ class Program:
         simple, values = self.ops[op]
         return simple.name.format_map(values)
 
+    def each(self, of: Callable[[Simple], float]) -> NDArray[np.float64]:
+        """Return a number of every op that depends on nothing but what is repeated."""
+        numbers = np.array([of(op) for op in self.ops.distinct], dtype=np.float64)
+        found: NDArray[np.float64] = numbers[np.asarray(self.ops.which)]
+        return found
+
     @property
     def compute_seconds(self) -> float:
         """All compute ops, one after the other, at nominal speed."""
-        return float(np.sum([a for c, a in zip(self.code, self.amount, strict=True) if c == COMPUTE]))
+        return float(np.sum(np.asarray(self.amount)[np.asarray(self.code) == COMPUTE]))
 
     def stretched(self, factor: Callable[[Kernel], float]) -> Program:
         """Return the same program with other times of its kernels; a CPU's start of a collective is memory-bound."""
         start = factor(Memory(0.0))
-        amount = [
-            a * (factor(op.kernel) if isinstance(op, Compute) else start)
-            for a, (op, _) in zip(self.amount, self.ops, strict=True)
-        ]
-        return replace(self, amount=amount)
+        factors = self.each(lambda op: factor(op.kernel) if isinstance(op, Compute) else start)
+        return replace(self, amount=array("d", (np.asarray(self.amount) * factors).tobytes()))
 
     def flops(self) -> NDArray[np.float64]:
         """Flops of every op."""
-        return np.array([kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0 for op, _ in self.ops])
+        return self.each(lambda op: kernel_flops(op.kernel) if isinstance(op, Compute) else 0.0)
 
 
 def compile_program(schedule: Schedule, job: Job) -> Program:
@@ -90,7 +154,7 @@ def compile_programs(schedules: Sequence[tuple[Schedule, frozenset[str]]], job: 
     With each schedule come the communicators of two in which its ranks are the second member.
     """
     calls: dict[Call, int] = {}
-    programs = [Program([], [], [], [], [], []) for _ in schedules]
+    programs = [Program.empty() for _ in schedules]
     for program, (schedule, second) in zip(programs, schedules, strict=True):
         _Compiler(program, job, calls, second).add(schedule.ops, {})
     for program in programs:
@@ -121,6 +185,8 @@ class _Compiler:
             host *= _PROFILED
         self._collective = (host, 0.0) if self._on_device else (0.0, host)
         self._prices: dict[Kernel | tuple[Kernel, str], tuple[float, float]] = {}
+        self._bodies: dict[int, tuple[int, int, Set[str]]] = {}
+        """Where a repeated body was written, and below which repeats."""
 
     def add(self, ops: Sequence[Op], values: dict[str, int]) -> None:
         """Write these ops with these values of the enclosing repeats' variables.
@@ -145,33 +211,40 @@ class _Compiler:
                 by_name[op.name] = len(program.code)
             else:
                 code, amount, host, target = WAIT, 0.0, 0.0, by_name[op.name]
-            append_op((op, values))
+            append_op(op, values)
             append_code(code)
             append_amount(amount)
             append_target(target)
             append_host(host)
 
     def _repeat(self, repeat: Repeat, values: dict[str, int]) -> None:
-        """Write the body for the first value, and copy it for the others."""
+        """Write the body for the first value, and copy it for the others; or copy what was written of it before."""
         if not repeat.values:
             return
-        program, first = self._program, len(self._program.code)
-        self.add(repeat.body, {**values, repeat.variable: repeat.values[0]})
-        length, again = len(program.code) - first, repeat.values[1:]
-        waits = [i for i in range(length) if program.code[first + i] == WAIT]
-        body, target = program.ops[first:], program.target[first:]
-        mappings = {id(old): old for _, old in body}
-        program.repeats.append(Repeated(first, length, len(repeat.values)))
+        program, known = self._program, self._bodies.get(id(repeat.body))
+        if known is not None and known[2] == values.keys():
+            first, stop, _ = known
+            again = repeat.values
+        else:
+            first = len(program.code)
+            self.add(repeat.body, {**values, repeat.variable: repeat.values[0]})
+            stop, again = len(program.code), repeat.values[1:]
+            self._bodies[id(repeat.body)] = (first, stop, values.keys())
+            if again:
+                program.repeats.append(Repeated(first, stop - first, len(repeat.values)))
+        if not again:
+            return
+        target = np.asarray(program.target[first:stop])
+        waits = np.asarray(program.code[first:stop]) == WAIT
+        length, shift = stop - first, len(program.code) - first
+        copies = np.tile(target, (len(again), 1))
+        copies[:, waits] += np.arange(len(again), dtype=target.dtype)[:, None] * length + shift
+        program.target.frombytes(copies.astype(np.int32).tobytes())
         for value in again:
-            for i in waits:
-                target[i] += length
-            program.target.extend(target)
-            # ops of one level share one mapping; a repeat within has mappings of its own
-            changed = {key: {**old, repeat.variable: value} for key, old in mappings.items()}
-            program.ops.extend([(op, changed[id(old)]) for op, old in body])
-        program.code.extend(program.code[first:] * len(again))
-        program.amount.extend(program.amount[first:] * len(again))
-        program.host_seconds.extend(program.host_seconds[first:] * len(again))
+            program.ops.again(first, stop, {**values, repeat.variable: value})
+        program.code.extend(program.code[first:stop] * len(again))
+        program.amount.extend(program.amount[first:stop] * len(again))
+        program.host_seconds.extend(program.host_seconds[first:stop] * len(again))
 
     def _price(self, op: Compute) -> tuple[float, float]:
         """Seconds on the device at nominal speed, and seconds of the host."""

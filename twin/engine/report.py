@@ -205,9 +205,10 @@ def _compute_by_phase(simulation: Simulation, part: Part, weight: NDArray[np.flo
     number: dict[str, int] = {}
     program = part.program
     computes = np.flatnonzero(np.array(program.code) == COMPUTE)
-    phase = [number.setdefault(program.ops[i][0].phase, len(number)) for i in computes.tolist()]
-    totals = np.bincount(np.array(phase, dtype=np.int64), weights=duration[computes] / simulation.typical_slowness)
-    return dict(zip(number, totals.tolist(), strict=True))
+    phase = program.each(lambda op: number.setdefault(op.phase, len(number)))[computes].astype(np.int64)
+    totals = np.bincount(phase, weights=duration[computes] / simulation.typical_slowness, minlength=len(number))
+    present = np.bincount(phase, minlength=len(number)) > 0
+    return {name: float(totals[i]) for name, i in number.items() if present[i]}
 
 
 def _communication_by_axis(part: Part, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from twin.engine.layout import CORES, Groups, Ints, Layout, Relation, each_alone
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
 from twin.engine.program import START, Call, Program, compile_programs
+from twin.engine.segments import Segments
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role
@@ -235,7 +236,10 @@ def simulate(
     if differences is not None:
         setting = _differing(setting, programs[0], cast, differences)
     alike = engine == "folded" and lockstep.applies(setting)
-    timelines = [lockstep.run(programs[0], setting)] if alike else des.run(programs, setting)
+    if alike:
+        timelines = [lockstep.run(programs[0], setting)]
+    else:
+        timelines = des.run(programs, setting, Segments.of(programs, setting) if engine == "folded" else None)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))

@@ -12,6 +12,7 @@ import simpy
 
 from twin.engine.links import ActiveFlow, Links, Transfer, listen
 from twin.engine.program import Program
+from twin.engine.segments import Run
 
 BUSY = -1
 """In place of an op, while the compute stream works."""
@@ -59,6 +60,7 @@ class Rank:
         self._since = 0.0
         self._finished: simpy.Event | None = None
         self._plan = 0
+        self._run: Run | None = None
         self.idle_at = 0
         """Op at which the compute stream stands still, for a wait or the host; BUSY if it works."""
         self.streams: list[Stream] = []
@@ -89,6 +91,18 @@ class Rank:
         self._schedule()
         return self._finished
 
+    def segment(self, run: Run) -> simpy.Event:
+        """Go through ops whose times alone are known; the event happens when they are done."""
+        self._run = run
+        self._finished = self._environment.event()
+        self._schedule()
+        return self._finished
+
+    @property
+    def beside(self) -> bool:
+        """Whether one of the rank's collectives is running."""
+        return self._collectives > 0
+
     def _compute_on_shared_cores(self, seconds: float) -> simpy.Event:
         """Compute is a flow like any other, and the cores are what it shares."""
         finished = self._environment.event()
@@ -118,14 +132,17 @@ class Rank:
             self._change_stretch()
 
     def _change_stretch(self) -> None:
-        if self._flow is not None:
+        if self._run is not None:
+            self._run.change(self._environment.now, slow=self.beside)
+            self._schedule()
+        elif self._flow is not None:
             self._links.limit(self._flow, 1.0 / self._current_stretch)
         elif self._finished is not None:
             self._schedule()
 
     def _settle(self) -> None:
         now = self._environment.now
-        if self._finished is not None:
+        if self._finished is not None and self._run is None:
             self._remaining -= (now - self._since) / self._current_stretch
         self._since = now
 
@@ -136,11 +153,15 @@ class Rank:
     def _schedule(self) -> None:
         self._plan += 1
         plan = self._plan
-        timer = self._environment.timeout(max(0.0, self._remaining) * self._current_stretch)
+        if self._run is not None:
+            timer = self._environment.timeout(max(0.0, self._run.left_seconds()))
+        else:
+            timer = self._environment.timeout(max(0.0, self._remaining) * self._current_stretch)
 
         def finish(_event: simpy.Event) -> None:
             if plan == self._plan and self._finished is not None:
                 finished, self._finished = self._finished, None
+                self._run = None
                 finished.succeed()
 
         listen(timer, finish)
