@@ -25,7 +25,7 @@ MACHINES: dict[str, str | dict[str, Any]] = {
     "selene_a100_80g": "selene",
     "dgx_a100_2020": _A100_40GB,
     "dgx_a100_40g": _A100_40GB,
-    "megascale_ampere": "dgx-a100",
+    "megascale_ampere": {"extends": "dgx-a100", "nodes": 2048},
     "titan_a100_64": "dgx-a100",
     "vtrain_a100_80g_512": "dgx-a100-4nic",
     "dgx_a100_2box_ib100": {
@@ -96,7 +96,18 @@ class Run:
         for key in ("num_microbatches", "grad_accumulation"):
             if isinstance(value := self.row.get(key), int):
                 return max(1, int(self.row["global_batch"]) // (self.replicas * value))
-        return None
+        return 1 if self.is_megatron and "micro_batch" in self.row else None
+
+    @property
+    def flash(self) -> bool | None:
+        """Whether attention keeps no scores; None where that is not known.
+
+        The zero-bubble paper counts them in its formula of memory (`34sbh + 5abs²`, its table 1).
+        """
+        value = self.row.get("flash_attention")
+        if value is None and "2401.10241" in str(self.row["source"]):
+            return False
+        return value if isinstance(value, bool) else None
 
     @property
     def is_megatron(self) -> bool:
@@ -184,7 +195,7 @@ def _options(run: Run) -> str | None:
         return "recomputation is not stated" if said.startswith(NOT_STATED) else f"recomputation: {said}"
     if row.get("compile") is True or row.get("async_tp") is True:
         return "compiled, or tensor parallelism overlapped"
-    if not isinstance(row.get("flash_attention"), bool):
+    if run.flash is None:
         return "the attention kernel is not stated"
     return "micro_batch is not stated as a number" if run.micro_batch is None else None
 
@@ -221,13 +232,12 @@ def job_keys(run: Run) -> dict[str, Any]:
         "model": _model_keys(run),
         "machine": MACHINES.get(row["machine"], row["machine"]),
         "ranks": run.ranks,
-        **(megatron_rows.keys(run) if run.is_megatron else _grid_keys(run)),
+        **(megatron_rows.keys(run) if run.is_megatron else _sharded_keys(run)),
         "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
         "precision": run.says("precision")[:4],
         "recompute": run.says("recompute").startswith("full"),
-        **{key: value for key, value in MEGATRON.items() if key != "overlap" or not run.is_megatron},
-        "attention": "flash" if row["flash_attention"] else MEGATRON["attention"],
-        "dropout": MEGATRON["dropout"] if _learned(model) and not row["flash_attention"] else 0.0,
+        "attention": "flash" if run.flash else MEGATRON["attention"],
+        "dropout": MEGATRON["dropout"] if _learned(model) and not run.flash else 0.0,
         "fused_elementwise": run.stage != "fsdp",
         "kernel_tuning": False,
         "profiler": "profiler" in row,
@@ -255,24 +265,33 @@ def _learned(model: Row) -> bool:
     return model.get("mlp", "gelu") == "gelu" and "rotary" not in str(model.get("note", ""))
 
 
-def _grid_keys(run: Run) -> dict[str, Any]:
+def _sharded_keys(run: Run) -> dict[str, Any]:
+    """Make the keys of a row whose weights are cut: strategy fsdp, or with tensor ranks the 4D algorithm's axes."""
     y, replicas = run.row.get("tp", 1), run.replicas
-    if run.stage in {"3", "fsdp"}:
-        shard = run.row.get("dp_shard")
-        z = shard if isinstance(shard, int) and replicas % shard == 0 else replicas
-        keys = {"grid": {"data": replicas // z, "z": z, "y": y}}
-        if run.stage == "3":
-            return {**keys, "gather_unit": "linear"}
-        # torchtitan's default gathers in bf16 and scatters in fp32 (github mosaicml/composer, pull request 3852)
-        wide = {"communication_precision": {"scatters": "fp32"}} if "torchtitan" in run.says("source") else {}
-        return {**keys, "gather_unit": "block", **wide}
-    sharded = {} if run.stage == "0" or replicas == 1 else {"data_reduction": {"mode": "sharded"}}
-    return {"grid": {"data": replicas, "y": y}, **sharded}
+    shard = run.row.get("dp_shard")
+    z = shard if isinstance(shard, int) and replicas % shard == 0 else replicas
+    # torchtitan's default gathers in bf16 and scatters in fp32 (github mosaicml/composer, pull request 3852)
+    wide = "torchtitan" in run.says("source")
+    if y == 1:
+        return {
+            "strategy": "fsdp",
+            "grid": {"data": replicas // z, "weights": z},
+            "flavour": "deepspeed" if run.stage == "3" else "fsdp2",
+            "reduce_precision": "fp32" if wide else "compute",
+        }
+    keys = {
+        "grid": {"data": replicas // z, "z": z, "y": y},
+        "gather_unit": "linear" if run.stage == "3" else "block",
+        "overlap": MEGATRON["overlap"],
+    }
+    return {**keys, **({"communication_precision": {"scatters": "fp32"}} if wide else {})}
 
 
 def assumptions(run: Run) -> list[str]:
     """Name what a row leaves open and its job had to settle."""
     found = [f"{key}: {run.row[key]}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
+    if run.is_megatron and not isinstance(run.row.get("micro_batch"), int):
+        found.append(f"{run.micro_batch} sequences at a time")
     if not isinstance(run.shape("vocab"), int):
         found.append(f"vocabulary {VOCABULARY}")
     if run.says("zero_stage") == NOT_STATED:

@@ -1,9 +1,10 @@
 """The keys of `strategy: megatron` for a published run of Megatron-LM, NeMo, Megatron-DeepSpeed or GPT-NeoX.
 
 Settled where a source says nothing, by what the programs of its time did: messages between stages are waited for
-until the releases of 2023 (`overlap_p2p_comm` came with them); fp16 gradients are summed in fp16, those of bf16 in
+until the releases of 2023 (`overlap_p2p_comm` came with them), and cut over tensor ranks; selective recomputation or
+none are the same with flash attention, and full one would be said; fp16 gradients are summed in fp16, those of bf16 in
 fp32; not a word about interleaving is no interleaving; layers that stages do not divide are spread evenly, the
-first stages having one more.
+first stages having one more, or if that is two layers too few, the first and the last stage one less.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def is_deepspeed(run: Run) -> bool:
 
 def refusal(run: Run) -> str | None:
     """Say why a row is no job of this strategy."""
-    pipeline, heads = int(run.row.get("pp", 1)), run.shape("heads")
+    heads = run.shape("heads")
     if schedule(run) is None:
         return f"schedule {run.says('schedule')}"
     if heads % int(run.row.get("tp", 1)):
@@ -52,11 +53,16 @@ def refusal(run: Run) -> str | None:
     stages = run.row.get("stage_layers")
     if isinstance(stages, str) and "one layer less" not in stages:
         return f"stages: {stages}"
-    if run.shape("layers_override", "layers") < pipeline * chunks(run):
-        return "more stages than layers"
+    return _recomputation(run)
+
+
+def _recomputation(run: Run) -> str | None:
     said = run.says("recompute")
-    if not said.startswith(("full", "none", "selective")) or said.startswith(("selective per-op", "selective layer")):
-        return "recomputation is not stated" if said.startswith("not stated") else f"recomputation: {said}"
+    if said.startswith("not stated") and run.flash is not True:
+        return "recomputation is not stated"
+    known = said.startswith(("full", "none", "selective", "not stated"))
+    if not known or said.startswith(("selective per-op", "selective layer")):
+        return f"recomputation: {said}"
     return None
 
 
@@ -103,7 +109,9 @@ def _stages(run: Run, stages: int) -> dict[str, Any]:
     layers, given = run.shape("layers_override", "layers"), run.row.get("stage_layers")
     if isinstance(given, list):
         return {"stage_layers": given}
-    if isinstance(given, str):  # first and last stage hold one layer less
+    if layers % stages == 0 and given is None:
+        return {}
+    if given is not None or (layers + 2) % stages == 0:  # embedding and head take a layer's place
         inner = evenly(layers + 2, stages)
         return {"stage_layers": [inner[0] - 1, *inner[1:-1], inner[-1] - 1]}
-    return {"stage_layers": evenly(layers, stages)} if layers % stages else {}
+    return {"stage_layers": evenly(layers, stages)}

@@ -33,7 +33,9 @@ def point_to_point_options(group: Group, library: Library, kind: CollectiveKind,
             hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
             rate = group.local_rate * library.ring.local_efficiency.of(kind) * protocol.local_share
         startup, wire = float(protocol.base_seconds) + hop, bytes_ / min(rate, group.uplink_rate)
-        far = float(bytes_) if network else 0.0
+        # one direction of two: both ends carry it, and either can carry as much the other way meanwhile
+        carried = float(bytes_) / (1 if kind == "exchange" else 2)
+        far = carried if network else 0.0
         options.append(
             Option(
                 algorithm="point-to-point",
@@ -41,10 +43,12 @@ def point_to_point_options(group: Group, library: Library, kind: CollectiveKind,
                 seconds=startup + wire,
                 startup_seconds=startup,
                 wire_seconds=wire,
-                local_bytes=0.0 if network else float(bytes_),
+                local_bytes=0.0 if network else carried,
                 nic_bytes=far,
                 uplink_bytes=tuple(bytes_ * n for n in group.crossings),
-                core_seconds=core_seconds(library, kind, bytes_ - far, far, 1),
+                core_seconds=core_seconds(
+                    library, kind, 0.0 if network else float(bytes_), float(bytes_) if network else 0.0, 1
+                ),
             )
         )
     return options
