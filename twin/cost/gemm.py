@@ -86,7 +86,7 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     m, n, k, batch, element_bytes, _ = products
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
-    wide = model.fp32_share if element_bytes >= 4 else 1.0
+    wide = _rate_of(model, element_bytes)
     unit_peak = device.peak_flops_per_second / model.units
     step = model.tile_depth_bytes / element_bytes
     depth = np.ceil(k / parts / step) * step
@@ -101,9 +101,20 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     partial = np.where(parts > 1, parts * (_PARTIAL_BYTES * batch) * m * n, 0.0)
     rate = device.memory_bandwidth_bytes_per_second * model.memory_share
     seconds = _joined(busy, (traffic + partial) / rate, _OVERLAP_WITH_MEMORY)
-    sustained = device.peak_flops_per_second * model.sustained_share * wide
+    eight = model.eight_bits if element_bytes == 1 else None
+    share = model.sustained_share if eight is None else eight.sustained_share
+    sustained = device.peak_flops_per_second * share * wide
     seconds = np.maximum(seconds, 2 * batch * m * n * k / sustained)
     return seconds + model.launch_seconds + np.where(parts > 1, model.split_seconds, 0.0)
+
+
+def _rate_of(model: GemmModel, element_bytes: int) -> float:
+    """Peak with numbers of this width over that with two bytes; raises ValueError for a width that is not known."""
+    if element_bytes == 1:
+        if model.eight_bits is None:
+            raise ValueError("the device's products of 8-bit numbers are not known (gemm.eight_bits)")
+        return float(model.eight_bits.peak_ratio)
+    return float(model.fp32_share) if element_bytes >= 4 else 1.0
 
 
 def _joined(a: Array, b: Array, order: float) -> Array:

@@ -33,6 +33,15 @@ class SlowLayout(Spec):
     """Share of the device's peak that such a product reaches."""
 
 
+class EightBits(Spec):
+    """Matrix products of 8-bit numbers, with 16-bit results."""
+
+    peak_ratio: Parameter
+    """Peak over that of 16-bit numbers."""
+    sustained_share: Parameter
+    """Share of that peak at which the power limit holds large products of operands that hold data."""
+
+
 class GemmModel(Spec):
     """A tiled matrix-multiply library: what `twin.cost.gemm` needs to time one product."""
 
@@ -66,6 +75,8 @@ class GemmModel(Spec):
     """Share of the peak memory rate that operands stream at."""
     sustained_share: Parameter
     """Share of the peak at which the power limit holds large products of operands that hold data."""
+    eight_bits: EightBits | None = None
+    """Products of 8-bit floating point; absent: the device has none, or none was measured."""
     slow_layouts: tuple[SlowLayout, ...] = ()
     """Layouts that this device is known to be slow at."""
 

@@ -16,6 +16,11 @@ from twin.strategies.sizes import FP32_BYTES
 LossPart = Literal["maximum", "sum", "target", "gradient"]
 
 
+def quantize(job: Job, elements: int) -> Memory:
+    """Round to 8 bits, once as it is and once transposed, for the two products that read it."""
+    return Memory(float(elements * (job.element_bytes + 2)), kernels=2, work="quantize")
+
+
 def norm(job: Job, elements: int) -> Memory:
     """Norm over features that lie on one rank."""
     return Memory(2.0 * elements * job.element_bytes, work="norm/normalize")

@@ -175,7 +175,7 @@ def _machine(run: Run) -> str | None:
 
 def _numbers(run: Run) -> str | None:
     if "fp8" in run.says("precision"):
-        return "fp8"
+        return None if run.is_megatron else "fp8"
     return None if run.says("precision")[:4] in {"fp16", "bf16", "fp32"} else "precision is not stated"
 
 
@@ -234,7 +234,7 @@ def job_keys(run: Run) -> dict[str, Any]:
         "ranks": run.ranks,
         **(megatron_rows.keys(run) if run.is_megatron else _sharded_keys(run)),
         "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
-        "precision": run.says("precision")[:4],
+        "precision": "bf16" if "fp8" in run.says("precision") else run.says("precision")[:4],
         "recompute": run.says("recompute").startswith("full"),
         "attention": "flash" if run.flash else MEGATRON["attention"],
         "dropout": MEGATRON["dropout"] if _learned(model) and not run.flash else 0.0,

@@ -78,7 +78,8 @@ def keys(run: Run) -> dict[str, Any]:
         "flavour": "deepspeed" if deepspeed else "megatron",
         "sequence_parallel": split,
         "tensor_overlap": split and row.get("tp_comm_overlap") is True,
-        "gradient_precision": "fp32" if run.says("precision").startswith("bf16") else "compute",
+        "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
+        "fp8_linears": "fp8" in run.says("precision"),
     }
     if pipeline > 1 and not deepspeed:
         found |= {

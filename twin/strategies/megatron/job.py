@@ -73,6 +73,9 @@ class MegatronJob(Job):
     bucket on the others."""
     overlap_parameters: StrictBool = False
     """Gather weights of distributed_optimizer beside the next forward pass (`--overlap-param-gather`)."""
+    fp8_linears: StrictBool = False
+    """Products of blocks' linears in 8 bits (Transformer Engine): inputs and gradients are rounded before, attention,
+    head, messages and what is kept of weights stay in compute precision."""
     gradient_precision: Literal["fp32", "compute"] = "fp32"
     """In which type gradients are summed over micro-steps and ranks (`--accumulate-allreduce-grads-in-fp32`, which bf16
     turns on)."""
@@ -142,6 +145,11 @@ class MegatronJob(Job):
 
 def check(job: MegatronJob) -> list[Problem]:
     """Return the rules of the strategy that a job breaks; those of the grid only where it is given."""
+    problems = _check_options(job)
+    return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def _check_options(job: MegatronJob) -> list[Problem]:
     problems = []
     if job.lora is not None:
         problems.append(Problem("lora", "megatron trains every weight; leave it out, or use strategy: four_d"))
@@ -158,12 +166,15 @@ def check(job: MegatronJob) -> list[Problem]:
     if job.overlap_parameters and not (job.distributed_optimizer and job.overlap_gradients):
         remedy = "needs distributed_optimizer: true and overlap_gradients: true"
         problems.append(Problem("overlap_parameters", remedy, True))
+    if job.fp8_linears and job.machine.device.gemm.eight_bits is None:
+        remedy = f"no rate of 8-bit products is known on {job.machine.device.name}; leave it out"
+        problems.append(Problem("fp8_linears", remedy, True))
     if job.overlap_messages is False and job.schedule in SPLIT:
         remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
         problems.append(Problem("overlap_messages", remedy, False))
     if job.flavour == "deepspeed":
         problems += _check_deepspeed(job)
-    return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+    return problems
 
 
 def _check_deepspeed(job: MegatronJob) -> list[Problem]:

@@ -48,7 +48,10 @@ class Linears:
 
     def forward(self, emit: Emitter, linear: Linear) -> None:
         """The product, with what comes before or after it."""
-        gemm = Gemm(self.local.tokens, linear.n, linear.k, "TN", element_bytes=self.job.element_bytes)
+        if self._eight(linear):
+            here = self.local.residual_tokens if linear.column and self.scattered else self.local.tokens
+            emit.compute("quantize", work.quantize(self.job, here * linear.k))
+        gemm = Gemm(self.local.tokens, linear.n, linear.k, "TN", element_bytes=self._bytes(linear))
         if linear.column:
             if self.scattered:
                 self._beside_parts(emit, "all_gather", gemm, before=True)
@@ -91,8 +94,17 @@ class Linears:
         emit.compute("gemm_beside", rest)
         emit.wait(name)
 
+    def _eight(self, linear: Linear) -> bool:
+        return self.job.fp8_linears and linear.name != "head"
+
+    def _bytes(self, linear: Linear) -> int:
+        """Bytes of a number that a product reads."""
+        return 1 if self._eight(linear) else self.job.element_bytes
+
     def backward(self, emit: Emitter, linear: Linear) -> None:
         """Gradients of input and weight, or one of them."""
+        if self._eight(linear) and self.half != "weight":
+            emit.compute("quantize", work.quantize(self.job, self.local.tokens * linear.n))
         if linear.column:
             self._column_backward(emit, linear)
         else:
@@ -126,13 +138,13 @@ class Linears:
             self._weight_gradient(emit, linear)
 
     def _input_gradient(self, emit: Emitter, linear: Linear) -> None:
-        e = self.job.element_bytes
-        emit.compute("input_gradient", Gemm(self.local.tokens, linear.k, linear.n, "NN", element_bytes=e))
+        product = Gemm(self.local.tokens, linear.k, linear.n, "NN", element_bytes=self._bytes(linear))
+        emit.compute("input_gradient", product)
 
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
         """The product adds to the sum itself (`gradient_accumulation_fusion`)."""
         e, tokens = self.job.element_bytes, self.local.tokens
-        product = Gemm(linear.n, linear.k, tokens, "NT", element_bytes=e, adds=not self.first)
+        product = Gemm(linear.n, linear.k, tokens, "NT", element_bytes=self._bytes(linear), adds=not self.first)
         emit.compute("weight_gradient", product)
         if linear.bias:
             emit.compute("bias_gradient", work.bias_gradient(float(tokens * linear.n * e)))
