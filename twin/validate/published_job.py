@@ -30,7 +30,7 @@ MACHINES: dict[str, str | dict[str, Any]] = {
     "vtrain_a100_80g_512": "dgx-a100-4nic",
     "dgx_a100_2box_ib100": {
         "extends": "dgx-a100",
-        "nic": {"devices": [[0, 1, 2, 3, 4, 5, 6, 7]], "bandwidth": "100 Gbit/s"},
+        "nic": {"devices": [[0], [1], [2], [3], [4], [5], [6], [7]], "bandwidth": "100 Gbit/s"},
     },
     "eos_dgx_h100": "eos",
     "dgx_h100": "dgx-h100",
@@ -45,8 +45,12 @@ MACHINES: dict[str, str | dict[str, Any]] = {
 ASSUMED_MACHINES = {
     "dgx_a100_2020": "A100 of 40 GB, the only ones of that time",
     "titan_a100_64": "eight HDR NICs a node",
+    "dgx_a100_2box_ib100": "a NIC of 100 Gbit/s for each device: through one a node the bytes of its 16-way tensor "
+    "parallelism alone would take longer than was measured",
     "zb_a100_4x8_roce": "eight NICs of 200 Gbit/s a node; the rate is not stated",
 }
+MLPS = {"gelu": "gelu", "squared_relu": "gelu", "swiglu": "swiglu", "geglu": "swiglu"}
+"""MLPs of published models → those whose kernels move the same bytes."""
 VOCABULARY = 51200
 """Where a source has none: GPT-2's, padded as Megatron's papers do."""
 NOT_STATED = "not stated"
@@ -96,7 +100,8 @@ class Run:
         for key in ("num_microbatches", "grad_accumulation"):
             if isinstance(value := self.row.get(key), int):
                 return max(1, int(self.row["global_batch"]) // (self.replicas * value))
-        return 1 if self.is_megatron and "micro_batch" in self.row else None
+        alone = self.row["global_batch"] == self.replicas
+        return 1 if alone or (self.is_megatron and "micro_batch" in self.row) else None
 
     @property
     def flash(self) -> bool | None:
@@ -108,6 +113,15 @@ class Run:
         if value is None and "2401.10241" in str(self.row["source"]):
             return False
         return value if isinstance(value, bool) else None
+
+    @property
+    def attention(self) -> str:
+        """The kernel: NVIDIA's own programs take cuDNN's on Hopper, which Transformer Engine prefers there."""
+        if not self.flash:
+            return str(MEGATRON["attention"])
+        nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
+        hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}
+        return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"
 
     @property
     def is_megatron(self) -> bool:
@@ -181,7 +195,7 @@ def _numbers(run: Run) -> str | None:
 
 def _model(run: Run) -> str | None:
     model = run.model
-    if (mlp := model.get("mlp", "gelu")) not in {"gelu", "swiglu"}:
+    if (mlp := model.get("mlp", "gelu")) not in MLPS:
         return f"MLP of {mlp}"
     if "parallel residual" in str(model.get("note", "")) or "model_changes" in run.row:
         return "parallel block or other changes of the model"
@@ -236,7 +250,7 @@ def job_keys(run: Run) -> dict[str, Any]:
         "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
         "precision": "bf16" if "fp8" in run.says("precision") else run.says("precision")[:4],
         "recompute": run.says("recompute").startswith("full"),
-        "attention": "flash" if run.flash else MEGATRON["attention"],
+        "attention": run.attention,
         "dropout": MEGATRON["dropout"] if _learned(model) and not run.flash else 0.0,
         "fused_elementwise": run.stage != "fsdp",
         "kernel_tuning": False,
@@ -245,7 +259,8 @@ def job_keys(run: Run) -> dict[str, Any]:
 
 
 def _model_keys(run: Run) -> dict[str, Any]:
-    vocabulary, ffn, gelu = run.shape("vocab"), run.shape("ffn"), run.model.get("mlp", "gelu") == "gelu"
+    mlp = run.model.get("mlp", "gelu")
+    vocabulary, ffn, gelu = run.shape("vocab"), run.shape("ffn"), mlp == "gelu"
     return {
         "layers": run.shape("layers_override", "layers"),
         "hidden": run.shape("hidden"),
@@ -253,10 +268,10 @@ def _model_keys(run: Run) -> dict[str, Any]:
         **({"kv_heads": keys} if isinstance(keys := run.shape("kv_heads"), int) else {}),
         "sequence": run.shape("seq"),
         "vocabulary": vocabulary if isinstance(vocabulary, int) else VOCABULARY,
-        "activation": "gelu" if gelu else "swiglu",
+        "activation": MLPS[mlp],
         "positions": "learned" if _learned(run.model) else "rotary",
         "biases": gelu,
-        "norm": "layer" if gelu else "rms",
+        "norm": "layer" if MLPS[mlp] == "gelu" else "rms",
         **({"mlp_width": ffn} if ffn else {}),
     }
 
@@ -292,6 +307,8 @@ def assumptions(run: Run) -> list[str]:
     found = [f"{key}: {run.row[key]}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
     if run.is_megatron and not isinstance(run.row.get("micro_batch"), int):
         found.append(f"{run.micro_batch} sequences at a time")
+    if (mlp := run.model.get("mlp", "gelu")) != MLPS[mlp]:
+        found.append(f"{mlp} moves what {MLPS[mlp]} does")
     if not isinstance(run.shape("vocab"), int):
         found.append(f"vocabulary {VOCABULARY}")
     if run.says("zero_stage") == NOT_STATED:
