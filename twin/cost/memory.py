@@ -36,9 +36,8 @@ class MemoryUse:
 def memory_use(job: Job) -> MemoryUse:
     """Count the peak memory of a rank: of the role that needs most."""
     strategy, device = strategy_of(job), job.machine.device
-    by_role = [dict(strategy.memory(job, role)) for role in strategy.roles(job)]
-    most = max(by_role, key=lambda by_category: sum(by_category.values()))
-    return MemoryUse(most, float(device.memory_bytes - device.reserved_memory_bytes))
+    most = max(strategy.memories(job), key=lambda by_category: sum(by_category.values()))
+    return MemoryUse(dict(most), float(device.memory_bytes - device.reserved_memory_bytes))
 
 
 def largest_micro_sequences(job: Job) -> int | None:

@@ -250,11 +250,12 @@ def _walk_segments(
     program = rank.program
     rows = {name: getattr(recorder, name)[rank.number] for name in ("start", "end", "arrival", "share")}
     call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
-    state = _State()
+    state, own = _State(), list(streams.values())
     for first, length, segment in plan.parts:
         rank.at = first
         now = environment.now
-        if segment is not None and state.host + segment.lead_seconds <= now:
+        ahead = segment is not None and state.host + segment.lead_seconds <= now
+        if segment is not None and ahead and not any(stream.heeds_compute for stream in own):
             run = Run(segment, now, slow=rank.beside)
             rank.goes_on()
             yield rank.segment(run)

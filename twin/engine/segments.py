@@ -2,9 +2,10 @@
 
 Between messages a stage computes, and talks within groups of its own class. Such a segment takes as long each time
 as when it is alone, if the host is ahead and nothing else shares its links; but its compute is slower while a
-message runs beside it. Its state then is the same as at an earlier time of the segment alone: one clock goes slower
-where it computes with none of its own collectives under way, and nothing else changes. So there are two clocks,
-`alone` and `beside`, and an op's times follow from which of them ran when.
+message runs beside it. (What runs beside it must not in turn depend on whether it computes: a collective of its own
+class would, where collectives are slower beside compute.) Its state then is the same as at an earlier time of the
+segment alone: one clock goes slower where it computes with none of its own collectives under way, and nothing else
+changes. So there are two clocks, `alone` and `beside`, and an op's times follow from which of them ran when.
 
 This is exact, but only under conditions; `Segments.of` returns None where they do not hold.
 """
@@ -152,8 +153,7 @@ class Segments:
     @classmethod
     def of(cls, programs: Sequence[Program], setting: Setting) -> Segments | None:
         """Find what may be planned; None if links are shared in other ways, or almost nothing may be."""
-        special = setting.cores or setting.compute_factor is not None or setting.collective_factor is not None
-        if special or setting.collective_slowdown > 0.0:
+        if setting.cores or setting.compute_factor is not None or setting.collective_factor is not None:
             return None
         if any(amount > 0.0 for p in programs for amount in _starts(p)):
             return None
@@ -228,7 +228,7 @@ class Segments:
             capacity=self.setting.capacity,
             slowness=[self.setting.slowness[rank_class]],
             compute_slowdown=self.setting.compute_slowdown,
-            collective_slowdown=0.0,
+            collective_slowdown=self.setting.collective_slowdown,
         )
 
 

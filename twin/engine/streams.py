@@ -196,6 +196,11 @@ class Stream:
         self._done = 0
         self._running = False
 
+    @property
+    def heeds_compute(self) -> bool:
+        """Whether something is under way whose speed depends on whether its members compute."""
+        return bool(self._queue) and self._beside < 1.0 and not self._several_roles
+
     def arrive(self, rank: Rank, op: int, call: int, transfer: Transfer) -> simpy.Event:
         """Note that a member's stream has come to its next collective."""
         number = self._arrived[rank.number]

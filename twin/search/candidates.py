@@ -87,16 +87,19 @@ def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Ite
         return
     for options in strategy.variants(placed, over):
         variant = options.on(placed)
+        least = next(_possible_micro_sequences(variant), None)
+        if least is None:
+            broken = strategy.check(with_micro_sequences(variant, 1))
+            yield Candidate(grid, options, hindrance="divisibility", reason=_said(broken))
+            continue
         fitting = fitting_micro_sequences(variant, MICRO_CHOICES if MICRO in over else 1)
         if not fitting:
-            given = variant.batch.micro_sequences
-            least = 1 if given == "auto" else given
             use = memory_use(with_micro_sequences(variant, least))
             yield Candidate(grid, options, least, None, use, None, "memory", lacking(use, least))
         for micro, use in fitting.items():
             settled = with_micro_sequences(variant, micro)
-            if too_long := check_grid(settled):
-                yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(too_long))
+            if broken := check_grid(settled):
+                yield Candidate(grid, options, micro, settled.micro_steps, use, None, "size", _said(broken))
             else:
                 key = strategy.rank_key_seconds(settled) if strategy.ordered_by else None
                 yield Candidate(grid, options, micro, settled.micro_steps, use, key)
@@ -105,18 +108,30 @@ def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Ite
 def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
     """Return the largest micro-batches that fit, largest first, each with its memory.
 
-    Where the job gives its micro-batch there is no other.
+    Of several under a pipeline the smallest: the more there are the less of it stands empty. Where the job gives its
+    micro-batch there is no other.
     """
-    given = job.batch.micro_sequences
     found: dict[int, MemoryUse] = {}
-    choices = divisors(job.batch.sequences // job.concrete_grid.replicas) if given == "auto" else [given]
-    for micro in reversed(choices):
+    few_are_slow = most > 1 and job.concrete_grid.depth > 1
+    for micro in _possible_micro_sequences(job, largest_first=not few_are_slow):
         use = memory_use(with_micro_sequences(job, micro))
         if use.fits:
             found[micro] = use
+        elif few_are_slow:
+            break
         if len(found) == most:
             break
     return found
+
+
+def _possible_micro_sequences(job: Job, *, largest_first: bool = False) -> Iterator[int]:
+    """Yield the micro-batches that divide the batch; a pipeline's schedule may have rules for their number."""
+    given = job.batch.micro_sequences
+    choices = divisors(job.batch.sequences // job.concrete_grid.replicas) if given == "auto" else [given]
+    if largest_first:
+        choices.reverse()
+    free, strategy = job.concrete_grid.depth == 1, strategy_of(job)
+    yield from (c for c in choices if free or not strategy.check(with_micro_sequences(job, c)))
 
 
 def lacking(use: MemoryUse, sequences: int) -> str:

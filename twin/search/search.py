@@ -20,6 +20,7 @@ from twin.engine.parallel import in_parallel
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, candidates, unsettled
+from twin.search.floors import floors
 from twin.strategies import strategy_of
 
 By = Literal["simulation", "axonn"]
@@ -86,6 +87,8 @@ class RankedCandidate:
     figures: Figures | None = None
     failure: str = ""
     """Why a feasible candidate could not be simulated."""
+    floor_seconds: float | None = None
+    """What it cannot be faster than, where that is why it was not simulated."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,6 +118,11 @@ class Search:
         return sum(entry.figures is not None for entry in self.entries)
 
     @property
+    def pruned(self) -> int:
+        """Number of candidates that cannot be faster than the best, and were not simulated."""
+        return sum(entry.floor_seconds is not None for entry in self.entries)
+
+    @property
     def top_of_model(self) -> list[RankedCandidate]:
         """The published model's best, in its order."""
         ranked = [e for e in self.entries if e.model_rank is not None and e.model_rank <= TOP]
@@ -127,12 +135,13 @@ def search(
     over: frozenset[str] = frozenset(),
     by: By = "simulation",
     only: Mapping[str, frozenset[int]] | None = None,
+    prune: bool = False,
     workers: int = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Search:
     """Search every grid of a job's ranks, and the options in `over`.
 
-    With `by="axonn"` the published communication model alone decides, and only its first is
+    With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`). With `by="axonn"` the published communication model alone decides, and only its first is
     simulated. Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()
@@ -146,7 +155,8 @@ def search(
         raise fail("ranks" if found else "grid", why_nothing(found), job.ranks)
     ranked = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
     if by == "simulation":
-        entries = _in_order(simulated(base, ranked, workers, progress))
+        run = without_hopeless if prune else simulated
+        entries = _in_order(run(base, ranked, workers, progress))
         entries, best = _fastest_done_properly(base, entries)
     else:
         best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
@@ -185,6 +195,30 @@ def simulated(base: Job, entries: Sequence[RankedCandidate], workers: int, progr
             said = {"failure": figures} if isinstance(figures, str) else {"figures": figures}
             found[index] = replace(found[index], **said)
     return found
+
+
+def without_hopeless(
+    base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress
+) -> list[RankedCandidate]:
+    """Simulate them by their floors, lowest first, until no floor that is left is below the fastest."""
+    least = floors(base, [entry.candidate for entry in entries])
+    order = sorted(range(len(entries)), key=lambda i: least[i])
+    found, best, done = list(entries), float("inf"), 0
+    while done < len(order) and least[order[done]] < best:
+        wave = [i for i in order[done : done + BATCH * workers] if least[i] < best]
+        for index, answer in zip(wave, simulated(base, [entries[i] for i in wave], workers, _silent), strict=True):
+            found[index] = answer
+            if answer.figures is not None:
+                best = min(best, answer.figures.step_seconds)
+        done += len(wave)
+        progress(done, done + sum(least[i] < best for i in order[done:]))
+    for index in order[done:]:
+        found[index] = replace(found[index], floor_seconds=least[index])
+    return found
+
+
+def _silent(_done: int, _all: int) -> None:
+    """Say nothing of a part."""
 
 
 def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:

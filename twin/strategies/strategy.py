@@ -7,7 +7,7 @@ from elsewhere (`twin.strategies.register`). Nobody else knows the names of its 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from twin.description.grid import GridSpec, Mesh, divisors
@@ -86,6 +86,10 @@ class Strategy(ABC, Generic[J]):
     def memory(self, job: J, role: Role) -> Mapping[str, float]:
         """Return the peak bytes of a rank of a role, by category."""
 
+    def memories(self, job: J) -> Sequence[Mapping[str, float]]:
+        """Return those of all roles; of roles with equal ones one is enough."""
+        return [self.memory(job, role) for role in self.roles(job)]
+
     @abstractmethod
     def candidates(self, job: J) -> Iterator[GridSpec]:
         """Yield every grid of the job's ranks, those that break a rule too."""
@@ -104,6 +108,25 @@ class Strategy(ABC, Generic[J]):
         """Yield the job's own options, then what else of `over` makes a difference on its grid."""
         del over
         yield self.variant(job)
+
+    def rehearsal(self, job: J) -> J | None:
+        """Return a small job whose pieces take no longer than those of a job; None: there is none to learn from."""
+        del job
+        return None
+
+    def same_rehearsal(self, job: J) -> tuple[object, ...]:
+        """Return what the rehearsal of a job depends on: jobs of a search in which it is equal share it."""
+        del job
+        return ()
+
+    def floor_seconds(self, job: J, seconds: Callable[[str], float]) -> float:
+        """Return a time that no step of a job is below.
+
+        `seconds` says how long the ops of its rehearsal's last micro-step take whose names contain a text: from the
+        first's begin to the last's end; after `+`, how long all of them take together (`*` is any text).
+        """
+        del job, seconds
+        return 0.0
 
     def rank_key_seconds(self, job: J) -> float:
         """Return by what candidates are put in order before any is simulated: not a prediction."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import gcd
 from typing import Literal
 
@@ -111,8 +112,8 @@ class MegatronJob(Job):
     def layers_by_stage(self) -> tuple[range, ...]:
         """Numbers of each stage's layers."""
         counts = self.stage_layers or (self.model.layers // self.stages,) * self.stages
-        begins = [sum(counts[:i]) for i in range(len(counts))]
-        return tuple(range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
+        ends = list(accumulate(counts))
+        return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
 
     @property
     def waits_for_messages(self) -> bool:

@@ -7,12 +7,16 @@ optimizer divides: 6 + 12/data. DeepSpeed keeps 16-bit gradients beside the fp32
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import lcm
+
 from twin.description.attention import UNFUSED
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.megatron.bodies import recomputed
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
-from twin.strategies.megatron.orders import Action
+from twin.strategies.megatron.orders import Name as Order
+from twin.strategies.megatron.orders import order as actions_of
 from twin.strategies.megatron.place import Pipeline, Stage
 from twin.strategies.megatron.reduction import Parameters
 from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
@@ -20,7 +24,25 @@ from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 
 def memory_by_category(job: MegatronJob, rank: int) -> dict[str, float]:
     """Count the peak bytes of a rank of a stage."""
+    return _memory(job, Local(job), Pipeline(job), rank)
+
+
+def every_memory(job: MegatronJob) -> list[dict[str, float]]:
+    """Count those of all stages; of equal ones once."""
     local, pipeline = Local(job), Pipeline(job)
+    found: dict[object, dict[str, float]] = {}
+    enough = _enough(job, pipeline.ranks)
+    for rank in range(pipeline.ranks):
+        key = (
+            tuple((len(stage.layers), stage.first, stage.last) for stage in pipeline.stages(rank)),
+            most_held(pipeline.order, rank, pipeline.ranks, enough, job.chunks, job.micro_group),
+        )
+        if key not in found:
+            found[key] = _memory(job, local, pipeline, rank)
+    return list(found.values())
+
+
+def _memory(job: MegatronJob, local: Local, pipeline: Pipeline, rank: int) -> dict[str, float]:
     stages, parameters = pipeline.stages(rank), Parameters(job, local)
     total, e = sum(parameters.stage(stage) for stage in stages), job.element_bytes
     parts = parameters.sharers if job.distributed_optimizer else 1
@@ -38,7 +60,7 @@ def activation_bytes(job: MegatronJob, local: Local, pipeline: Pipeline, rank: i
     """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
     stages = pipeline.stages(rank)
     kept = [_kept(job, local, stage) for stage in stages]
-    held = _most(pipeline.actions(rank), kept)
+    held = _most(job, rank, kept)
     block, m = _block(job, local), local.tokens
     gradients = job.element_bytes * (2 * local.residual_elements + m * (local.mlp_up + local.mlp))
     working = (block if any(recomputed(job, stage) for stage in stages) else 0.0) + gradients
@@ -48,16 +70,53 @@ def activation_bytes(job: MegatronJob, local: Local, pipeline: Pipeline, rank: i
     return held + max(working, logits)
 
 
-def _most(actions: tuple[Action, ...], kept: list[float]) -> float:
-    """Follow a rank through its actions: a forward pass adds, the end of a backward pass takes away."""
-    held = most = 0.0
-    for action in actions:
+def _most(job: MegatronJob, rank: int, kept: list[float]) -> float:
+    """Return the most that a rank holds of what micro-batches leave on its chunks."""
+    return max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in _counts(job, rank))
+
+
+def _counts(job: MegatronJob, rank: int) -> tuple[tuple[int, ...], ...]:
+    ranks = job.concrete_grid.pipeline
+    return most_held(job.order, rank, ranks, _enough(job, ranks), job.chunks, job.micro_group)
+
+
+def _enough(job: MegatronJob, ranks: int) -> int:
+    """So many micro-batches that more hold no more: a pipeline is full by then, and rules of divisibility are kept."""
+    steps, group = job.micro_steps, job.micro_group or ranks
+    if job.order == "gpipe":
+        return steps
+    full = 4 * ranks * job.chunks
+    round_ = lcm(ranks, group, 2)
+    return steps if steps <= full + round_ else full - full % round_ + round_ + steps % round_
+
+
+@lru_cache(maxsize=4096)
+def most_held(
+    order: Order, rank: int, ranks: int, micro_steps: int, chunks: int, group: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Follow a rank through its actions: how many micro-batches of each chunk it holds when it holds many.
+
+    A forward pass adds one, the end of a backward pass takes it away; what other moments hold too is left out.
+    """
+    held = [0] * (2 if order == "dualpipe" else chunks)
+    seen: set[tuple[int, ...]] = set()
+    actions = actions_of(order, rank, ranks, micro_steps, chunks, group)
+    for action, following in zip(actions, (*actions[1:], None), strict=True):
         if action.kind == "F":
-            held += kept[action.chunk]
-            most = max(most, held)
+            held[action.chunk] += 1
+            if following is None or following.kind != "F":  # before that there is less
+                seen.add(tuple(held))
         elif action.kind in ("B", "W"):
-            held -= kept[action.chunk]
-    return most
+            held[action.chunk] -= 1
+    most: list[tuple[int, ...]] = []
+    for one in sorted(seen, key=sum, reverse=True):
+        if not any(_covers(other, one) for other in most):
+            most.append(one)
+    return tuple(sorted(most))
+
+
+def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
+    return all(a >= b for a, b in zip(many, few, strict=True))
 
 
 def _kept(job: MegatronJob, local: Local, stage: Stage) -> float:

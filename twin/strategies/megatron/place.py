@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from twin.strategies.megatron.job import V_SHAPED, MegatronJob
 from twin.strategies.megatron.orders import Action, order, stage_of
+from twin.strategies.megatron.orders import Name as Order
 
 Neighbour = Literal["even", "odd", "wrap"]
 Place = tuple[int, int]
@@ -51,6 +52,7 @@ class Pipeline:
     """Stages and messages of a job."""
 
     job: MegatronJob
+    _stages: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
 
     @cached_property
     def ranks(self) -> int:
@@ -58,30 +60,41 @@ class Pipeline:
         return self.job.concrete_grid.pipeline
 
     @cached_property
+    def order(self) -> Order:
+        """The order of micro-batches."""
+        return self.job.order
+
+    @cached_property
+    def _layers(self) -> tuple[range, ...]:
+        return self.job.layers_by_stage
+
+    @cached_property
     def chunks(self) -> int:
         """Stages of a rank."""
-        return 2 if self.job.order == "dualpipe" else self.job.chunks
+        return 2 if self.order == "dualpipe" else self.job.chunks
 
     def stage(self, rank: int, chunk: int) -> Stage:
         """Return a chunk of a rank."""
-        number = stage_of(self.job.order, rank, chunk, self.ranks, self.job.chunks)
-        layers = self.job.layers_by_stage
+        number = stage_of(self.order, rank, chunk, self.ranks, self.job.chunks)
+        layers = self._layers
         return Stage(rank, chunk, number, layers[number], number == 0, number == len(layers) - 1)
 
     def stages(self, rank: int) -> tuple[Stage, ...]:
         """Return all chunks of a rank."""
-        return tuple(self.stage(rank, chunk) for chunk in range(self.chunks))
+        if rank not in self._stages:
+            self._stages[rank] = tuple(self.stage(rank, chunk) for chunk in range(self.chunks))
+        return self._stages[rank]
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """Return what a rank does, in order."""
-        return order(self.job.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.micro_group)
+        return order(self.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.micro_group)
 
     @cached_property
     def _places(self) -> dict[tuple[int, int], Place]:
         """Where each stage is; of DualPipe in each of its directions."""
-        both = self.job.order == "dualpipe"
+        both = self.order == "dualpipe"
         return {
-            (stage_of(self.job.order, rank, chunk, self.ranks, self.job.chunks), chunk if both else 0): (rank, chunk)
+            (stage_of(self.order, rank, chunk, self.ranks, self.job.chunks), chunk if both else 0): (rank, chunk)
             for rank in range(self.ranks)
             for chunk in range(self.chunks)
         }
@@ -100,8 +113,8 @@ class Pipeline:
 
     def _message(self, action: Action, here: Place, *, leaves: bool) -> Message | None:
         forward = action.kind == "F"
-        direction = here[1] if self.job.order == "dualpipe" else 0
-        own = stage_of(self.job.order, *here, self.ranks, self.job.chunks)
+        direction = here[1] if self.order == "dualpipe" else 0
+        own = stage_of(self.order, *here, self.ranks, self.job.chunks)
         there = self._places.get((own + (1 if forward == leaves else -1), direction))
         if there is None or there[0] == here[0]:
             return None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import gcd
+from typing import Any
 
-from twin.description.grid import Mesh, factorizations
+from twin.description.grid import Mesh, divisors, factorizations
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
-from twin.strategies.megatron import groups
+from twin.strategies.megatron import floor, groups
 from twin.strategies.megatron import job as rules
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
-from twin.strategies.megatron.memory import memory_by_category
+from twin.strategies.megatron.memory import every_memory, memory_by_category
+from twin.strategies.megatron.options import VARIED, Options, variants
 from twin.strategies.megatron.step import generate
 from twin.strategies.strategy import Strategy
 
@@ -23,6 +26,7 @@ class Megatron(Strategy[MegatronJob]):
     name = "megatron"
     options = MegatronJob
     grid = Grid
+    varied = VARIED
 
     def check(self, job: MegatronJob) -> list[Problem]:
         """Return what does not go together."""
@@ -47,6 +51,45 @@ class Megatron(Strategy[MegatronJob]):
     def memory(self, job: MegatronJob, role: Role) -> Mapping[str, float]:
         """Count what a rank of a stage holds."""
         return memory_by_category(job, _number(role))
+
+    def memories(self, job: MegatronJob) -> list[dict[str, float]]:
+        """Count what ranks of stages that differ hold."""
+        return every_memory(job)
+
+    def variant(self, job: MegatronJob) -> Options:
+        """Return the job's own options."""
+        return Options.of(job)
+
+    def variant_of(self, raw: Mapping[str, Any]) -> Options:
+        """Read what a search wrote."""
+        return Options.read(raw)
+
+    def variants(self, job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
+        """Yield the options that make a difference on the job's grid."""
+        return variants(job, over)
+
+    def rehearsal(self, job: MegatronJob) -> MegatronJob | None:
+        """Return a job of one block."""
+        return floor.rehearsal(job)
+
+    def same_rehearsal(self, job: MegatronJob) -> tuple[object, ...]:
+        """Blocks are alike for equal tensor and context ranks and micro-batches."""
+        return floor.same_rehearsal(job)
+
+    def floor_seconds(self, job: MegatronJob, seconds: Callable[[str], float]) -> float:
+        """Fill the pipeline, do the rank's work, drain it."""
+        return floor.floor_seconds(job, seconds)
+
+    def axis_choices(self, job: MegatronJob) -> dict[str, list[int]]:
+        """Return divisors of the ranks that divide layers, batch, sequence and widths."""
+        model = job.model
+        allowed = {
+            "pipeline": gcd(job.ranks, model.layers),
+            "data": gcd(job.ranks, job.batch.sequences),
+            "context": gcd(job.ranks, model.sequence // 2),
+            "tensor": gcd(job.ranks, gcd(model.heads, model.mlp_hidden)),
+        }
+        return {axis: divisors(size) for axis, size in allowed.items()}
 
     def candidates(self, job: MegatronJob) -> Iterator[Grid]:
         """Yield every way to cut the ranks."""

@@ -1,0 +1,148 @@
+"""A search over strategies: the best of each, what trades time for memory, and the winner.
+
+What a job file says for every strategy (model, machine, batch, precision, …) holds for all; keys of one strategy
+hold for that one. Grids, micro-batches and the strategies' own options are open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, did_you_mean, fail
+from twin.search.best import Given
+from twin.search.over import MICRO
+from twin.search.search import Progress, RankedCandidate, Search, search
+from twin.search.tables import entry_json, search_json
+from twin.strategies import load_job, named, names
+
+EVERY = "all"
+LEFT_OUT = ("ddp",)
+"""Strategies whose only grid is one of another's."""
+
+
+@dataclass(frozen=True)
+class Across:
+    """What the strategies can do; at least one can run."""
+
+    searches: Mapping[str, Search]
+    """By strategy, the fastest first."""
+    reasons: Mapping[str, str]
+    """Why the others cannot."""
+    wall_seconds: float
+
+    @property
+    def best(self) -> Search:
+        """The search with the fastest of all."""
+        return next(iter(self.searches.values()))
+
+    @property
+    def pareto(self) -> list[tuple[str, RankedCandidate]]:
+        """Simulated candidates that are faster than all that take no more memory, fastest first."""
+        done = [
+            (name, entry) for name, one in self.searches.items() for entry in one.entries if entry.figures is not None
+        ]
+        done.sort(key=lambda found: (found[1].figures.step_seconds if found[1].figures else 0.0, _bytes(found[1])))
+        front: list[tuple[str, RankedCandidate]] = []
+        for name, entry in done:
+            if not front or _bytes(entry) < _bytes(front[-1][1]):
+                front.append((name, entry))
+        return front
+
+
+def _bytes(entry: RankedCandidate) -> float:
+    memory = entry.candidate.memory
+    return float("inf") if memory is None else memory.per_rank_bytes
+
+
+def parse_strategies(text: str) -> list[str]:
+    """Read `all` or `four_d,megatron`; raises DescriptionError for a name that is none."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == [EVERY]:
+        return [name for name in names() if name not in LEFT_OUT]
+    for word in words:
+        if word not in names():
+            raise fail("--strategy", did_you_mean(word, (*names(), EVERY)), word)
+    if not words:
+        raise fail("--strategy", f"expected {EVERY}, or names of strategies: {', '.join(names())}", text)
+    return list(dict.fromkeys(words))
+
+
+def job_of(given: Given, strategy: str) -> Job:
+    """Return the given job under a strategy, with grid and micro-batch open.
+
+    Raises DescriptionError if its common keys break a rule there.
+    """
+    raw = given.mapping
+    own = raw.get("strategy", "four_d") == strategy
+    common: dict[str, Any] = {key: value for key, value in raw.items() if own or key in Job.model_fields}
+    batch = common.get("batch")
+    open_ = {"strategy": strategy, "grid": "auto"}
+    if isinstance(batch, dict):
+        open_["batch"] = {**batch, "micro_sequences": "auto"}  # type: ignore[assignment]
+    folder = given.source.resolve().parent
+    return load_job(_with_paths(common | open_, folder))
+
+
+def _with_paths(raw: dict[str, Any], folder: Any) -> dict[str, Any]:
+    from twin.search.best import _with_absolute_paths  # noqa: PLC0415
+
+    return _with_absolute_paths(raw, folder)
+
+
+def search_across(
+    given: Given,
+    strategies: Sequence[str],
+    *,
+    workers: int = 1,
+    progress: Progress = lambda _done, _all: None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Across:
+    """Search a job under each of these strategies, with all options that each varies.
+
+    Raises DescriptionError if it can run under none of them.
+    """
+    begin = time.perf_counter()
+    found: dict[str, Search] = {}
+    reasons: dict[str, str] = {}
+    for number, name in enumerate(strategies):
+        say(name)
+
+        def advance(done: int, whole: int, number: int = number) -> None:
+            progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(strategies))
+
+        try:
+            over = frozenset((*named(name).varied, MICRO))
+            job = job_of(given, name)
+            found[name] = search(job, over=over, prune=True, workers=workers, progress=advance)
+        except DescriptionError as error:
+            reasons[name] = "; ".join(map(str, error.problems))
+    if not found:
+        raise fail("--strategy", "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+    ordered = dict(sorted(found.items(), key=lambda item: item[1].best.step_seconds))
+    return Across(ordered, reasons, time.perf_counter() - begin)
+
+
+def across_json(found: Across) -> dict[str, Any]:
+    """Return the object that `fourfold search --strategy … --json` prints: of the winner, and by strategy."""
+    return search_json(found.best) | {
+        "strategy": found.best.job.strategy,
+        "strategies": [
+            {
+                "strategy": name,
+                "candidates": len(one.entries),
+                "feasible": one.feasible,
+                "simulated": one.simulated,
+                "pruned": one.pruned,
+                "best": entry_json(one.entries[0]),
+                "wall_seconds": one.wall_seconds,
+            }
+            for name, one in found.searches.items()
+        ],
+        "cannot_run": dict(found.reasons),
+        "pareto": [{"strategy": name, **entry_json(entry)} for name, entry in found.pareto],
+        "wall_seconds": found.wall_seconds,
+    }

@@ -1,0 +1,100 @@
+"""A time that no step of a job is below, from how long a block and the model's ends take alone.
+
+Of the rank that holds stage r first: the first micro-batch must come through the stages before, all passes of the
+rank follow, and the last one's gradient must go back through them. Messages, reductions, the optimizer and what
+runs beside compute only add to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twin.strategies.megatron.job import SPLIT, MegatronJob
+from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.place import Pipeline, Stage
+
+Seconds = Callable[[str], float]
+"""How long the ops take whose names contain a part, of the last micro-batch: from the first's begin to the last's end;
+with `+` before it: all of them together."""
+
+
+def rehearsal(job: MegatronJob) -> MegatronJob | None:
+    """Return a job of one block and one stage with the tensor and context ranks of a job; None on a CPU.
+
+    Its host takes no time, so that nothing in it is slower than in the job.
+    """
+    if job.machine.device.type == "cpu" or job.profiler:
+        return None
+    grid = job.concrete_grid.model_copy(update={"pipeline": 1, "data": 1})
+    micro = job.concrete_micro_sequences
+    return job.model_copy(
+        update={
+            "model": job.model.model_copy(update={"layers": 1}),
+            "grid": grid,
+            "ranks": grid.ranks,
+            "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
+            "schedule": "1f1b",
+            "chunks": 1,
+            "flavour": "megatron",
+            "stage_layers": None,
+            "recompute_layers": None,
+            "distributed_optimizer": False,
+            "overlap_gradients": False,
+            "overlap_parameters": False,
+            "rank_order": "pipeline_outermost",
+            "cuda_graphs": True,
+            "stragglers": (),
+            "degraded": (),
+            "placement": "contiguous",
+        }
+    )
+
+
+def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
+    """Return what a rehearsal depends on."""
+    local = Local(job)
+    return (
+        *(local.grid.tensor, local.grid.context, local.sequences),
+        *(job.recompute, job.recompute_attention, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
+    )
+
+
+def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
+    """Return the floor; `seconds` are of the rehearsal."""
+    pipeline = Pipeline(job)
+    split = job.order in SPLIT
+    forward_block, backward_block = seconds("F/block0/"), seconds("B/block0/")
+    again = seconds("B/recompute/")
+    weights = seconds("+B/block0/*weight_gradient") if split else 0.0
+    ends = {
+        "first": (seconds("F/embedding/"), seconds("B/embedding/")),
+        "last": (seconds("F/head/"), seconds("B/head/")),
+    }
+    skipped = 0.0 if job.recompute_layers is None else 1.0
+
+    def of(stage: Stage) -> tuple[float, float, float]:
+        """Forward, backward, and what of it a gradient waits for."""
+        layers = len(stage.layers)
+        forward = layers * forward_block + stage.first * ends["first"][0] + stage.last * ends["last"][0]
+        back = layers * (backward_block + (0.0 if skipped else again))
+        back += stage.first * ends["first"][1] + stage.last * ends["last"][1]
+        return forward, back, back - layers * weights - (stage.last * ends["last"][1] if split else 0.0)
+
+    micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"
+    before = [of(stage) for stage in _in_order(pipeline)]
+    most = 0.0
+    for rank in range(pipeline.ranks):
+        own = [of(stage) for stage in pipeline.stages(rank)]
+        share = 0.5 if both_ways else 1.0
+        work = share * micro_steps * sum(forward + back for forward, back, _ in own)
+        waited = share * micro_steps * sum(forward + needed for forward, _, needed in own)
+        first = 0 if both_ways else pipeline.stage(rank, 0).number
+        through = sum(forward + needed for forward, _, needed in before[:first])
+        most = max(most, work, waited + through)
+    return most
+
+
+def _in_order(pipeline: Pipeline) -> list[Stage]:
+    """All stages of the model, first to last."""
+    found = {stage.number: stage for rank in range(pipeline.ranks) for stage in pipeline.stages(rank)}
+    return [found[number] for number in sorted(found)]

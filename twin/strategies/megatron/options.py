@@ -1,0 +1,149 @@
+"""What a search varies besides the grid, and which variants differ on a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, Literal
+
+from twin.description.attention import UNFUSED
+from twin.description.grid import divisors
+from twin.description.job import Job
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.orders import Name as Order
+from twin.strategies.megatron.orders import problems
+from twin.strategies.strategy import Variant
+
+VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
+Recompute = Literal["none", "attention", "full"]
+RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
+ORDERS: tuple[Order, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
+"""Those that a search tries; GPipe and DualPipe hold more and are no faster."""
+MOST_CHUNKS = 3
+"""Numbers of chunks that a search tries, the most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Variant):
+    """The values of one candidate."""
+
+    recompute: Recompute
+    distributed_optimizer: bool
+    schedule: Order
+    chunks: int
+    sequence_parallel: bool
+    context_exchange: Literal["ring", "all_gather", "all_to_all"]
+
+    @classmethod
+    def of(cls, job: MegatronJob) -> Options:
+        """Read them from a job."""
+        recompute: Recompute = "full" if job.recompute else "attention" if job.recompute_attention else "none"
+        return cls(
+            recompute, job.distributed_optimizer, job.schedule, job.chunks, job.sequence_parallel, job.context_exchange
+        )
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Options:
+        """Read what `as_json` wrote; raises ValueError naming the key that is wrong."""
+        kinds: dict[str, type] = {
+            "recompute": str,
+            "distributed_optimizer": bool,
+            "schedule": str,
+            "chunks": int,
+            "sequence_parallel": bool,
+            "context_exchange": str,
+        }
+        for key, kind in kinds.items():
+            if type(raw.get(key)) is not kind:
+                raise ValueError(f"options.{key}: expected a {kind.__name__}")
+        return cls(**{key: raw[key] for key in kinds})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options as they stand in what a search prints."""
+        return asdict(self)
+
+    def words(self) -> dict[str, str]:
+        """Say the value of each option in a word or two, by name."""
+        return {
+            "recompute": RECOMPUTED[self.recompute],
+            "distributed_optimizer": "optimizer sharded" if self.distributed_optimizer else "replicas",
+            "schedule": self.schedule + (f" of {self.chunks}" if self.schedule == "interleaved" else ""),
+            "sequence_parallel": "sequence parallel" if self.sequence_parallel else "no sequence parallelism",
+            "context_exchange": self.context_exchange.replace("_", " "),
+        }
+
+    def columns(self) -> dict[str, str | int]:
+        """Return the options as columns of a table: titles and values."""
+        return {
+            "recompute": self.recompute,
+            "optimizer": "sharded" if self.distributed_optimizer else "whole",
+            "schedule": self.schedule,
+            "chunks": self.chunks,
+            "sequence parallel": "on" if self.sequence_parallel else "off",
+            "context": self.context_exchange,
+        }
+
+    def settle(self, raw: dict[str, Any]) -> None:
+        """Put the options into the keys of a job file, where it has them or where they are not the default."""
+        for key, value in self._keys().items():
+            if key in raw or value != MegatronJob.model_fields[key].default:
+                raw[key] = value
+
+    def on(self, job: Job) -> MegatronJob:
+        """Return the job with these options."""
+        assert isinstance(job, MegatronJob)
+        return job.model_copy(update=self._keys())
+
+    def _keys(self) -> dict[str, Any]:
+        sharded = self.distributed_optimizer
+        return {
+            "recompute": self.recompute == "full",
+            "recompute_attention": self.recompute == "attention",
+            "distributed_optimizer": sharded,
+            "overlap_gradients": sharded,
+            "overlap_parameters": sharded,
+            "schedule": self.schedule,
+            "chunks": self.chunks,
+            "sequence_parallel": self.sequence_parallel,
+            "context_exchange": self.context_exchange,
+        }
+
+
+def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
+    """Yield the job's own options and, as far as they differ on this grid, those to vary."""
+    own, grid = Options.of(job), job.concrete_grid
+    recomputes: list[Recompute] = [own.recompute]
+    if "recompute" in over:
+        recomputes = ["none", *(["attention"] if job.attention in UNFUSED else []), "full"]  # type: ignore[list-item]
+    # states that are divided beside compute take no longer and less memory
+    shards = [True] if "sharding" in over and grid.data * grid.context > 1 else [own.distributed_optimizer]
+    sequence = [own.sequence_parallel]
+    if "sequence" in over and grid.tensor > 1 and not job.model.sequence % (grid.tensor * grid.context):
+        sequence = [False, True]
+    exchanges = [own.context_exchange]
+    if "context" in over and grid.context > 1:
+        exchanges = ["ring", "all_gather"]
+        exchanges += [] if job.model.heads % (grid.tensor * grid.context) else ["all_to_all"]
+    orders = list(_orders(job)) if "schedule" in over and grid.pipeline > 1 else [(own.schedule, own.chunks)]
+    for recompute, sharded, (order, chunks), split, exchange in product(
+        recomputes, shards, orders, sequence, exchanges
+    ):
+        yield Options(recompute, sharded, order, chunks, split, exchange)
+
+
+def _orders(job: MegatronJob) -> Iterator[tuple[Order, int]]:
+    """Yield schedules that the stages allow, with their chunks; micro-batches are not known yet."""
+    grid, layers = job.concrete_grid, job.model.layers
+    each = layers // grid.pipeline
+    if layers % grid.pipeline:
+        return
+    most = job.batch.sequences // grid.data
+    for order in ORDERS:
+        choices = {"interleaved": [c for c in divisors(each) if c > 1][::-1][:MOST_CHUNKS], "zb_v": [2]}.get(order, [1])
+        for chunks in choices:
+            stages = each % chunks == 0
+            if stages and not any(
+                k != "batch.micro_sequences" for k, _, _ in problems(order, grid.pipeline, most, chunks)
+            ):
+                yield order, chunks
