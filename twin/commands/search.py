@@ -34,6 +34,14 @@ def search(
             help="simulation: every candidate is simulated; axonn: only the published communication model decides."
         ),
     ] = ByName.simulation,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Search under these strategies, with all their options, or under all; by default the job's own. "
+            "What cannot be the fastest is not simulated.",
+        ),
+    ] = "",
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="AXIS=N,…", help="Restrict an axis to these sizes, such as y=1,2. May be repeated."),
@@ -77,6 +85,12 @@ def search(
     from twin.show import search as shown
     from twin.strategies import strategy_of
 
+    if strategy:
+        others = {"--over": over, "--grid": grid, "--ranks": ranks, "--tokens": tokens, "--within": within}
+        if said := [name for name, value in others.items() if value]:
+            raise fail(said[0], "is for a search under the job's own strategy; leave it or --strategy out")
+        _across(job, overrides or [], strategy, out, top=top, force=force, workers=workers, as_json=as_json)
+        return
     counts = parse_ranks(ranks) if ranks else []
     wanted = parse_tokens(tokens) if tokens else None
     if within and wanted is None:
@@ -84,8 +98,8 @@ def search(
     deadline = parse_deadline(within) if within else None
     given = Given(job, tuple(overrides or ()))
     described = given.job()
-    strategy = strategy_of(described)
-    varied, only = parse_over(over, strategy), parse_grid(grid or [], strategy.axes)
+    own = strategy_of(described)
+    varied, only = parse_over(over, own), parse_grid(grid or [], own.axes)
     with search_directory(out, overwrite=force) as place:
         with console.progress("simulating candidates") as advance:
             fleet = search_fleet(
@@ -105,3 +119,35 @@ def search(
         console.print_json(shown.search_object(fleet, given.fixed))
     else:
         shown.search(fleet, given.fixed, top, out)
+
+
+def _across(
+    job: Path,
+    overrides: list[str],
+    strategy: str,
+    out: Path | None,
+    *,
+    top: int,
+    force: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Search under several strategies."""
+    from twin.engine.parallel import cores
+    from twin.search.across import across_json, parse_strategies, search_across
+    from twin.search.best import Given
+    from twin.search.write import search_directory, write_across
+    from twin.show import across as shown
+    from twin.show import console
+
+    given, strategies = Given(job, tuple(overrides)), parse_strategies(strategy)
+    given.job()  # what is wrong with the file is said before anything is searched
+    with search_directory(out, overwrite=force) as place:
+        with console.progress("simulating candidates") as advance:
+            found = search_across(given, strategies, workers=workers or cores(), progress=advance)
+        if place is not None:
+            write_across(place, found, given)
+    if as_json:
+        console.print_json(across_json(found))
+    else:
+        shown.across(found, top, out)

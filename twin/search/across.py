@@ -13,7 +13,7 @@ from typing import Any
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, did_you_mean, fail
-from twin.search.best import Given
+from twin.search.best import Given, under
 from twin.search.over import MICRO
 from twin.search.search import Progress, RankedCandidate, Search, search
 from twin.search.tables import entry_json, search_json
@@ -76,21 +76,10 @@ def job_of(given: Given, strategy: str) -> Job:
 
     Raises DescriptionError if its common keys break a rule there.
     """
-    raw = given.mapping
-    own = raw.get("strategy", "four_d") == strategy
-    common: dict[str, Any] = {key: value for key, value in raw.items() if own or key in Job.model_fields}
-    batch = common.get("batch")
-    open_ = {"strategy": strategy, "grid": "auto"}
-    if isinstance(batch, dict):
-        open_["batch"] = {**batch, "micro_sequences": "auto"}  # type: ignore[assignment]
-    folder = given.source.resolve().parent
-    return load_job(_with_paths(common | open_, folder))
-
-
-def _with_paths(raw: dict[str, Any], folder: Any) -> dict[str, Any]:
-    from twin.search.best import _with_absolute_paths  # noqa: PLC0415
-
-    return _with_absolute_paths(raw, folder)
+    raw = under(given.absolute, strategy) | {"grid": "auto"}
+    if isinstance(batch := raw.get("batch"), dict):
+        raw["batch"] = {**batch, "micro_sequences": "auto"}
+    return load_job(raw)
 
 
 def search_across(

@@ -141,7 +141,8 @@ def search(
 ) -> Search:
     """Search every grid of a job's ranks, and the options in `over`.
 
-    With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`). With `by="axonn"` the published communication model alone decides, and only its first is
+    With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`).
+    With `by="axonn"` the published communication model alone decides, and only its first is
     simulated. Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()

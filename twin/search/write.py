@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from twin.search.across import Across, across_json
 from twin.search.best import Given, job_text
 from twin.search.fleet import Fleet, fleet_json, fleet_table
 from twin.search.page import page
+from twin.search.tables import entry_json, flat_table
 from twin.trace.directory import written_whole
 
 TABLE, RANKING, PAGE, BEST = "candidates.parquet", "ranking.json", "search.html", "best.yaml"
@@ -29,6 +31,16 @@ def search_directory(directory: Path | None, *, overwrite: bool) -> Iterator[Pat
         return
     with written_whole(directory, RANKING, "search of Fourfold", overwrite=overwrite) as temporary:
         yield temporary
+
+
+def write_across(directory: Path, found: Across, given: Given) -> None:
+    """Write what a search over strategies found: its table and ranking, and the winner's job."""
+    answer = across_json(found)
+    rows = [{"strategy": name} | entry_json(entry) for name, one in found.searches.items() for entry in one.entries]
+    pq.write_table(flat_table(rows), directory / TABLE, compression="zstd")
+    text = json.dumps(answer | {"ranking": rows}, indent=1, allow_nan=False, ensure_ascii=False)
+    (directory / RANKING).write_text(text + "\n", encoding="utf-8")
+    (directory / BEST).write_text(job_text(given, found.best.best.job), encoding="utf-8")
 
 
 def write_fleet(directory: Path, fleet: Fleet, given: Given) -> None:

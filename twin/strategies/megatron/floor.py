@@ -81,20 +81,27 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         return forward, back, back - layers * weights - (stage.last * ends["last"][1] if split else 0.0)
 
     micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"
-    before = [of(stage) for stage in _in_order(pipeline)]
     most = 0.0
-    for rank in range(pipeline.ranks):
+    for rank in _telling(job, pipeline.ranks):
         own = [of(stage) for stage in pipeline.stages(rank)]
         share = 0.5 if both_ways else 1.0
         work = share * micro_steps * sum(forward + back for forward, back, _ in own)
         waited = share * micro_steps * sum(forward + needed for forward, _, needed in own)
-        first = 0 if both_ways else pipeline.stage(rank, 0).number
-        through = sum(forward + needed for forward, _, needed in before[:first])
-        most = max(most, work, waited + through)
+        most = max(most, work, waited + (0.0 if both_ways else _through(pipeline, rank, of)))
     return most
 
 
-def _in_order(pipeline: Pipeline) -> list[Stage]:
-    """All stages of the model, first to last."""
-    found = {stage.number: stage for rank in range(pipeline.ranks) for stage in pipeline.stages(rank)}
-    return [found[number] for number in sorted(found)]
+def _telling(job: MegatronJob, ranks: int) -> list[int]:
+    """Return the ranks one of which has the largest floor: of equal stages in the middle the last one waits longest."""
+    if job.stage_layers is not None:
+        return list(range(ranks))
+    return sorted({0, max(0, ranks - 2), ranks - 1})
+
+
+def _through(pipeline: Pipeline, rank: int, of: Callable[[Stage], tuple[float, float, float]]) -> float:
+    """Return how long a micro-batch takes through the stages before a rank's first, and its gradient back."""
+    if pipeline.job.stage_layers is not None or rank == 0:
+        before = [of(pipeline.stage(other, 0)) for other in range(rank)]
+        return sum(forward + needed for forward, _, needed in before)
+    (forward, _, needed), (again, _, back) = (of(pipeline.stage(other, 0)) for other in (0, min(1, rank - 1)))
+    return forward + needed + (rank - 1) * (again + back)
