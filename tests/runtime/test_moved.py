@@ -90,6 +90,12 @@ CASES = {
     ),
     "adapters, grouped": describe({"z": 2}, GROUPED, lora={"rank": 8}),
     "ddp": describe({"data": 2}, strategy="ddp", micro=2),
+    "ddp, grouped": describe({"data": 2}, {**LLAMA, "kv_heads": 2, "biases": "qkv"}, strategy="ddp", micro=2),
+    "ddp, wide heads, fp32": describe(
+        model={**NEOX, "residual": "serial", "norm": "rms", "kv_heads": 1, "head_width": 96},
+        strategy="ddp",
+        precision="fp32",
+    ),
     "ddp, rotary, fp32": describe(
         model={"positions": "rotary", "activation": "swiglu", "biases": False}, strategy="ddp", precision="fp32"
     ),
