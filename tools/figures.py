@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
+    "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
 }
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
@@ -183,6 +184,18 @@ def memorized(answer: Answer) -> str:
     return table((*head, "first errors at drops", "control: exact / tokens"), rows)
 
 
+def repeated(answer: Answer) -> str:
+    """Write the share of texts that are repeated, a line for each model and mask, against how often they came."""
+    lines = dict[tuple[str, str], list[str]]()
+    times = sorted({row["repeats"] for row in answer["rows"]})
+    for row in sorted(answer["rows"], key=lambda row: (row["k"] is not None, row["repeats"])):
+        exact, tokens = row["exact"], row["accuracy"]["mean"]
+        line = lines.setdefault((row["model"], "∞" if row["k"] is None else f"{row['k']}, {row['mask']}"), [])
+        line.append(f"{exact['mean']:.3f} ({exact['least']:.2f}–{exact['most']:.2f}), {tokens:.3f}")
+    head = ("model", "k", *(f"{n} times" if n else "control" for n in times))
+    return table(head, [[model, k, *cells] for (model, k), cells in lines.items()])
+
+
 def left_out(answer: Answer) -> str:
     """Write how many rows are told apart, and why the others are not, most frequent first."""
     reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
@@ -213,6 +226,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "collectives-left-out": ("collectives", left_out),
     "memorize": ("memorize", memorized),
     "memorize-shifted": ("shifted", memorized),
+    "memorize-sizes": ("sizes", repeated),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""

@@ -50,8 +50,9 @@ def build_dataset(
     """Write a data set and return what it says about itself.
 
     One document at a time is in memory. `validation_fraction` is the expected share of the
-    documents that are held out. An existing data set is replaced only if `overwrite` is set. Of
-    conversations (`Marked`) each gets a `sequence` of its own, of so many tokens; or several share one, with `pack`.
+    documents that are held out. An existing data set is replaced only if `overwrite` is set. With
+    `sequence` every document begins a sequence of so many tokens: text goes on in those that follow, conversations
+    (`Marked`) have one each; or several conversations share one, with `pack`.
     """
     if not 0 < validation_fraction < 1:
         raise fail("validation_fraction", "must be above 0 and below 1", validation_fraction)
@@ -112,7 +113,7 @@ def held_out(text: str) -> float:
 
 
 class _Writer:
-    """One split on its way to disk; with a `sequence` of conversations, each at the begin of a sequence, or packed."""
+    """One split on its way to disk; with a `sequence` each document at the begin of one, or conversations packed."""
 
     def __init__(
         self, path: Path, dtype: str, tokenizer: Tokenizer, sequence: int | None = None, *, pack: bool = False
@@ -121,6 +122,8 @@ class _Writer:
         self.lowest, self.highest = 1.0, 0.0
         """Of the numbers by which its documents came here (`held_out`)."""
         self._largest = 0
+        self._text = False
+        """It has text at the begin of sequences."""
         self._path, self._tokenizer, self._sequence = path, tokenizer, sequence
         self._packer = Packer(sequence) if pack and sequence is not None else None
         self._dtype = np.dtype(dtype).newbyteorder("<")
@@ -147,7 +150,10 @@ class _Writer:
             self._open.close()
 
     def add(self, document: str | Marked, place: float) -> None:
-        """Write one document and its separator, unless it has no tokens; or a conversation, unless it is too long."""
+        """Write one document and its separator, unless it has no tokens; or a conversation, unless it is too long.
+
+        With a `sequence` a text needs two tokens, of which the second is predicted.
+        """
         counts = None
         if isinstance(document, str):
             tokens = self._tokenizer.encode(document)
@@ -163,13 +169,31 @@ class _Writer:
                 "tokenizer",
                 f"gave tokens from {least} to {largest}, outside its vocabulary of {self._tokenizer.vocabulary}",
             )
-        if counts is None:
+        if self._sequence is None:
             self._write(tokens)
-        elif self._sequence is not None and not self._add_conversation(tokens, counts, self._sequence):
+        elif not (
+            self._add_text(tokens, self._sequence)
+            if counts is None
+            else self._add_conversation(tokens, counts, self._sequence)
+        ):
             return
         self._largest = max(self._largest, largest)
         self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
         self.documents += 1
+
+    def _add_text(self, tokens: NDArray[Any], sequence: int) -> bool:
+        """Write a text from the begin of a sequence on, in as many as it takes; what is left of the last is padding."""
+        if len(tokens) % sequence == 1:
+            tokens = tokens[:-1]  # it would have a sequence to itself, in which nothing is predicted
+        if not len(tokens):
+            return False
+        self._text = True
+        room = -len(tokens) % sequence
+        counts = np.pad(np.ones(len(tokens), np.bool_), (0, room))
+        counts[0] = False  # nothing of its text comes before it
+        self.padding += room
+        self._write(np.pad(tokens, (0, room)), counts)
+        return True
 
     def _add_conversation(self, tokens: NDArray[Any], counts: NDArray[np.bool_], sequence: int) -> bool:
         if len(tokens) > sequence:
@@ -202,18 +226,19 @@ class _Writer:
 
     def summary(self) -> Split:
         """Return what `dataset.json` says about the file."""
-        chat: dict[str, Any] = {}
+        laid: dict[str, Any] = {}
         if self._sequence is not None:
             digest = self._targets.digest.hexdigest()
-            chat = {"targets": self.targets, "targets_sha256": digest, "left_out": self.left_out}
+            laid = {"targets": self.targets, "targets_sha256": digest}
+            laid |= {"padding": self.padding} if self._text else {"left_out": self.left_out}
         if self._packer is not None:
-            chat |= {"documents_sha256": self._begins.digest.hexdigest(), "padding": self.padding}
+            laid |= {"documents_sha256": self._begins.digest.hexdigest(), "padding": self.padding}
         return Split(
             tokens=self.tokens,
             documents=self.documents,
             largest_token=self._largest,
             sha256=self._file.digest.hexdigest(),
-            **chat,
+            **laid,
         )
 
 

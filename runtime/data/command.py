@@ -33,7 +33,7 @@ def data(
         typer.Option(metavar="PATH", help="Conversations in JSON lines; answers count. May be repeated."),
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(metavar="N", min=2, help="With --chat: tokens of a sequence, one a conversation.")
+        int | None, typer.Option(metavar="N", min=2, help="Every document begins a sequence of N tokens.")
     ] = None,
     pack: Annotated[
         bool, typer.Option("--pack", help="With --chat: several conversations in a sequence, see document_mask.")
@@ -99,7 +99,7 @@ def _check(
         raise fail("--chat", "cannot be mixed with --text or --jsonl; build two data sets")
     if chat and sequence is None:
         raise fail("--sequence", "is missing: each conversation gets a sequence; give the tokens of the model's")
-    given = {"--sequence": sequence, "--template": template and str(template), "--pack": pack or None}
+    given = {"--template": template and str(template), "--pack": pack or None}
     for name, value in given.items():
         if not chat and value is not None:
             raise fail(name, "is for conversations; give some with --chat", value)
@@ -146,11 +146,10 @@ def _show(out: Path, manifest: Manifest) -> None:
 
 
 def _told(name: str, split: Split, sequence: int) -> str:
-    """Say how conversations fill their sequences; the last token of a file is behind them."""
+    """Say how documents fill their sequences; the last token of a file is behind them."""
     count = split.tokens // sequence
-    packed = ""
-    if split.padding is not None:
-        full = 1 - split.padding / (count * sequence)
-        packed = f", {split.documents / count:.2f} conversations in each, {full:.1%} full"
+    packed = "" if split.documents_sha256 is None else f", {split.documents / count:.2f} conversations in each"
+    full = "" if split.padding is None else f", {1 - split.padding / (count * sequence):.1%} full"
+    longer = "" if split.left_out is None else f"; {split.left_out:,} longer ones left out"
     sequences = "sequence" if count == 1 else "sequences"
-    return f"{name}: {count:,} {sequences} of {sequence:,}{packed}; {split.left_out or 0:,} longer ones left out"
+    return f"{name}: {count:,} {sequences} of {sequence:,}{packed}{full}{longer}"

@@ -2,7 +2,8 @@
 
 Hans et al. 2024 (arXiv 2406.10209): a target is dropped if a hash of the h tokens before it falls
 below 1/k. The same passage is so always masked alike, wherever it occurs and on whichever rank.
-Targets with fewer than h tokens before them in their sequence are kept.
+Targets with fewer than h tokens before them in their sequence are kept; where documents that share a sequence are
+told apart (`document_mask`), in their document, so that one is masked alike whichever stands before it.
 
 Masks, by name:
 
@@ -24,6 +25,8 @@ import torch
 from runtime.parallel import random
 from twin.description.train import Mask
 
+HASHED: tuple[Mask, ...] = ("hash", "hash_table")
+"""Masks that depend on the tokens before a target, so on where its document begins."""
 TABLE_SIZE, TABLE_SEED = 1_000_003, 2_971_215_073
 """Of the published code's table; it is drawn on the CPU here, so that masks are alike on all devices."""
 
@@ -37,13 +40,30 @@ class Goldfish:
     mask: Mask = "hash"
     seed: int = 0
     """Of the mask `random`."""
+    separator: int | None = None
+    """The token between documents of text. It is no part of the document that it begins."""
 
-    def keeps(self, window: torch.Tensor, first_sequence: int = 0) -> torch.Tensor:
+    def keeps(self, window: torch.Tensor, first_sequence: int = 0, begins: torch.Tensor | None = None) -> torch.Tensor:
         """Say which targets count.
 
         window (sequences, s + 1) int64: inputs and, one further, targets; the first of them is the so-manieth that
-        is ever trained on. Returns booleans (sequences, s).
+        is ever trained on. begins (sequences, s) int64: the place where each input's document begins; without it a
+        sequence is one. Returns booleans (sequences, s).
         """
+        kept = self._in_sequence(window, first_sequence)
+        if begins is None or self.mask not in HASHED:
+            return kept
+        return kept | (self._tokens_so_far(window, begins) < self.h)
+
+    def _tokens_so_far(self, window: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+        """Count the tokens of its document up to each input, itself included: (sequences, s)."""
+        counted = torch.arange(begins.shape[1], device=begins.device) - begins + 1
+        if self.separator is None:
+            return counted
+        # a document that begins at the edge of a sequence may lack the separator that others have before it
+        return counted - (window[:, :-1].gather(1, begins) == self.separator).long()
+
+    def _in_sequence(self, window: torch.Tensor, first_sequence: int) -> torch.Tensor:
         targets = window[:, 1:]
         kept = torch.ones_like(targets, dtype=torch.bool)
         if self.mask == "random":

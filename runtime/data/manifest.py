@@ -29,7 +29,7 @@ Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY, strict=True)]
 
 
 def without(written: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Leave out what only conversations have, so that other data sets are what they were."""
+    """Leave out what only documents at the begin of sequences have, so that other data sets are what they were."""
     return {key: value for key, value in written.items() if value is not None or key not in keys}
 
 
@@ -45,7 +45,7 @@ class Split(Spec):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Of the file; `sha256sum` computes the same."""
     targets: Count | None = None
-    """Of conversations: tokens that count, the answers."""
+    """Of documents at the begin of sequences: tokens that count; of conversations the answers."""
     targets_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """Of the file that says which tokens count."""
     left_out: Annotated[int, Field(ge=0, strict=True)] | None = None
@@ -53,7 +53,7 @@ class Split(Spec):
     documents_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """Of packed conversations: of the file that says where each begins."""
     padding: Annotated[int, Field(ge=0, strict=True)] | None = None
-    """Of packed conversations: tokens that fill sequences up."""
+    """Of packed conversations, and of text at the begin of sequences: tokens that fill sequences up."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Manifest(Spec):
     train: Split
     validation: Split
     sequence: Count | None = None
-    """Of conversations: tokens of a sequence, of which each begins one."""
+    """Where every document begins a sequence, or lies in one with others (packed): its tokens."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

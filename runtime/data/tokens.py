@@ -28,11 +28,11 @@ class TokenFile:
     tokens: Tokens
     sha256: str
     targets: NDArray[np.uint8] | None = None
-    """Of conversations: 1 where a token counts as a target; mapped too."""
+    """Of documents laid out in sequences: 1 where a token counts as a target; mapped too."""
     documents: NDArray[np.uint8] | None = None
     """Of packed conversations: 1 where one begins, or the padding; mapped too."""
     separator: int | None = None
-    """Of text: the token between documents."""
+    """Of text one after the other: the token between documents."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _misfit(split: Split, manifest: Manifest, vocabulary: int, sequence: int) ->
     """Say why a sound file does not suit the model."""
     if manifest.sequence not in (None, sequence):
         return (
-            f"holds conversations laid out for sequences of {manifest.sequence}; set model.sequence to that, or build "
+            f"holds documents laid out for sequences of {manifest.sequence}; set model.sequence to that, or build "
             f"it again with --sequence {sequence}"
         )
     if split.largest_token >= vocabulary:

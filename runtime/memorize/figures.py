@@ -11,12 +11,13 @@ from twin.pages.picture import Picture
 from twin.trace.palette import BLUE, DARK_GREY, GREEN, LIGHT_GREY, ORANGE, PURPLE, SKY, VERMILION
 
 LINES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, DARK_GREY, LIGHT_GREY)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MAX_LINES = 16
 
 
 def pictures(rows: Sequence[Row], suffix: int) -> list[Picture]:
     """Return the pictures that fit what was compared."""
-    found = []
+    found = [_by_repeats(rows)] if len({row.repeats for row in rows}) > 2 else []
     hashed = [row for row in rows if row.setting.mask in (None, "hash")]
     if len({row.setting.k for row in hashed}) > 1:
         found += [
@@ -32,8 +33,6 @@ def pictures(rows: Sequence[Row], suffix: int) -> list[Picture]:
         found.append(_survival(hashed, suffix))
     if len({row.setting.mask for row in rows} - {None}) > 1:
         found.append(_by_mask(rows))
-    if len({row.repeats for row in rows}) > 2:
-        found.append(_by_repeats(rows))
     return found
 
 
@@ -103,7 +102,7 @@ def _by_mask(rows: Sequence[Row]) -> Picture:
     most = max(row.repeats for row in rows)
     compared = {row.setting.k for row in rows if row.setting.mask not in (None, "hash")}
     shown = [row for row in rows if row.repeats == most and (row.setting.k in compared or row.setting.k is None)]
-    names = [_named(row.setting.model, f"{row.setting.mask_name} k {_k(row)}") for row in shown]
+    names = [_of_setting(row) for row in shown]
     data = [
         _bars("exact match", names, [row.exact for row in shown], BLUE),
         _bars("tokens right", names, [row.accuracy for row in shown], ORANGE),
@@ -118,14 +117,20 @@ def _by_mask(rows: Sequence[Row]) -> Picture:
 
 
 def _by_repeats(rows: Sequence[Row]) -> Picture:
+    """Draw a line for each model and mask: of several models each has a colour, and each mask a dash."""
     series: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.repeats):
-        name = _named(row.setting.model, f"{row.setting.mask_name} k {_k(row)}")
-        series.setdefault(name, []).append(row)
-    data = [
-        _line(name, [str(row.repeats) for row in members], [row.exact for row in members], n)
-        for n, (name, members) in _first(series)
-    ]
+        series.setdefault(_of_setting(row), []).append(row)
+    models = list(dict.fromkeys(row.setting.model for row in rows))
+    masks = sorted({(row.setting.k is not None, row.setting.mask_name, row.setting.k or 0) for row in rows})
+    data = []
+    for n, (name, members) in _first(series):
+        setting, colour, dash = members[0].setting, n, DASHES[0]
+        if len(models) > 1:
+            mask = masks.index((setting.k is not None, setting.mask_name, setting.k or 0))
+            colour, dash = models.index(setting.model), DASHES[mask % len(DASHES)]
+        times, exact = [str(row.repeats) for row in members], [row.exact for row in members]
+        data.append(_line(name, times, exact, colour, dash))
     return Picture(
         "Exact match against repetitions",
         "0 times: the control. Means over seeds; bars from the least to the most.",
@@ -141,7 +146,7 @@ def _first(series: dict[str, list[Row]]) -> list[tuple[int, tuple[str, list[Row]
     return list(enumerate(list(series.items())[:MAX_LINES]))
 
 
-def _line(name: str, x: Sequence[Any], spreads: Sequence[Spread], number: int) -> dict[str, Any]:
+def _line(name: str, x: Sequence[Any], spreads: Sequence[Spread], number: int, dash: str = DASHES[0]) -> dict[str, Any]:
     colour = LINES[number % len(LINES)]
     return {
         "type": "scatter",
@@ -149,7 +154,7 @@ def _line(name: str, x: Sequence[Any], spreads: Sequence[Spread], number: int) -
         "name": name,
         "x": list(x),
         **_with_bars(spreads),
-        "line": {"color": colour},
+        "line": {"color": colour} if dash == DASHES[0] else {"color": colour, "dash": dash},
         "marker": {"color": colour, "size": 8},
     }
 
@@ -169,6 +174,10 @@ def _times(row: Row) -> str:
 
 def _k(row: Row) -> str:
     return "∞" if row.setting.k is None else str(row.setting.k)
+
+
+def _of_setting(row: Row) -> str:
+    return _named(row.setting.model, f"{row.setting.mask_name} k {_k(row)}")
 
 
 def _named(model: str, words: str) -> str:

@@ -32,16 +32,18 @@ class Feed:
             )
         ]
         targets = [self.batches.targets(first, len(window)) for first, window in windows]
-        kept = [self._kept(first, window, count) for (first, window), count in zip(windows, targets, strict=True)]
+        documents = [self._documents(first, len(window)) for first, window in windows]
+        kept = [
+            self._kept(first, window, count, begins)
+            for (first, window), count, begins in zip(windows, targets, documents, strict=True)
+        ]
         total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
         if self.goldfish is not None or any(count is not None for count in targets):
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
             total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
-            MicroBatch(
-                first, window[:, :-1], window[:, 1:], self._weights(keeps, total), self._documents(first, len(window))
-            )
-            for (first, window), keeps in zip(windows, kept, strict=True)
+            MicroBatch(first, window[:, :-1], window[:, 1:], self._weights(keeps, total), begins)
+            for (first, window), keeps, begins in zip(windows, kept, documents, strict=True)
         ]
 
     def _window(self, first: int, count: int) -> torch.Tensor:
@@ -57,20 +59,25 @@ class Feed:
             return torch.zeros(count, self.context.job.model.sequence, dtype=torch.int64, device=self.context.device)
         return torch.from_numpy(known).to(self.context.device)
 
-    def _kept(self, first: int, window: torch.Tensor, targets: NDArray[np.bool_] | None) -> torch.Tensor:
+    def _kept(
+        self, first: int, window: torch.Tensor, targets: NDArray[np.bool_] | None, begins: torch.Tensor | None
+    ) -> torch.Tensor:
         kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
         if targets is not None:
             kept = torch.from_numpy(targets).to(window.device)
-        return kept if self.goldfish is None else kept & self.goldfish.keeps(window, first)
+        return kept if self.goldfish is None else kept & self.goldfish.keeps(window, first, begins)
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:
         return kept.to(self.context.master_type) / total
 
 
-def goldfish_of(train: Train, seed: int) -> Goldfish | None:
-    """Make the Goldfish loss that a job asks for, if it does; the job's seed is for a mask drawn at random."""
+def goldfish_of(train: Train, seed: int, separator: int | None = None) -> Goldfish | None:
+    """Make the Goldfish loss that a job asks for, if it does; the job's seed is for a mask drawn at random.
+
+    `separator` is the token between documents, if text has one.
+    """
     asked = train.goldfish
-    return None if asked is None else Goldfish(asked.k, asked.h, asked.mask, seed)
+    return None if asked is None else Goldfish(asked.k, asked.h, asked.mask, seed, separator)
 
 
 def sum_over_replicas(context: Context, value: torch.Tensor, name: str) -> torch.Tensor:

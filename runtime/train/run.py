@@ -59,7 +59,8 @@ class Run:
         compile_ = options.compile or job.fused_elementwise
         self.trainee = trains(job)(job, mesh, device, options.optimizer, compile_=compile_)
         self.context = self.trainee.context
-        self.feed = Feed(self.context, sources.samples(job), goldfish_of(options, job.seed))
+        goldfish = goldfish_of(options, job.seed, sources.parts[0].manifest.separator)
+        self.feed = Feed(self.context, sources.samples(job), goldfish)
         self.evaluation = Evaluation(self.trainee, sources, options.evaluation.sequences)
         self.saving = Saving(plan, self.trainee, mesh, self.state, owned)
         self.judge = Judge(plan, self.trainee, self.state, self.saving)

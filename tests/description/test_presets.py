@@ -116,6 +116,14 @@ def test_heads_of_keys_bound_y() -> None:
 
 
 def test_replicas_alone_are_for_plain_models() -> None:
-    raw = {"model": "llama-3-8b", "machine": "dgx-h100", "ranks": 8, "strategy": "ddp", "recompute": False}
-    with pytest.raises(DescriptionError, match=r"model\.norm = 'rms': ddp has it not; use strategy: four_d"):
-        load_job({**raw, "batch": {"sequences": 8}})
+    raw = {"machine": "dgx-h100", "ranks": 8, "strategy": "ddp", "recompute": False, "batch": {"sequences": 8}}
+    for known in ("llama-3-8b", "llama-2-7b", "qwen2.5-7b", "mistral-7b"):
+        load_job({**raw, "model": known})
+    lacking = {"qwen3-0.6b": "qk_norm = True", "pythia-160m": "residual = 'parallel'", "gpt2": "tied_embeddings = True"}
+    for name, key in lacking.items():
+        model = {"preset": name, "tied_embeddings": True} if name == "gpt2" else name
+        with pytest.raises(DescriptionError, match=rf"model\.{key}: ddp has it not; use strategy: four_d"):
+            load_job({**raw, "model": model})
+    longer = {"preset": "gpt2", "sequence": 512, "max_positions": 1024}
+    with pytest.raises(DescriptionError, match=r"model\.max_positions = 1024: ddp has it not"):
+        load_job({**raw, "model": longer})

@@ -15,6 +15,7 @@ from tests.runtime import parity
 from tests.runtime.ddp_tasks import describe
 from tests.runtime.equal import TOLERANCE, assemble, serial_of
 from tests.runtime.runs import environment
+from tests.runtime.test_families import SLOWER as SLOWER_OF
 from tests.runtime.test_parity import VARIANTS as OF_FOUR_D
 from tests.tiers import full, quick
 from twin.description.problems import DescriptionError
@@ -32,17 +33,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"model": {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False}, **SMALL},
     "no_clip": {"clip_gradients": False},
 }
+RMS = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False, "norm": "rms"}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "grouped": {**RMS, "kv_heads": 4, "norm_epsilon": 1e-6},
+    "qwen2": {**RMS, "kv_heads": 4, "biases": "qkv", "rotary_base": 1e6},
+    "wide heads": {**RMS, "kv_heads": 2, "head_width": 12, "rotary_share": 0.5, "max_positions": 64},
+    "layer norm, exact gelu": {**parity.MODEL, "activation": "gelu_exact", "kv_heads": 2, "norm_epsilon": 1e-3},
+    "biases beside rms": {**RMS, "biases": True, "rotary_scaling": {"kind": "llama3", "factor": 8.0}},
+}
+VARIANTS |= {name: {"model": model, **SMALL} for name, model in FAMILIES.items()}
 SERIAL = {"buckets": "plain"}
 """Which variant of the serial model has the same numbers, where it has another name."""
+SLOWER = {"biases beside rms": SLOWER_OF["llama3"]}
 CASES = [(ranks, name) for ranks in (1, 2, 4) for name in VARIANTS]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("ranks", "variant"), quick(CASES, (4, "buckets")))
+@pytest.mark.parametrize(("ranks", "variant"), quick(CASES, (4, "buckets"), (2, "qwen2")))
 def test_it_trains_as_the_serial_model_does(pool: Any, ranks: int, variant: str) -> None:
     grid = {"data": ranks, "z": 1, "y": 1, "x": 1}
     answers = pool.run("tests.runtime.ddp_tasks:run", ranks, grid=grid, dtype="float64", **VARIANTS[variant])
-    losses, norms, parameters = serial_of(OF_FOUR_D[SERIAL.get(variant, variant)], "float64")
+    if variant in FAMILIES:
+        serial = serial_of({"model": FAMILIES[variant]}, "float64", parity.STEPS, SLOWER.get(variant))
+    else:
+        serial = serial_of(OF_FOUR_D[SERIAL.get(variant, variant)], "float64")
+    losses, norms, parameters = serial
     for loss, norm, _ in answers:
         np.testing.assert_allclose(loss, losses, rtol=TOLERANCE["float64"])
         np.testing.assert_allclose(norm, norms, rtol=TOLERANCE["float64"])
@@ -101,17 +116,21 @@ def run_command(*arguments: object) -> str:
 
 @pytest.mark.process
 @pytest.mark.full
-def test_a_job_trains_is_traced_and_compared_and_another_strategy_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape", ["", ", norm: rms, activation: swiglu, positions: rotary, biases: qkv, kv_heads: 2"], ids=["gpt", "qwen2"]
+)
+def test_a_job_trains_is_traced_and_compared_and_another_strategy_goes_on(tmp_path: Path, shape: str) -> None:
     """One job file: train with ddp, hold the trace against the twin, go on from its checkpoint in 4D."""
-    text = """
+    text = f"""
 strategy: ddp
-model: {layers: 2, hidden: 64, heads: 4, sequence: 32, vocabulary: 256}
+model: {{layers: 2, hidden: 64, heads: 4, sequence: 32, vocabulary: 256{shape}}}
 machine: laptop
 ranks: 2
-batch: {sequences: 8, micro_sequences: 2}
-grid: {data: 2}
+batch: {{sequences: 8, micro_sequences: 2}}
+grid: {{data: 2}}
 precision: fp32
-train: {steps: 6, device: cpu, learning_rate: {warmup_steps: 0}, evaluation: {sequences: 4}, sample: {tokens: 5}}
+train:
+  {{steps: 6, device: cpu, learning_rate: {{warmup_steps: 0}}, evaluation: {{sequences: 4}}, sample: {{tokens: 5}}}}
 """
     path = tmp_path / "job.yaml"
     path.write_text(text)

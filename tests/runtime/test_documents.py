@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from runtime.data.batches import Batches
+from runtime.data.goldfish import Goldfish
 from runtime.data.mixture import Mixture
 from runtime.data.tokens import TokenFile
 from runtime.inference.loss import validation_loss
@@ -124,6 +125,69 @@ def test_a_rank_is_fed_the_documents_of_its_samples():
             assert micro.documents.tolist() == batches.documents(micro.first_sequence, count).tolist()
             for row, begins in zip(micro.tokens.tolist(), micro.documents.tolist(), strict=True):
                 assert begins == [max([0, *(i for i in range(at + 1) if row[i] == 0)]) for at in range(len(row))]
+
+
+@pytest.mark.parametrize("mask", ["hash", "hash_table"])
+@pytest.mark.parametrize("separated", [True, False], ids=["text", "packed"])
+def test_a_document_drops_the_same_targets_wherever_it_stands(mask, separated):
+    """Behind others in its sequence, at its begin, or there without the separator that the last sequence ended with."""
+    draw, length, h = np.random.default_rng(4), 24, 3
+    document = draw.integers(1, 30, 10)
+    sizes = [3, 9, 1, 5, 0, 7, 12, 2, 20, 4] * 12
+    tokens, begins, places = [], [], []
+    for size in sizes:
+        for part, kept in ((draw.integers(1, 30, size), False), (document, True)):
+            begins += [True] + [False] * (len(part) - (not separated)) if separated or len(part) else []
+            tokens += [0] if separated else []
+            places += [len(tokens)] if kept else []
+            tokens += part.tolist()
+    marks = None if separated else np.array(begins, "u1")
+    file = TokenFile(
+        Path("train.bin"), np.array(tokens, "<u2"), "", documents=marks, separator=0 if separated else None
+    )
+    batches = Batches(file, length, 0, 40, shuffle=False)
+    goldfish = Goldfish(2, h, mask, separator=0 if separated else None)
+    windows = torch.from_numpy(batches.sequences(0, batches.windows))
+    known = torch.from_numpy(batches.documents(0, batches.windows))
+    apart, together = goldfish.keeps(windows, 0, known), goldfish.keeps(windows)
+    found, across, offsets = set(), set(), set()
+    for place in places:
+        window, at = divmod(place, length)
+        if window < batches.windows and at + len(document) <= length:  # whole: one that is cut begins at the edge
+            inner = slice(at, at + len(document) - 1)  # inputs whose targets are of the document too
+            assert windows[window, inner.start : inner.stop + 1].tolist() == document.tolist()
+            found.add(tuple(apart[window, inner].tolist()))
+            across.add(tuple(together[window, inner].tolist()))
+            offsets.add(at)
+    assert 0 in offsets
+    assert len(offsets) > 10
+    assert len(across) > 1  # it is not so without the mask
+    (dropped,) = found
+    alone = Goldfish(2, h, mask).keeps(torch.from_numpy(document)[None])[0]
+    assert dropped == tuple(alone.tolist())
+    assert not all(dropped)
+
+
+def test_masks_that_look_at_no_tokens_do_not_heed_documents():
+    window = torch.arange(1, 18)[None]
+    begins = torch.tensor([[0] * 6 + [6] * 10])
+    for mask in ("static", "random"):
+        goldfish = Goldfish(2, 3, mask, seed=1)
+        assert torch.equal(goldfish.keeps(window, 5, begins), goldfish.keeps(window, 5))
+
+
+def test_a_rank_drops_by_documents_only_where_the_job_tells_them_apart():
+    file = text([[n % 7 + 1] * (1 + n % 5) for n in range(300)], separator=0)
+    batches = Batches(file, parity.MODEL["sequence"], 3, 40)
+    for asked in (True, False):
+        job = parity.describe(ONE, document_mask=asked, micro_steps=2)
+        trainee = parity.build(job, Mesh.alone(Grid()), torch.float64)
+        goldfish = Goldfish(2, 2, separator=0)
+        for micro in Feed(trainee.context, batches, goldfish).step(3):
+            window = torch.from_numpy(batches.sequences(micro.first_sequence, len(micro.tokens)))
+            begins = torch.from_numpy(batches.documents(micro.first_sequence, len(micro.tokens))) if asked else None
+            assert torch.equal(micro.weights > 0, goldfish.keeps(window, 0, begins))
+            assert asked != torch.equal(micro.weights > 0, goldfish.keeps(window))
 
 
 def test_validation_loss_is_that_of_documents_one_by_one():

@@ -44,6 +44,10 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "adapters, grouped heads, sharded": ({"data": 4, "y": 2}, SHARDED | {"model": QWEN3, "lora": {"rank": 64}}),
     "adapters, fp32": ({"z": 2, "y": 2}, {"lora": LORA, "precision": "fp32"}),
     "ddp": ({"data": 4}, {"strategy": "ddp", "recompute": False, "attention": "flash"}),
+    "ddp, grouped heads": (
+        {"data": 4},
+        {"strategy": "ddp", "recompute": False, "model": {**QWEN3, "qk_norm": False, "tied_embeddings": False}},
+    ),
 }
 
 

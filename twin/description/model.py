@@ -158,14 +158,6 @@ class Model(Spec):
         last = self.hidden * (1 + self.norm_biases)
         return self.layers * (self.block_weights + self.block_vectors) + last + tables * self.hidden
 
-    @property
-    def beyond_gpt(self) -> list[tuple[str, object]]:
-        """Keys, with their values, by which it is more than a GPT with full heads and layer norm."""
-        plain = Model.model_fields
-        found = [(key, getattr(self, key)) for key in BEYOND if getattr(self, key) != plain[key].default]
-        found += [("biases", "qkv")] if self.biases == "qkv" else []
-        return found + ([("activation", "gelu_exact")] if self.activation == "gelu_exact" else [])
-
 
 BEYOND = (
     *("kv_heads", "head_width", "norm", "norm_epsilon", "qk_norm", "residual", "rotary_base", "rotary_share"),

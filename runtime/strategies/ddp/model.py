@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.model import rotary
-from runtime.model.functions import INIT, gelu, swiglu_in_steps
+from runtime.model import rms, rotary
+from runtime.model.functions import INIT, exact_gelu, gelu, swiglu_in_steps
 from runtime.parallel.ops import Ops, Place
 from runtime.parallel.region import Region, add, branch, unpack
 from runtime.step.context import Context
@@ -110,6 +110,67 @@ class Norm(nn.Module):
         )(inputs, *vectors)
 
 
+class RmsNorm(nn.Module):
+    """RMS norm of (m, h)."""
+
+    def __init__(self, context: Context, name: str, place: Place) -> None:
+        super().__init__()
+        model = context.job.model
+        self.ops, self.place, self.epsilon, self.wide = context.ops, place, model.norm_epsilon, context.master_type
+        # what is only recorded stands for the devices of the job, though it lies on the CPU
+        self.recorded = not context.initialised
+        context.store.declare(ParameterSpec(f"{name}.weight", (model.hidden,), (None,), constant=1.0))
+        self.weight: nn.Parameter
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Normalise (m, h)."""
+        result: torch.Tensor = _RmsNorm.apply(inputs, self.weight, self)
+        return result
+
+    def moved(self, x: torch.Tensor, *, backward: bool) -> float:
+        """Bytes that are read and written."""
+        passes = rms.FUSED_PASSES if self.recorded else rms.passes(x)
+        return float(passes[backward] * x.nbytes)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """RMS norm whose two passes have names."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, layer: RmsNorm) -> torch.Tensor:
+        output, scale = layer.ops.compute(
+            layer.place,
+            "normalize",
+            lambda: rms.normalized(inputs, weight, layer.epsilon, layer.wide),
+            lambda: Memory(layer.moved(inputs, backward=False), work="norm/normalize"),
+        )
+        ctx.save_for_backward(inputs, weight, scale)
+        ctx.layer = layer
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        inputs, weight, scale = ctx.saved_tensors
+        layer: RmsNorm = ctx.layer
+
+        def run() -> tuple[torch.Tensor, torch.Tensor | None]:
+            return rms.input_gradient(gradient.contiguous(), inputs, scale, weight)
+
+        of_inputs, of_weight = layer.ops.compute(
+            layer.place,
+            "gradient",
+            run,
+            lambda: Memory(layer.moved(inputs, backward=True), work="norm/gradient"),
+            phase="bwd",
+        )
+        return of_inputs, None if of_weight is None else of_weight.to(weight.dtype), None
+
+
+def norm_of(context: Context, name: str, place: Place) -> Norm | RmsNorm:
+    """Make the norm that the model has."""
+    return RmsNorm(context, name, place) if context.job.model.norm == "rms" else Norm(context, name, place)
+
+
 class Embedding(nn.Module):
     """Looks up tokens, and adds learned positions if there are any."""
 
@@ -157,8 +218,8 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each after a norm and beside the residual stream."""
 
-    norm1: Norm
-    norm2: Norm
+    norm1: Norm | RmsNorm
+    norm2: Norm | RmsNorm
     qkv: Linear
     projection: Linear
     mlp_up: Linear
@@ -177,7 +238,7 @@ class Block(nn.Module):
             bias = model.has_bias(name)
             self.add_module(name, Linear(context, full, self.place.under(name), n, k, bias=bias, init=init))
         for name in ("norm1", "norm2"):
-            self.add_module(name, Norm(context, f"blocks.{layer}.{name}", self.place.under(name)))
+            self.add_module(name, norm_of(context, f"blocks.{layer}.{name}", self.place.under(name)))
 
     def forward(self, stream: torch.Tensor, sequences: int) -> torch.Tensor:
         """Map the residual stream (m, h) to its next state."""
@@ -190,17 +251,18 @@ class Block(nn.Module):
         return add(kept, self.mlp_down(inner), None, ops, place, "residual2")
 
     def _activate(self, inner: torch.Tensor) -> torch.Tensor:
-        kind, size = self.context.job.model.mlp_kind, float(inner.nbytes)
-        in_steps = kind == "swiglu"
-        function, passes = (swiglu_in_steps, (2.5, 5.5)) if in_steps else (gelu, (2.0, 3.0))
+        model, size = self.context.job.model, float(inner.nbytes)
+        kind, in_steps = model.mlp_kind, model.mlp_kind == "swiglu"
+        smooth = exact_gelu if model.activation == "gelu_exact" else gelu
+        function, passes = (swiglu_in_steps, (2.5, 5.5)) if in_steps else (smooth, (2.0, 3.0))
         forward, backward = (Memory(p * size, work=f"{kind}/steps" if in_steps else kind) for p in passes)
         return Region(self.context.ops, self.place, kind, function, lambda: forward, lambda: backward)(inner)
 
     def _attend(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
-        """Map q, k and v (m, 3h) to (m, h)."""
+        """Map q, k and v (m, queries + keys + values) to (m, queries); keys and values may have fewer heads."""
         ops, model = self.context.ops, self.context.job.model
         length, heads, size = qkv.shape[0] // sequences, model.heads, model.head_size
-        e = qkv.element_size()
+        e, fewer = qkv.element_size(), model.key_value_heads if model.key_value_heads < heads else None
         q, k, v = unpack(qkv, model.qkv_parts, ops, self.place)
         if model.positions == "rotary":
             tables = self.tables(length, qkv)
@@ -208,12 +270,13 @@ class Block(nn.Module):
             q, k = rotary.turn((q, k), tables, rotary.turned_in_steps, ops, self.place, lambda: turning)
 
         def run(*parts: torch.Tensor) -> torch.Tensor:
-            q, k, v = (part.view(sequences, length, heads, size).transpose(1, 2) for part in parts)
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            q, k, v = (part.view(sequences, length, -1, size).transpose(1, 2) for part in parts)
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=fewer is not None)
             return out.transpose(1, 2).reshape(parts[0].shape[0], -1)
 
         forward, backward = (
-            Attention(sequences, length, heads, size, backward=back, element_bytes=e) for back in (False, True)
+            Attention(sequences, length, heads, size, backward=back, element_bytes=e, kv_heads=fewer)
+            for back in (False, True)
         )
         return Region(ops, self.place, "attention", run, lambda: forward, lambda: backward)(q, k, v)
 
@@ -235,7 +298,7 @@ class PlainGPT(nn.Module):
         self.head = Linear(context, "head", Place("head"), model.vocabulary, model.hidden, bias=False, init=INIT)
         blocks = [Block(context, layer) for layer in reversed(range(model.layers))]
         self.blocks = nn.ModuleList(reversed(blocks))
-        self.final_norm = Norm(context, "final_norm", Place("final_norm"))
+        self.final_norm = norm_of(context, "final_norm", Place("final_norm"))
         self.embedding = Embedding(context)
         context.store.allocate()
         for name, parameter in context.store.parameters.items():

@@ -164,7 +164,7 @@ def test_another_sequence_and_longer_conversations(tmp_path):
     [
         (["--chat", "x.jsonl"], "--sequence: is missing"),
         (["--chat", "x.jsonl", "--text", "y", "--sequence", "9"], "--chat: cannot be mixed"),
-        (["--sequence", "9"], "--sequence = 9: is for conversations"),
+        (["--template", "t"], "--template = 't': is for conversations"),
         (["--chat", "x.jsonl", "--sequence", "9"], "x.jsonl: no such file"),
         (["--chat", "x.jsonl", "--sequence", "9", "--template", "t"], "t: cannot be read"),
     ],

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from runtime.memorize.bounds import all_right
+from runtime.memorize.cells import Setting
+from runtime.memorize.figures import pictures
+from runtime.memorize.summary import Row, Spread
 from tests.runtime import asked
 from tests.runtime.memorize.studies import merged, results, write_study
 
-LAPTOP = Path(__file__).parents[3] / "examples/memorize/laptop.yaml"
+EXAMPLES = Path(__file__).parents[3] / "examples/memorize"
 DEVIATIONS = 5
 """Of a share that chance may be away from its expectation."""
 
@@ -87,11 +90,54 @@ def test_texts_that_move_are_repeated_under_a_mask_by_position(tmp_path, capsys)
 
 @pytest.mark.slow
 def test_the_study_for_laptops_shows_the_effect(tmp_path, capsys):
-    asked.ask_here(capsys, "memorize", LAPTOP, "--out", tmp_path / "out")
+    asked.ask_here(capsys, "memorize", EXAMPLES / "laptop.yaml", "--out", tmp_path / "out")
     found = results(tmp_path / "out")
     check_sweep(found, suffix=32)
     for k in (2, 3, 4):
         assert pairs(found)["hash", k][0]["exact"]["mean"] == 0
+
+
+def check_sizes(found: dict[str, Any], models: list[str], suffix: int) -> None:
+    """Models from small to large: more repetitions or a larger model repeat no less; the hash leaves the control."""
+    rows = {(row["model"], row["mask"], row["repeats"]): row for row in found["rows"]}
+    times = sorted({row["repeats"] for row in found["rows"]})
+    share = [[rows[model, "none", n]["accuracy"]["mean"] for n in times] for model in models]
+    exact = [[rows[model, "none", n]["exact"]["mean"] for n in times] for model in models]
+    for line in (*exact, *zip(*exact, strict=True)):
+        assert list(line) == sorted(line)
+    assert all(line[-1] > line[0] + 0.2 for line in share)
+    assert [column[0] for column in exact] == [0] * len(models)
+    assert exact[-1][-1] == 1
+    assert exact[-1][-2] > exact[0][-2]  # it moves with the size: the smallest needs more of them
+    for model in models:
+        for n in times[1:]:
+            row, control = rows[model, "hash", n], rows[model, "hash", 0]
+            allowed = most_exact(row["k"], suffix, control["accuracy"]["mean"], row["texts"] * row["seeds"])
+            assert row["exact"]["mean"] <= allowed
+
+
+SIZES = {
+    "job": {
+        "model": {"sequence": 32, "vocabulary": 64, "heads": 2},
+        "batch": {"sequences": 8, "micro_sequences": 8},
+        "train": {"steps": 104, "learning_rate": {"peak": 1.0e-2, "warmup_steps": 8}},
+    },
+    "models": {"small": {"model.hidden": 16}, "large": {"model.hidden": 64}},
+    "texts": {"repeats": {0: 8, 24: 8, 80: 8}, "suffix": 12},
+    "masks": {"hash": [4, "inf"]},
+}
+
+
+@pytest.mark.full
+def test_a_larger_model_needs_fewer_repetitions(tmp_path, capsys):
+    asked.ask_here(capsys, "memorize", write_study(tmp_path, **SIZES), "--out", tmp_path / "out")
+    check_sizes(results(tmp_path / "out"), ["small", "large"], suffix=12)
+
+
+@pytest.mark.slow
+def test_the_study_of_sizes_shows_the_effect(tmp_path, capsys):
+    asked.ask_here(capsys, "memorize", EXAMPLES / "sizes.yaml", "--out", tmp_path / "out")
+    check_sizes(results(tmp_path / "out"), ["hidden 48", "hidden 96", "hidden 192"], suffix=32)
 
 
 @pytest.fixture
@@ -163,6 +209,34 @@ def test_models_and_repetitions_side_by_side(tmp_path, capsys):
     page = (tmp_path / "out" / "memorize.html").read_text(encoding="utf-8")
     assert "Exact match against repetitions" in page
     assert "<b>wide" not in page
+
+
+def test_repetitions_have_a_line_for_each_model_and_mask():
+    """Of several models a colour says which, and a dash under which mask; of one model colours say that."""
+
+    def row(model: str, k: int | None, repeats: int) -> Row:
+        exact, nothing = Spread(0.1 * repeats, 0, 1), Spread(0, 0, 0)
+        setting = Setting(model, "hash" if k else None, k)
+        return Row(setting, repeats, 4, 2, exact, *[nothing] * 3, None, None, None, (), 0.0, 0.0)
+
+    def drawn(models: list[str]) -> list[dict[str, Any]]:
+        rows = [row(model, k, times) for model in models for k in (4, None) for times in (0, 2, 8)]
+        first = pictures(rows, suffix=4)[0]
+        assert first.title == "Exact match against repetitions"
+        return first.data
+
+    lines = drawn(["a", "b", "c"])
+    assert [line["name"] for line in lines] == [f"{m}, {mask}" for m in "abc" for mask in ("hash k 4", "none k ∞")]
+    for line in lines:
+        assert line["x"] == ["0", "2", "8"]
+        assert line["y"] == pytest.approx([0, 0.2, 0.8])
+    colours = [line["line"]["color"] for line in lines]
+    assert colours[::2] == colours[1::2]
+    assert len(set(colours)) == 3
+    assert [line["line"].get("dash") for line in lines] == ["dash", None] * 3
+    alone = drawn([""])
+    assert len({line["line"]["color"] for line in alone}) == 2
+    assert [line["line"].get("dash") for line in alone] == [None, None]
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ from pydantic import Field
 from twin.description.attention import UNFUSED
 from twin.description.grid import GridSpec
 from twin.description.job import Job
-from twin.description.model import Positive
+from twin.description.model import Model, Positive
 from twin.description.problems import Problem
 
 
@@ -37,8 +37,7 @@ class DdpJob(Job):
 
 def check(job: DdpJob) -> list[Problem]:
     """Return what a job asks for that plain data parallelism does not have."""
-    beyond = job.model.beyond_gpt
-    problems = [Problem(f"model.{key}", "ddp has it not; use strategy: four_d", value) for key, value in beyond]
+    problems = _beyond(job.model)
     if job.dropout:
         problems.append(Problem("dropout", "ddp has none; set 0, or use strategy: four_d", job.dropout))
     if job.attention in UNFUSED:
@@ -50,3 +49,15 @@ def check(job: DdpJob) -> list[Problem]:
     if job.fused_elementwise:
         problems.append(Problem("fused_elementwise", "ddp has none; set false, or use strategy: four_d", True))
     return problems
+
+
+def _beyond(model: Model) -> list[Problem]:
+    """Return what its model does not have."""
+    lacks = {
+        "qk_norm": model.qk_norm,
+        "residual": model.residual == "parallel",
+        "tied_embeddings": model.tied_embeddings,
+        "max_positions": model.positions == "learned" and model.position_rows > model.sequence,
+    }
+    remedy = "ddp has it not; use strategy: four_d"
+    return [Problem(f"model.{key}", remedy, getattr(model, key)) for key, lacking in lacks.items() if lacking]

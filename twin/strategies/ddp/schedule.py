@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twin.description.model import Model
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Op, Repeat, Schedule
@@ -18,6 +17,8 @@ from twin.strategies.ddp.job import DdpJob
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 LOSS_ELEMENTS = 1
+HEAD = "head"
+"""The linear that never has a bias."""
 
 
 @dataclass
@@ -83,7 +84,7 @@ class _Step:
 
     def __init__(self, job: DdpJob) -> None:
         self.job, self.model = job, job.model
-        self.e, self.biases = job.element_bytes, bool(job.model.biases)
+        self.e = job.element_bytes
         self.m = job.concrete_micro_sequences * self.model.sequence
         self.stream = float(self.m * self.model.hidden * self.e)
 
@@ -104,7 +105,7 @@ class _Step:
         for layer in range(self.model.layers):
             self._block_forward(emit.under(f"block{layer}", layer=layer))
         self._norm(emit, "final_norm")
-        self._linear(emit, "head", self.model.vocabulary, self.model.hidden)
+        self._linear(emit, HEAD, self.model.vocabulary, self.model.hidden)
 
     def _block_forward(self, block: Emitter) -> None:
         linears = self.model.block_linears
@@ -122,7 +123,7 @@ class _Step:
 
     def backward(self, emit: Emitter, buckets: Buckets) -> None:
         """The same the other way round; gradients of parameters are ready as they come."""
-        self._linear_backward(emit, buckets, "head", self.model.vocabulary, self.model.hidden, bias=False)
+        self._linear_backward(emit, buckets, HEAD, self.model.vocabulary, self.model.hidden)
         self._norm_backward(emit, buckets, "final_norm")
         for layer in reversed(range(self.model.layers)):
             self._block_backward(emit.under(f"block{layer}", layer=layer), buckets)
@@ -143,7 +144,8 @@ class _Step:
         self._linear_backward(block, buckets, "projection", *linears["projection"])
         block.compute("attention", self._attention(backward=True))
         self._rotary(block)
-        block.compute("pack", Memory(6 * self.stream, work="pack"))
+        packed = float(self.m * sum(self.model.qkv_parts) * self.e)
+        block.compute("pack", Memory(2 * packed, work="pack"))
         self._linear_backward(block, buckets, "qkv", *linears["qkv"])
         self._norm_backward(block, buckets, "norm1")
         block.compute("residual1", Memory(3 * self.stream, work="residual"))
@@ -153,17 +155,15 @@ class _Step:
 
     def _norm_backward(self, emit: Emitter, buckets: Buckets, name: str) -> None:
         emit.under(name).compute("gradient", Memory(3 * self.stream, kernels=2, work="norm/gradient"))
-        buckets.ready(*[self.model.hidden] * (1 + self.biases))
+        buckets.ready(*[self.model.hidden] * (1 + self.model.norm_biases))
 
     def _linear(self, emit: Emitter, name: str, n: int, k: int) -> None:
         emit.under(name).compute("gemm", Gemm(self.m, n, k, "TN", element_bytes=self.e))
 
-    def _linear_backward(
-        self, emit: Emitter, buckets: Buckets, name: str, n: int, k: int, *, bias: bool | None = None
-    ) -> None:
+    def _linear_backward(self, emit: Emitter, buckets: Buckets, name: str, n: int, k: int) -> None:
         under = emit.under(name)
         under.compute("weight_gradient", Gemm(n, k, self.m, "NT", element_bytes=self.e))
-        has_bias = self.biases if bias is None else bias
+        has_bias = name != HEAD and self.model.has_bias(name)
         if has_bias:
             under.compute("bias_gradient", Memory(float(self.m * n * self.e), work="bias_gradient"))
         under.compute("input_gradient", Gemm(self.m, k, n, "NN", element_bytes=self.e))
@@ -173,9 +173,10 @@ class _Step:
         """Turn queries and keys in steps: what turns is read three times and written twice; tables for each."""
         model = self.model
         if model.positions == "rotary":
-            turns = 10 * model.rotary_size / model.head_size + 4 * (1 - model.rotary_size / model.head_size)
+            queries, keys, _ = model.qkv_parts
+            turned = (2 + 3 * model.rotary_size / model.head_size) * self.m * (queries + keys) * self.e
             tables = 2 * model.sequence * (model.head_size + model.rotary_size) * self.e
-            emit.compute("rotary", Memory(turns * self.stream + tables, kernels=6, work="rotary/steps"))
+            emit.compute("rotary", Memory(turned + tables, kernels=6, work="rotary/steps"))
 
     def _attention(self, *, backward: bool) -> Attention:
         model = self.model
@@ -187,6 +188,7 @@ class _Step:
             form=self.job.attention,
             backward=backward,
             element_bytes=self.e,
+            kv_heads=model.key_value_heads if model.key_value_heads < model.heads else None,
         )
 
     def _activation(self, *, backward: bool) -> Memory:
@@ -194,16 +196,6 @@ class _Step:
         if self.model.mlp_kind == "swiglu":
             return Memory((11 if backward else 5) * after, kernels=4 if backward else 2, work="swiglu/steps")
         return Memory((3 if backward else 2) * after, work=self.model.mlp_kind)
-
-
-def parameters_of(model: Model) -> int:
-    """Elements that every rank stores: the whole model, nothing padded."""
-    linears = sum(n * k for n, k in model.block_linears.values())
-    vectors = 2 * model.hidden
-    if model.biases:
-        vectors += 2 * model.hidden + sum(n for n, _ in model.block_linears.values())
-    tables = (2 * model.vocabulary + model.position_rows) * model.hidden  # the head is one of them
-    return model.layers * (linears + vectors) + tables + model.hidden * (1 + model.norm_biases)
 
 
 def collected_bytes(element_bytes: int, micro_steps: int) -> int:
@@ -220,7 +212,7 @@ def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
     backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
     for bucket in started:
         backward.wait(bucket)
-    elements, e = parameters_of(job.model), job.element_bytes
+    elements, e = job.model.parameters, job.element_bytes
     emit = root.under("reduce")
     emit.compute("collect", Memory(float(elements * collected_bytes(e, job.micro_steps)), work="collect"))
     if job.concrete_grid.ranks > 1:

@@ -10,7 +10,7 @@ from twin.schedule.ops import Schedule
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.ddp import job as rules
 from twin.strategies.ddp.job import DdpJob, Grid
-from twin.strategies.ddp.schedule import generate, parameters_of
+from twin.strategies.ddp.schedule import generate
 from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 from twin.strategies.strategy import Strategy
 
@@ -39,7 +39,7 @@ class Ddp(Strategy[DdpJob]):
         """Count the whole model on every rank: weights, their gradients, fp32 sums, AdamW's states, activations."""
         del role
         model, e = job.model, job.element_bytes
-        elements, micro = parameters_of(model), job.concrete_micro_sequences
+        elements, micro = model.parameters, job.concrete_micro_sequences
         tokens = micro * model.sequence
         mlp_up = model.block_linears["mlp_up"][0]
         block = block_activation_bytes(
@@ -47,6 +47,7 @@ class Ddp(Strategy[DdpJob]):
             tokens=tokens,
             sequences=micro,
             heads=model.heads,
+            kv_heads=model.key_value_heads,
             residual_width=model.hidden,
             mlp_up_width=mlp_up,
             mlp_width=model.mlp_hidden,

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from runtime.model.rms import input_gradient, normalized, passes
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.rms_norm import input_gradient, normalized, passes
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory

@@ -1,8 +1,7 @@
 """RMS norm over features that are split over x: one all-reduce of one number per token, each way.
 
 x · rsqrt(mean(x²) + ε) is rounded to the type of x before it is multiplied by the weight, as everywhere in
-the field. On one x rank of a GPU it is PyTorch's own kernel, which has no backward pass for CPUs: there it is that of
-layer norm with means of zero, and what was subtracted for the mean of the gradient is added again.
+the field. On one x rank it is what every strategy computes (`runtime.model.rms`).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from runtime.model.rms import input_gradient, normalized, passes, reciprocal, scaled, squared
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
@@ -87,58 +87,6 @@ class RmsNorm4D(torch.nn.Module):
             lambda: Memory((passes(x)[1] + more) * size, work=f"norm/gradient{self.ending}"),
             phase="bwd",
         )
-
-
-def squared(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
-    """Sum the squares of each row, (rows, 1)."""
-    found: torch.Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=wide).square_()
-    return found
-
-
-def reciprocal(squares: torch.Tensor, width: int, epsilon: float) -> torch.Tensor:
-    """Return one over the root of the mean square."""
-    return torch.rsqrt(squares / width + epsilon)
-
-
-def scaled(x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply each row of x by its scale, round, and multiply by the weight."""
-    return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)
-
-
-def passes(x: torch.Tensor) -> tuple[int, int]:
-    """How often x, or what is of its size, is read or written by `normalized` and by `input_gradient`."""
-    return (5, 6) if x.device.type == "cpu" else (2, 3)
-
-
-def normalized(
-    x: torch.Tensor, weight: torch.Tensor, epsilon: float, wide: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normalise each row of x (rows, width); also returns the reciprocal roots of mean squares, (rows, 1)."""
-    if x.device.type != "cpu":
-        fused: tuple[torch.Tensor, torch.Tensor] = torch.ops.aten._fused_rms_norm(x, [x.shape[1]], weight, epsilon)
-        return fused
-    scale = reciprocal(squared(x, wide), x.shape[1], epsilon)
-    return scaled(x, scale, weight), scale
-
-
-def input_gradient(
-    dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, *, frozen: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients of x (rows, width) and, summed over rows, of the weight if it trains.
-
-    `scale` is (rows, 1).
-    """
-    width = x.shape[1]
-    if x.device.type != "cpu":
-        fused: tuple[torch.Tensor, torch.Tensor | None] = torch.ops.aten._fused_rms_norm_backward(
-            dy, x, [width], scale, weight, [True, not frozen]
-        )
-        return fused
-    dx, dweight, _ = torch.ops.aten.native_layer_norm_backward(
-        dy, x, [width], torch.zeros_like(scale), scale, weight.to(scale.dtype), None, [True, not frozen, False]
-    )
-    dx.add_((dy @ weight).to(scale.dtype)[:, None] * scale / width)
-    return dx, dweight
 
 
 class _RmsNorm(torch.autograd.Function):
