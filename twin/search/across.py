@@ -104,7 +104,7 @@ def search_across(
             progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(strategies))
 
         try:
-            over = frozenset((*named(name).varied, MICRO))
+            over = frozenset((*named(name).worth_varying, MICRO))
             job = job_of(given, name)
             found[name] = search(job, over=over, prune=True, workers=workers, progress=advance)
         except DescriptionError as error:

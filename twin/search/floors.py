@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from twin.description.job import Job
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
@@ -39,23 +37,24 @@ class Pieces:
     """How long the pieces of a step took, of its last micro-step; see `Strategy.floor_seconds`."""
 
     def __init__(self, simulation: Simulation) -> None:
-        (part,) = simulation.parts
         last = f"micro{simulation.job.micro_steps - 1}/"
-        names = [part.program.name(i) for i in range(len(part.program))]
-        self._ops = [(name, i) for i, name in enumerate(names) if name.startswith(last)]
-        self._start, self._end = part.timeline.start[0], part.timeline.end[0]
+        self._ops = [
+            (name, float(part.timeline.start[0, i]), float(part.timeline.end[0, i]))
+            for part in simulation.parts
+            for i in range(len(part.program))
+            if (name := part.program.name(i)).startswith(last)
+        ]
         self._known: dict[str, float] = {}
 
     def __call__(self, text: str) -> float:
         """Return the seconds of the pieces with a text in their names."""
         if text not in self._known:
             pattern = f"*{text.removeprefix('+')}*"
-            ops = np.array([i for name, i in self._ops if fnmatchcase(name, pattern)], dtype=np.int64)
-            start, end = self._start[ops], self._end[ops]
-            if not len(ops):
+            spans = [(start, end) for name, start, end in self._ops if fnmatchcase(name, pattern)]
+            if not spans:
                 self._known[text] = 0.0
             elif text.startswith("+"):
-                self._known[text] = float((end - start).sum())
+                self._known[text] = sum(end - start for start, end in spans)
             else:
-                self._known[text] = float(end.max() - start.min())
+                self._known[text] = max(end for _, end in spans) - min(start for start, _ in spans)
         return self._known[text]

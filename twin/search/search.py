@@ -30,6 +30,8 @@ TOP = 10
 NO_GRID = "no grid of so many ranks has the sizes that are asked for"
 BATCH = 8
 """Candidates that one process takes at once."""
+WAVE = 16
+"""Candidates of each process between two looks at what is the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +183,20 @@ def why_nothing(found: Sequence[Candidate]) -> str:
     return NO_GRID
 
 
-def simulated(base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress) -> list[RankedCandidate]:
+def simulated(
+    base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress, batch: int = BATCH
+) -> list[RankedCandidate]:
     """Simulate all of these, longest first, so that no process is left with a long one alone."""
     order = sorted(range(len(entries)), key=lambda i: -(entries[i].candidate.micro_steps or 0))
-    batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    batches = [order[i : i + batch] for i in range(0, len(order), batch)]
     work = partial(figures_of, base)
     asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
     answers = in_parallel(
-        work, asked, workers, lambda done, _all: progress(min(done * BATCH, len(order)), len(order)), chunk=1
+        work, asked, workers, lambda done, _all: progress(min(done * batch, len(order)), len(order)), chunk=1
     )
     found = list(entries)
-    for batch, answer in zip(batches, answers, strict=True):
-        for index, figures in zip(batch, answer, strict=True):
+    for numbers, answer in zip(batches, answers, strict=True):
+        for index, figures in zip(numbers, answer, strict=True):
             said = {"failure": figures} if isinstance(figures, str) else {"figures": figures}
             found[index] = replace(found[index], **said)
     return found
@@ -206,8 +210,9 @@ def without_hopeless(
     order = sorted(range(len(entries)), key=lambda i: least[i])
     found, best, done = list(entries), float("inf"), 0
     while done < len(order) and least[order[done]] < best:
-        wave = [i for i in order[done : done + BATCH * workers] if least[i] < best]
-        for index, answer in zip(wave, simulated(base, [entries[i] for i in wave], workers, _silent), strict=True):
+        wave = [i for i in order[done : done + WAVE * workers] if least[i] < best]
+        answers = simulated(base, [entries[i] for i in wave], workers, _silent, batch=1)
+        for index, answer in zip(wave, answers, strict=True):
             found[index] = answer
             if answer.figures is not None:
                 best = min(best, answer.figures.step_seconds)

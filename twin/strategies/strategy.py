@@ -58,6 +58,11 @@ class Strategy(ABC, Generic[J]):
     """Options that a search may vary, besides the grid and the micro-batch."""
 
     @property
+    def worth_varying(self) -> tuple[str, ...]:
+        """Those of them that a search over strategies varies."""
+        return self.varied
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes of its grids, outermost first."""
         return tuple(self.grid.model_fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from typing import Any
 
@@ -13,6 +13,7 @@ from twin.description.job import with_below
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule, axis_of
+from twin.strategies.four_d import floor
 from twin.strategies.four_d import job as rules
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
@@ -31,6 +32,11 @@ class FourD(Strategy[FourDJob]):
     grid = Grid
     ordered_by = "published communication model"
     varied = VARIED
+
+    @property
+    def worth_varying(self) -> tuple[str, ...]:
+        """Overlap is never slower than none, and what is cached was gathered in time or was not."""
+        return ("recompute", "sharding")
 
     def check(self, job: FourDJob) -> list[Problem]:
         """Return the rules of the grid and of caching that a job breaks."""
@@ -68,6 +74,18 @@ class FourD(Strategy[FourDJob]):
     def variants(self, job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
         """Yield the options that make a difference on the job's grid."""
         return variants(job, over)
+
+    def rehearsal(self, job: FourDJob) -> FourDJob | None:
+        """Return a job of one block."""
+        return floor.rehearsal(job)
+
+    def same_rehearsal(self, job: FourDJob) -> tuple[object, ...]:
+        """Blocks are alike for equal y, x and micro-batches."""
+        return floor.same_rehearsal(job)
+
+    def floor_seconds(self, job: FourDJob, seconds: Callable[[str], float]) -> float:
+        """Multiply a block."""
+        return floor.floor_seconds(job, seconds)
 
     def rank_key_seconds(self, job: FourDJob) -> float:
         """Return what the published communication model gives the grid."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twin.description.parameter import Parameter
 from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.place import Pipeline, Stage
@@ -19,21 +20,27 @@ with `+` before it: all of them together."""
 
 
 def rehearsal(job: MegatronJob) -> MegatronJob | None:
-    """Return a job of one block and one stage with the tensor and context ranks of a job; None on a CPU.
+    """Return a job of one block with the tensor and context ranks of a job; None on a CPU.
 
-    Its host takes no time, so that nothing in it is slower than in the job.
+    Where backward passes are split there are two stages of one block each. Its host takes no time, and messages there
+    do not slow compute down, so that nothing in it is slower than in the job.
     """
     if job.machine.device.type == "cpu" or job.profiler:
         return None
-    grid = job.concrete_grid.model_copy(update={"pipeline": 1, "data": 1})
-    micro = job.concrete_micro_sequences
+    stages = 2 if job.order in SPLIT else 1
+    grid = job.concrete_grid.model_copy(update={"pipeline": stages, "data": 1})
+    micro, machine = job.concrete_micro_sequences, job.machine
+    if stages == 2:
+        still = machine.variation.model_copy(update={"compute_slowdown": Parameter(0.0, "assumed", "a floor")})
+        machine = machine.model_copy(update={"variation": still})
     return job.model_copy(
         update={
-            "model": job.model.model_copy(update={"layers": 1}),
+            "machine": machine,
+            "model": job.model.model_copy(update={"layers": stages}),
             "grid": grid,
             "ranks": grid.ranks,
             "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
-            "schedule": "1f1b",
+            "schedule": "zb_h1" if stages == 2 else "1f1b",
             "chunks": 1,
             "flavour": "megatron",
             "stage_layers": None,
@@ -45,6 +52,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
             "cuda_graphs": True,
             "stragglers": (),
             "degraded": (),
+            "micro_group": None,
+            "overlap_messages": None,
             "placement": "contiguous",
         }
     )
@@ -54,6 +63,7 @@ def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
     """Return what a rehearsal depends on."""
     local = Local(job)
     return (
+        job.order in SPLIT,
         *(local.grid.tensor, local.grid.context, local.sequences),
         *(job.recompute, job.recompute_attention, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
     )
@@ -63,12 +73,13 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
     """Return the floor; `seconds` are of the rehearsal."""
     pipeline = Pipeline(job)
     split = job.order in SPLIT
-    forward_block, backward_block = seconds("F/block0/"), seconds("B/block0/")
-    again = seconds("B/recompute/")
-    weights = seconds("+B/block0/*weight_gradient") if split else 0.0
+    back = "I" if split else "B"
+    forward_block, needed_block = seconds("F/block0/"), seconds(f"{back}/block0/")
+    weights = seconds("W/block0/") if split else 0.0
+    again = seconds(f"{back}/recompute/block0/")
     ends = {
-        "first": (seconds("F/embedding/"), seconds("B/embedding/")),
-        "last": (seconds("F/head/"), seconds("B/head/")),
+        "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
+        "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
     }
     skipped = 0.0 if job.recompute_layers is None else 1.0
 
@@ -76,9 +87,9 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         """Forward, backward, and what of it a gradient waits for."""
         layers = len(stage.layers)
         forward = layers * forward_block + stage.first * ends["first"][0] + stage.last * ends["last"][0]
-        back = layers * (backward_block + (0.0 if skipped else again))
-        back += stage.first * ends["first"][1] + stage.last * ends["last"][1]
-        return forward, back, back - layers * weights - (stage.last * ends["last"][1] if split else 0.0)
+        needed = layers * (needed_block + (0.0 if skipped else again))
+        needed += stage.first * ends["first"][1] + stage.last * ends["last"][1]
+        return forward, needed + layers * weights + stage.last * ends["last"][2], needed
 
     micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"
     most = 0.0

@@ -1,0 +1,45 @@
+"""A time that no step of a job is below: all blocks of all micro-steps, without what moves over z and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.shapes import Shapes
+
+
+def rehearsal(job: FourDJob) -> FourDJob | None:
+    """Return a job of one block on one plane of y and x; None on a CPU, whose host works in the same thread.
+
+    Its host takes no time, so that nothing in it is slower than in the job.
+    """
+    if job.machine.device.type == "cpu" or job.profiler or job.lora is not None or job.document_mask:
+        return None
+    grid = job.concrete_grid.model_copy(update={"data": 1, "z": 1})
+    micro = job.concrete_micro_sequences
+    return job.model_copy(
+        update={
+            "model": job.model.model_copy(update={"layers": 1}),
+            "grid": grid,
+            "ranks": grid.ranks,
+            "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
+            "cache_gathered_layers": 0,
+            "recompute_inputs": "device",
+            "cuda_graphs": True,
+            "stragglers": (),
+            "degraded": (),
+            "placement": "contiguous",
+        }
+    )
+
+
+def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
+    """Return what a rehearsal depends on."""
+    grid = job.concrete_grid
+    return (grid.y, grid.x, Shapes(job).sequences, job.recompute, job.overlap.all_reduce)
+
+
+def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
+    """Return the floor; sums of gradients are left out, of which there are fewer where z cuts them."""
+    block = seconds("/fwd/block0/") + seconds("/recompute/block0/") + seconds("/bwd/block0/")
+    return job.micro_steps * job.model.layers * max(0.0, block - seconds("+/bwd/block0/*accumulate"))
