@@ -7,7 +7,8 @@ optimizer divides: 6 + 12/data. DeepSpeed keeps 16-bit gradients beside the fp32
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import lcm
 
 from twin.description.attention import UNFUSED
@@ -24,70 +25,96 @@ from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
 
 def memory_by_category(job: MegatronJob, rank: int) -> dict[str, float]:
     """Count the peak bytes of a rank of a stage."""
-    return _memory(job, Local(job), Pipeline(job), rank)
+    return Held(job).by_category(rank)
 
 
 def every_memory(job: MegatronJob) -> list[dict[str, float]]:
     """Count those of all stages; of equal ones once."""
-    local, pipeline = Local(job), Pipeline(job)
-    found: dict[object, dict[str, float]] = {}
-    enough = _enough(job, pipeline.ranks)
-    for rank in range(pipeline.ranks):
-        key = (
-            tuple((len(stage.layers), stage.first, stage.last) for stage in pipeline.stages(rank)),
-            most_held(pipeline.order, rank, pipeline.ranks, enough, job.chunks, job.micro_group),
-        )
-        if key not in found:
-            found[key] = _memory(job, local, pipeline, rank)
-    return list(found.values())
+    held = Held(job)
+    found = {held.kind(rank): rank for rank in range(held.pipeline.ranks)}
+    return [held.by_category(rank) for rank in found.values()]
 
 
-def _memory(job: MegatronJob, local: Local, pipeline: Pipeline, rank: int) -> dict[str, float]:
-    stages, parameters = pipeline.stages(rank), Parameters(job, local)
-    total, e = sum(parameters.stage(stage) for stage in stages), job.element_bytes
-    parts = parameters.sharers if job.distributed_optimizer else 1
-    gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < FP32_BYTES else 0)
-    return {
-        "weights": float(e * total),
-        "gradients": float(gradient * total),
-        "optimizer": float(optimizer_bytes(e) * -(-total // parts)),
-        "activations": activation_bytes(job, local, pipeline, rank),
-        "messages": 2 * local.message_bytes if pipeline.ranks > 1 else 0.0,
-    }
+@dataclass(frozen=True)
+class Held:
+    """What ranks of a job hold."""
 
+    job: MegatronJob
 
-def activation_bytes(job: MegatronJob, local: Local, pipeline: Pipeline, rank: int) -> float:
-    """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
-    stages = pipeline.stages(rank)
-    kept = [_kept(job, local, stage) for stage in stages]
-    held = _most(job, rank, kept)
-    block, m = _block(job, local), local.tokens
-    gradients = job.element_bytes * (2 * local.residual_elements + m * (local.mlp_up + local.mlp))
-    working = (block if any(recomputed(job, stage) for stage in stages) else 0.0) + gradients
-    logits = 0.0
-    if any(stage.last for stage in stages):
-        logits = float(m * local.vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
-    return held + max(working, logits)
+    @cached_property
+    def local(self) -> Local:
+        """Sizes."""
+        return Local(self.job)
 
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Stages."""
+        return Pipeline(self.job)
 
-def _most(job: MegatronJob, rank: int, kept: list[float]) -> float:
-    """Return the most that a rank holds of what micro-batches leave on its chunks."""
-    return max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in _counts(job, rank))
+    def kind(self, rank: int) -> object:
+        """Return what the bytes of a rank depend on."""
+        stages = tuple((len(stage.layers), stage.first, stage.last) for stage in self.pipeline.stages(rank))
+        return stages, self._counts(rank)
 
+    def by_category(self, rank: int) -> dict[str, float]:
+        """Count the peak bytes of a rank."""
+        job, parameters = self.job, Parameters(self.job, self.local)
+        total, e = sum(parameters.stage(stage) for stage in self.pipeline.stages(rank)), job.element_bytes
+        parts = parameters.sharers if job.distributed_optimizer else 1
+        gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < FP32_BYTES else 0)
+        return {
+            "weights": float(e * total),
+            "gradients": float(gradient * total),
+            "optimizer": float(optimizer_bytes(e) * -(-total // parts)),
+            "activations": self._activations(rank),
+            "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
+        }
 
-def _counts(job: MegatronJob, rank: int) -> tuple[tuple[int, ...], ...]:
-    ranks = job.concrete_grid.pipeline
-    return most_held(job.order, rank, ranks, _enough(job, ranks), job.chunks, job.micro_group)
+    def _activations(self, rank: int) -> float:
+        """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
+        job, local, stages = self.job, self.local, self.pipeline.stages(rank)
+        kept = [self._kept(stage) for stage in stages]
+        most = max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in self._counts(rank))
+        gradients = job.element_bytes * (2 * local.residual_elements + local.tokens * (local.mlp_up + local.mlp))
+        again = any(recomputed(job, stage) for stage in stages)
+        working = (self._whole_block if again else 0.0) + gradients
+        logits = 0.0
+        if any(stage.last for stage in stages):
+            logits = float(local.tokens * local.vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
+        return most + max(working, logits)
 
+    def _kept(self, stage: Stage) -> float:
+        """Bytes that a micro-batch's forward pass leaves on a stage."""
+        job, again = self.job, len(recomputed(self.job, stage))
+        residual = float(job.element_bytes * self.local.residual_elements)
+        ends = float(self.local.residual_elements) if stage.first and job.dropout else 0.0
+        if stage.last:  # inputs of the last norm and of the head
+            ends += 2 * residual
+        return again * residual + (len(stage.layers) - again) * self._kept_block + ends
 
-def _enough(job: MegatronJob, ranks: int) -> int:
-    """So many micro-batches that more hold no more: a pipeline is full by then, and rules of divisibility are kept."""
-    steps, group = job.micro_steps, job.micro_group or ranks
-    if job.order == "gpipe":
-        return steps
-    full = 4 * ranks * job.chunks
-    round_ = lcm(ranks, group, 2)
-    return steps if steps <= full + round_ else full - full % round_ + round_ + steps % round_
+    @cached_property
+    def _whole_block(self) -> float:
+        """What one block's backward pass needs."""
+        return _block(self.job, self.local, whole=True)
+
+    @cached_property
+    def _kept_block(self) -> float:
+        """The same without scores that are computed again."""
+        return _block(self.job, self.local, whole=False)
+
+    @cached_property
+    def _enough(self) -> int:
+        """So many micro-batches that more hold no more: a pipeline is full, and rules of divisibility are kept."""
+        job, ranks = self.job, self.pipeline.ranks
+        steps, group = job.micro_steps, job.micro_group or ranks
+        if job.order == "gpipe":
+            return steps
+        full, round_ = 4 * ranks * job.chunks, lcm(ranks, group, 2)
+        return steps if steps <= full + round_ else full - full % round_ + round_ + steps % round_
+
+    def _counts(self, rank: int) -> tuple[tuple[int, ...], ...]:
+        ranks, job = self.pipeline.ranks, self.job
+        return most_held(self.pipeline.order, rank, ranks, self._enough, job.chunks, job.micro_group)
 
 
 @lru_cache(maxsize=4096)
@@ -119,17 +146,7 @@ def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
     return all(a >= b for a, b in zip(many, few, strict=True))
 
 
-def _kept(job: MegatronJob, local: Local, stage: Stage) -> float:
-    """Bytes that a micro-batch's forward pass leaves on a stage."""
-    again = len(recomputed(job, stage))
-    residual = float(job.element_bytes * local.residual_elements)
-    ends = float(local.residual_elements) if stage.first and job.dropout else 0.0
-    if stage.last:  # inputs of the last norm and of the head
-        ends += 2 * residual
-    return again * residual + (len(stage.layers) - again) * _block(job, local, whole=False) + ends
-
-
-def _block(job: MegatronJob, local: Local, *, whole: bool = True) -> float:
+def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
     """What one block's backward pass needs; without scores that are computed again, unless `whole`."""
     form = "flash" if job.recomputes_scores and not whole else job.attention
     block = block_activation_bytes(
