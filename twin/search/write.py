@@ -37,7 +37,9 @@ def write_across(directory: Path, found: Across, given: Given) -> None:
     """Write what a search over strategies found: its table and ranking, and the winner's job."""
     answer = across_json(found)
     rows = [{"strategy": name} | entry_json(entry) for name, one in found.searches.items() for entry in one.entries]
-    pq.write_table(flat_table(rows), directory / TABLE, compression="zstd")
+    # options of one name may be of different kinds
+    apart = [row | {"options": {row["strategy"]: row["options"]}} for row in rows]
+    pq.write_table(flat_table(apart), directory / TABLE, compression="zstd")
     text = json.dumps(answer | {"ranking": rows}, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / RANKING).write_text(text + "\n", encoding="utf-8")
     (directory / BEST).write_text(job_text(given, found.best.best.job), encoding="utf-8")
