@@ -135,10 +135,12 @@ def test_bubbles_add_up_to_the_step(described: Any) -> None:
     simulation = simulate(described)
     found = pipeline_of(simulation)
     assert found is not None
+    numbers = (described.concrete_grid.pipeline, described.micro_steps, described.chunks)
     for stage, part in zip(found.stages, simulation.parts, strict=True):
-        bubbles = stage.bubbles
+        bubbles, actions = stage.bubbles, order(described.schedule, stage.stage, *numbers)
         assert bubbles.step == pytest.approx(simulation.step_seconds, rel=1e-12)
         assert min(bubbles.by_name().values()) >= -1e-12
+        assert len(stage.passes) == len(actions) or 0 in described.stage_layers
         # computing, counted op by op: all of it but what comes behind the passes
         row = int(np.flatnonzero(part.classes == simulation.partition.rank_class[stage.rank])[0])
         program, line = part.program, part.timeline
@@ -178,15 +180,22 @@ def test_names_of_passes() -> None:
     assert pass_of("messages/micro0/B/receive") == MESSAGE
     for name in ("micro0/fwd/block1/qkv/gemm", "micro/F/x", "microx/F/", "reduce/all_reduce_data", "micro1/F"):
         assert pass_of(name) == NEITHER
-    first, second = PassName("F", 0, 0), PassName("B", 0, 0)
-    names, number = numbered([first, first, MESSAGE, second, second, NEITHER, first, second])
-    assert (names, number.tolist()) == ((first, second), [0, 0, -2, 1, 1, -1, -1, -1])
+
+
+def test_ops_of_a_pass_follow_each_other() -> None:
+    """One with its name that comes later, such as a wait for its gradients, is not part of it."""
+    found = [PassName("B", 0, 4), PassName("F", 1, None), MESSAGE, NEITHER, PassName("F", 1, 9), PassName("F", 1, None)]
+    which, micro = np.array([1, 5, 2, 0, 0, 3, 1, 0, 1, 4]), np.array([7, 7, -1, -1, -1, -1, 8, 9, 7, -1])
+    names, number = numbered(found, which, micro)
+    assert names == (PassName("F", 1, 7), PassName("B", 0, 4), PassName("F", 1, 8), PassName("F", 1, 9))
+    assert number.tolist() == [0, 0, MESSAGE, 1, 1, NEITHER, 2, NEITHER, NEITHER, 3]
+    assert numbered([], np.zeros(0, dtype=np.int64)) == ((), pytest.approx([]))
 
 
 def test_a_step_by_hand() -> None:
     """F from 1 to 4, 1 of it exposed; a message beside it and after it; B from 7 to 9; another rank until 12."""
     ops = ["messages/micro0/F/send", "micro0/F/a", "micro0/F/b", "micro0/B/a", "reduce/x"]
-    names, number = numbered(map(pass_of, ops))
+    names, number = numbered([pass_of(op) for op in ops], np.arange(len(ops)))
     arrival = np.array([0.5, 1.0, 3.0, 7.0, 9.0])
     start, end = np.array([3.5, 1.0, 3.0, 7.0, 13.0]), np.array([5.0, 2.0, 4.0, 9.0, 14.0])
     collective = np.array([True, False, False, False, True])

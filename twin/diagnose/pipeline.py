@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from twin.engine.program import COMPUTE, START, Program
+from twin.engine.program import COMPUTE, START
 from twin.engine.simulate import Part, Simulation
 from twin.trace.bubbles import PipelineRun
-from twin.trace.passes import PassName, RankOps, numbered, pass_of
+from twin.trace.passes import RankOps, numbered, pass_of
 
 
 def pipeline_of(simulation: Simulation) -> PipelineRun | None:
@@ -35,15 +33,11 @@ def pipeline_of(simulation: Simulation) -> PipelineRun | None:
 
 def _ops(part: Part, row: int) -> RankOps:
     """Columns of one class of ranks."""
-    names, number = numbered(_passes(part.program))
-    code, timeline = np.array(part.program.code), part.timeline
+    program, timeline = part.program, part.timeline
+    count = len(program)
+    micro = np.fromiter((values.get("micro", -1) for _, values in program.ops), dtype=np.int64, count=count)
+    distinct = [pass_of(op.name) for op in program.ops.distinct]
+    names, number = numbered(distinct, np.asarray(program.ops.which), micro)
+    code = np.asarray(program.code)
     times = (timeline.arrival[row], timeline.start[row], timeline.end[row])
     return RankOps(names, number, code == COMPUTE, code == START, *times)
-
-
-def _passes(program: Program) -> Iterator[PassName | int]:
-    """Say of each op which pass it belongs to; the name of an op that is repeated is read once."""
-    read = [pass_of(op.name) for op in program.ops.distinct]
-    for number, (_, values) in zip(program.ops.which, program.ops, strict=True):
-        found = read[number]
-        yield found if isinstance(found, int) or found.micro is not None else found._replace(micro=values["micro"])

@@ -19,12 +19,26 @@ imbalance is none; of interleaved 1F1B with v chunks all three are (P - 1)(F + B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 import numpy as np
 
 from twin.trace.passes import Floats, Passes, RankOps
+
+WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "computing": "computing",
+        "exposed_in_passes": "exposed in passes",
+        "warm_up": "warm-up",
+        "imbalance": "imbalance",
+        "drain": "drain",
+        "messages": "messages",
+        "end_of_step": "end of step",
+    }
+)
+"""What a reader sees of them."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ Letters: F forward pass, B backward pass, or its halves: I input gradients, W we
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, cast
@@ -142,22 +142,37 @@ class RankOps:
         return self.start[of], self.end[of]
 
 
-def numbered(found: Iterable[PassName | int]) -> tuple[tuple[PassName, ...], Ints]:
-    """Number the passes of ops in program order, as they come; what is no pass stays what it is.
+def numbered(
+    names: Sequence[PassName | int], which: Ints, micro: Ints | None = None
+) -> tuple[tuple[PassName, ...], Ints]:
+    """Return the passes in the order in which they begin, and to which of them each op belongs.
 
-    Ops of a pass follow each other. One that comes later waits for what the pass has left under way, such as a
-    reduction of gradients, and is not part of it.
+    `which` of the names is that of each op, in program order, and `micro` its micro-batch where the name leaves it
+    open. What is no pass stays what it is. Ops of a pass follow each other: one that comes later waits for what the
+    pass has left under way, such as a reduction of gradients, and is not part of it.
+
+    >>> names, number = numbered([PassName("F", 0, None), MESSAGE], np.array([0, 1, 0]), np.array([2, -1, 3]))
+    >>> [name.micro for name in names], number.tolist()
+    ([2, 3], [0, -2, 1])
     """
-    number: dict[PassName, int] = {}
-    of_ops: list[int] = []
-    last: PassName | int = NEITHER
-    for one in found:
-        if isinstance(one, int):
-            of_ops.append(one)
-        elif one == last or one not in number:
-            of_ops.append(number.setdefault(one, len(number)))
-        else:
-            of_ops.append(NEITHER)
-            continue
-        last = one
-    return tuple(number), np.array(of_ops, dtype=np.int64)
+    distinct: dict[PassName, int] = {}
+    codes = [name if isinstance(name, int) else distinct.setdefault(name, len(distinct)) for name in names]
+    templates = tuple(distinct)
+    found = np.array(codes, dtype=np.int64)[which]
+    own = np.array(
+        [-1 if isinstance(name, int) or name.micro is None else name.micro for name in names], dtype=np.int64
+    )
+    own = own[which]
+    if micro is not None:
+        own = np.where(own < 0, micro, own)
+    inside = found >= 0
+    key = np.where(inside, found * (own.max(initial=0) + 1) + own, found)
+    begins = np.flatnonzero(np.diff(key, prepend=-3))  # of stretches with one key
+    keys, first = np.unique(key[begins], return_index=True)
+    order = np.sort(first[keys >= 0])
+    of_stretch = np.where(key[begins] >= 0, NEITHER, key[begins])
+    of_stretch[order] = np.arange(len(order))
+    number = np.repeat(of_stretch, np.diff(begins, append=len(key)))
+    at = begins[order]
+    places = zip(found[at].tolist(), own[at].tolist(), strict=True)
+    return tuple(templates[i]._replace(micro=m) for i, m in places), number
