@@ -28,9 +28,13 @@ def pipeline(console: Console, run: PipelineRun) -> None:
         + (f" with {run.chunks} chunks each" if run.chunks > 1 else "")
         + f", {count} micro-batch{'es' if count > 1 else ''}; where the time of a rank of each goes, mean over stages:"
     )
-    mean = run.mean.by_name()
-    shares = [f"{words} {100 * mean[name] / run.step_seconds:.1f} %" for name, words in WORDS.items()]
-    console.print("  " + ", ".join(shares), soft_wrap=False)
+    mean, whole = run.mean, run.step_seconds
+
+    def said(*names: str) -> str:
+        return ", ".join(f"{WORDS[name]} {100 * mean.by_name()[name] / whole:.1f} %" for name in names)
+
+    console.print("  " + said("computing", "exposed_in_passes", "messages", "end_of_step"))
+    console.print(f"  bubble {100 * mean.bubble / whole:.1f} %: " + said("warm_up", "imbalance", "drain"))
     labels = [f"  stage {stage.stage} " for stage in run.stages]
     column = max(map(len, labels))
     lines = [
