@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "studies": BELOW_QUESTIONS | {"search", "validate"},
 }
 LAYERS["show"] = {*LAYERS}
-LAYERS["api"] = BELOW_QUESTIONS | {"search", "validate", "compare"}
+LAYERS["api"] = BELOW_QUESTIONS | {"search", "validate", "compare", "diagnose"}
 LAYERS["commands"] = LAYERS["cli"] = {*LAYERS, "commands"}
 LAYERS["__main__"] = {"cli"}
 LAYERS["__init__"] = {"api", "rooms"}

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
+from twin.diagnose.pipeline import pipeline_of
 from twin.engine import simulate as _engine
 from twin.engine.interval import Interval
 from twin.engine.interval import interval as _interval
 from twin.engine.report import Report, as_json, report
 from twin.engine.simulate import Simulation
 from twin.strategies import load_job, strategy_of
+from twin.trace.bubbles import PipelineRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +95,11 @@ class Prediction:
         return self.figures.memory.fits
 
     @cached_property
+    def pipeline(self) -> PipelineRun | None:
+        """Passes and bubbles of a pipeline, one rank of each stage; None for a job without one."""
+        return pipeline_of(self.simulation)
+
+    @cached_property
     def as_json(self) -> dict[str, Any]:
         """The object that `fourfold simulate --json` prints."""
         every = self.every_rank
@@ -101,6 +108,8 @@ class Prediction:
         )
         if every is not None:
             answer |= {"engine": "ranks", "seed": every.simulation.seed, **every.distribution()}
+        if self.pipeline is not None:
+            answer["pipeline"] = self.pipeline.as_json()
         if self.interval is not None:
             answer["step_seconds_interval"] = [self.interval.low, self.interval.high]
         return answer
@@ -118,7 +127,15 @@ class Prediction:
         from twin.engine.seeds import rank_table  # noqa: PLC0415
 
         tables = {"ranks.parquet": rank_table(self.every_rank.simulation)} if self.every_rank else None
-        write_run(Path(directory), self.simulation, self.as_json, ranks, tables=tables, overwrite=overwrite)
+        write_run(
+            Path(directory),
+            self.simulation,
+            self.as_json,
+            ranks,
+            tables=tables,
+            pipeline=self.pipeline,
+            overwrite=overwrite,
+        )
 
     def write_chrome(self, path: str | Path, ranks: Sequence[int] | None = None, *, overwrite: bool = False) -> None:
         """Write a Chrome/Perfetto trace, `.json` or `.json.gz`."""

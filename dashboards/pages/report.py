@@ -20,11 +20,12 @@ from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.memory import row, stacked
-from dashboards.pages.timeline import laid_out, opened, view_of
+from dashboards.pages.timeline import laid_out
 from dashboards.pages.verdict import compared, term_row
 from dashboards.pairs import pairs_of
 from dashboards.parts import aria, card, problem, seconds
 from dashboards.query import query_of
+from dashboards.timeline.opened import opened, view_of
 from twin import __version__
 from twin.compare.page import facts_of
 from twin.cost.memory import memory_use

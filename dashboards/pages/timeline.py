@@ -9,16 +9,15 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.catalog import Entry
-from dashboards.events import CATEGORIES, Events, events_of
+from dashboards.events import CATEGORIES, Events
 from dashboards.figures.timeline import WORDS, height, timeline
 from dashboards.page import Page, PageContext, Query, state
+from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
 from dashboards.parts import aria, card, graph, seconds, table
 from dashboards.query import query_of
-from dashboards.timeline.step import Step, step_of
-from dashboards.timeline.view import Lanes, Pair, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
-from twin.description.problems import DescriptionError, fail
-from twin.trace.store import CLASSES, read_classes
+from dashboards.timeline.opened import opened, view_of
+from dashboards.timeline.view import Lanes, Pair, View, all_ranks, lanes, unpaired, worst
+from twin.description.problems import DescriptionError
 
 GRAPH, WORST, MOVED = "timeline", "timeline-worst", "timeline-moved"
 CHOICES = ("ranks", "show", "step", "colour", "align")
@@ -26,53 +25,6 @@ CHOICES = ("ranks", "show", "step", "colour", "align")
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
 KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
-
-
-def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
-    """Open the one or two runs that an address names, and pair their ops. Raises DescriptionError."""
-    if "run" not in query:
-        raise fail("run", "choose one run, or two, on the page Runs first")
-    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
-    if [e.kind for e in entries] == ["measured", "predicted"]:
-        entries.reverse()
-    events = tuple(events_of(context.catalog, entry) for entry in entries)
-    kinds = [entry.kind or "" for entry in entries]
-    labels = tuple(kinds if len(set(kinds)) == len(kinds) else ("first", "second"))
-    number = int(query["step"]) if query.get("step", "").isdecimal() and len(query["step"]) < 10 else None
-    align = query.get("align", "")
-
-    def made() -> Pair:
-        steps = tuple(_step(e, of, number) for e, of in zip(entries, events, strict=True))
-        return paired(labels, steps, align, tuple(_stand_ins(context, e) for e in entries))
-
-    what = f"pair {[(e.name, e.changed) for e in entries]} {number} {align}"
-    return context.catalog.kept(entries[-1], what, made), events
-
-
-def _step(entry: Entry, events: Events, number: int | None) -> Step:
-    """A predicted run has one step, whatever its number; a measured one that which is asked for."""
-    return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
-
-
-def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
-    """Which rank with events stands for each rank of a folded run."""
-    path = context.catalog.file(entry, CLASSES)
-    classes = read_classes(entry.path, entry.head) if path.is_file() else None
-    if classes is None:
-        return {}
-    written = [int(r) for r in entry.head.get("ranks_written", []) if isinstance(r, int)]
-    of_class = {classes[rank]: rank for rank in reversed(written) if rank in classes}
-    return {rank: of_class[number] for rank, number in classes.items() if number in of_class}
-
-
-def view_of(query: Query, pair: Pair) -> View:
-    """Read the choices of an address."""
-    return View(
-        parse_ranks(query.get("ranks", ""), all_ranks(pair)),
-        query.get("show", ""),
-        query.get("colour", "kind"),
-        query.get("align", ""),
-    )
 
 
 def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lanes:
@@ -105,6 +57,7 @@ def shown(context: PageContext, query: Query) -> Component:
     drawn = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
     return html.Div(
         [
+            pipelines(context, query, pair, events, view),
             card(
                 " above ".join(pair.labels),
                 dmc.Text(_summary(pair, laid), span=True),
@@ -322,6 +275,7 @@ def register(app: Dash, context: PageContext) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(redraw, context))
+    register_pipelines(app, context)
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:

@@ -14,6 +14,8 @@ from twin.strategies import registry
 
 TUTORIAL = sorted((ROOT / "docs/tutorial").glob("[!i]*.md"))
 HOW_TO = sorted((ROOT / "docs/howto").glob("add-*.md"))
+SHOWN = [ROOT / "docs/howto/megatron.md"]
+"""Other pages that show what a command prints."""
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_the_tutorial_shows_what_comes(page):
 
 @pytest.mark.docs
 @pytest.mark.quick
-@pytest.mark.parametrize("page", HOW_TO, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*HOW_TO, *SHOWN], ids=lambda p: p.name)
 @pytest.mark.usefixtures("checkout")
 def test_what_a_how_to_says_can_be_done_from_outside(page):
     done(page, check)

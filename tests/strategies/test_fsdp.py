@@ -239,7 +239,7 @@ def test_classes_of_ranks_are_as_good_as_every_rank(options: dict[str, Any]) -> 
     grid = options.pop("grid")
     job = described(grid, micro_steps=2, **options)
     options["grid"] = grid
-    folded, every = (simulate(job, engine=engine).step_seconds for engine in ("classes", "ranks"))
+    folded, every = (simulate(job, engine=engine).step_seconds for engine in ("folded", "des"))
     assert folded == pytest.approx(every, rel=1e-9)
 
 

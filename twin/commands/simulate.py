@@ -120,7 +120,7 @@ def simulate(
     if found.every_rank is not None:
         shown.every_rank(found.every_rank, found.as_json, out)
     else:
-        shown.step(found.simulation, found.figures, found.as_json, out)
+        shown.step(found.simulation, found.figures, found.as_json, out, found.pipeline)
     _say_where(chrome)
 
 

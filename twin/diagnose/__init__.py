@@ -5,4 +5,5 @@
 * `robust`: medians, scales and how surprising a value is.
 * `devices`, `links`, `loading`, `axes`: one kind of culprit each.
 * `diagnose`: all of them in turn; what one explains is no evidence for another.
+* `pipeline`: bubbles of a simulated pipeline by name, stage by stage.
 """

@@ -17,6 +17,7 @@ from twin.description.units import format_si
 from twin.engine.events import event_table
 from twin.engine.simulate import Simulation
 from twin.pages.timeline import timeline_html
+from twin.trace.bubbles import PipelineRun
 from twin.trace.chrome import is_chrome_trace, write_chrome
 from twin.trace.store import write_trace
 
@@ -43,10 +44,11 @@ def write_run(
     *,
     overwrite: bool,
     tables: Mapping[str, pa.Table] | None = None,
+    pipeline: PipelineRun | None = None,
 ) -> None:
     """Write `manifest.json`, `events.parquet`, `classes.parquet`, `job.yaml`, `timeline.html`.
 
-    `tables` are further Parquet files by name.
+    `tables` are further Parquet files by name; `pipeline` is drawn on the page.
     """
     chosen = list(ranks or default_ranks(simulation))
     events = _events(simulation, chosen)
@@ -70,12 +72,18 @@ def write_run(
         rank_class = pa.table({name: of.astype(np.int32) for name, of in columns.items()})
     extra = {
         "job.yaml": yaml.safe_dump(job.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True),
-        "timeline.html": timeline_page(simulation, figures, chosen[:MAX_SHOWN], len(chosen)),
+        "timeline.html": timeline_page(simulation, figures, chosen[:MAX_SHOWN], len(chosen), pipeline),
     }
     write_trace(directory, manifest, events, rank_class, extra, tables, overwrite=overwrite)
 
 
-def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Sequence[int], written: int) -> str:
+def timeline_page(
+    simulation: Simulation,
+    figures: Mapping[str, Any],
+    ranks: Sequence[int],
+    written: int,
+    pipeline: PipelineRun | None = None,
+) -> str:
     """Return the HTML timeline of a few of the ranks that were written."""
     job = simulation.job
     memory = figures.get("memory")  # a module of the user's own has none of a model's figures
@@ -105,7 +113,7 @@ def timeline_page(simulation: Simulation, figures: Mapping[str, Any], ranks: Seq
         facts.append(("drawn", f"{len(ranks)} of {written} ranks written"))
     title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}, predicted"
     names = {rank: rank_name(simulation, rank) for rank in ranks}
-    return timeline_html(_events(simulation, list(ranks)), names, title, facts)
+    return timeline_html(_events(simulation, list(ranks)), names, title, facts, pipeline)
 
 
 def write_chrome_trace(path: Path, simulation: Simulation, ranks: Sequence[int] | None, *, overwrite: bool) -> None:

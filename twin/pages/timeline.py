@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twin.pages.pipeline import bubble_rows, drawn
 from twin.pages.shell import filled
+from twin.trace.bubbles import WORDS, PipelineRun
 from twin.trace.names import in_order
 from twin.trace.palette import EVENTS, axis_colour
 
@@ -59,10 +61,18 @@ def lanes(events: pa.Table, rank_names: Mapping[int, str]) -> list[dict[str, Any
 
 
 def timeline_html(
-    events: pa.Table, rank_names: Mapping[int, str], title: str, facts: Sequence[tuple[str, str]] = ()
+    events: pa.Table,
+    rank_names: Mapping[int, str],
+    title: str,
+    facts: Sequence[tuple[str, str]] = (),
+    pipeline: PipelineRun | None = None,
 ) -> str:
-    """Return the page: title, a table of facts, the timeline."""
+    """Return the page: title, a table of facts, the pipeline if there is one, the timeline."""
     axes = dict.fromkeys(a for a in events["axis"].unique().to_pylist() if a)
     colours = {**EVENTS, **{axis: axis_colour(axis) for axis in axes}}
     data = {"lanes": lanes(events, rank_names), "colours": colours}
-    return filled("twin.pages", "timeline.html", title=title, facts=facts, data=data, plotly=True)
+    words: dict[str, Any] = {}
+    if pipeline is not None:
+        data["pipeline"] = drawn(pipeline)
+        words = {"bubbles": bubble_rows(pipeline), "bubbles_head": ["percent of the step", *WORDS.values()]}
+    return filled("twin.pages", "timeline.html", title=title, facts=facts, data=data, plotly=True, **words)

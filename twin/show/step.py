@@ -12,6 +12,7 @@ from rich.table import Table
 
 from twin.description.units import format_si
 from twin.show.console import make_console
+from twin.show.pipeline import pipeline
 
 if TYPE_CHECKING:
     from twin.description.job import Job
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from twin.engine.report import Report
     from twin.engine.simulate import Simulation
     from twin.search.choose import Choice
+    from twin.trace.bubbles import PipelineRun
 
 
 BAR_WIDTH = 30
@@ -34,11 +36,15 @@ def _bar(part: float, whole: float, colour: str) -> str:
     return f"[{colour}]{'█' * round(BAR_WIDTH * part / whole)}[/]" if whole > 0 else ""
 
 
-def step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:
-    """Print a simulated step."""
+def step(
+    simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None, run: PipelineRun | None = None
+) -> None:
+    """Print a simulated step, and the pipeline if it has one."""
     console = make_console()
     headline(console, simulation.job, figures)
     parts(console, simulation.job, figures, several=simulation.partition.rank_classes > 1)
+    if run is not None:
+        pipeline(console, run)
     _memory(console, figures)
     if "step_seconds_interval" in answer:
         low, high = answer["step_seconds_interval"]

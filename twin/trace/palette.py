@@ -25,6 +25,10 @@ KINDS: Mapping[str, str] = MappingProxyType({"compute": BLUE, **AXES, "other": O
 """An op by its kind: compute, a collective of an axis, or a wait."""
 EVENTS: Mapping[str, str] = MappingProxyType({**PHASES, **AXES})
 """An event of a timeline: compute by phase, a collective by axis."""
+PASSES: Mapping[str, str] = MappingProxyType({"F": BLUE, "B": ORANGE, "I": VERMILION, "W": GREEN})
+"""Passes of a pipeline, in pictures of their own: forward, backward, input gradients, weight gradients."""
+LIGHTEST = 0.6
+"""How white the last chunk of a pipeline rank is; the first one has the plain colour."""
 IDLE, SLOWEST_DEVICE = LIGHT_GREY, SKY
 """Time in which a rank waits for its peers, or for the slowest device to be expected."""
 
@@ -36,3 +40,14 @@ def axis_colour(axis: str) -> str:
     (True, True)
     """
     return AXES.get(axis) or OTHER_AXES[sum(axis.encode()) % len(OTHER_AXES)]
+
+
+def pass_colour(kind: str, chunk: int = 0, chunks: int = 1) -> str:
+    """Return the colour of a pass: of later chunks a lighter one.
+
+    >>> pass_colour("F") == BLUE, pass_colour("F", 1, 2)
+    (True, '#99C7E0')
+    """
+    white = LIGHTEST * chunk / (chunks - 1) if chunks > 1 else 0.0
+    parts = (int(PASSES[kind][i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + white * (255 - part)):02X}" for part in parts)

@@ -20,11 +20,15 @@ from twin.strategies.megatron.place import Stage
 HALVES: dict[Kind, Half] = {"B": "whole", "I": "input", "W": "weight"}
 
 
+TABLE = -1
+"""In place of a block's number."""
+
+
 class Hooks:
     """What else happens in a pass; by default nothing does."""
 
     def before(self, emit: Emitter, layer: int) -> None:
-        """Be told of a block that comes, by its number."""
+        """Be told of a block that comes, by its number, or of the TABLE of tokens."""
 
     def after(self, emit: Emitter, layer: int) -> None:
         """Be told of a block that is done."""
@@ -71,6 +75,7 @@ class Bodies:
     def _forward(self, emit: Emitter, stage: Stage, hooks: Hooks) -> None:
         linears = Linears(self.job, self.local)
         if stage.first:
+            hooks.before(emit, TABLE)
             layer.embedding_forward(emit.under("embedding"), linears)
         for number in stage.layers:
             hooks.before(emit, number)

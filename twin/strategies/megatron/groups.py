@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from twin.description.grid import Mesh
 from twin.schedule.communicator import Communicator, Ints, Role
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Neighbour, streams
@@ -31,7 +32,7 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
     found = [
         over("tensor", "tensor"),
         over("context", "context"),
-        over(DATA, "data", "context"),
+        over(DATA, "data", "context") if job.order != "dualpipe" else _both_directions(ranks, mesh),
         over(MODEL, "pipeline", "tensor"),
         over(EVERYONE, *mesh.axes),
     ]
@@ -40,6 +41,13 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
     stages = [role.ranks for role in roles(job)]
     found.append(Communicator.of(EMBEDDING, np.stack([stages[0], stages[-1]], axis=1)))
     return (*found, *_neighbours(job, stages))
+
+
+def _both_directions(ranks: Ints, mesh: Mesh) -> Communicator:
+    """DualPipe's ranks r and P − 1 − r hold the same two stages: they and their replicas sum gradients."""
+    by_stage = ranks.transpose([mesh.axes.index(axis) for axis in ("pipeline", "tensor", "data", "context")])
+    pairs = np.concatenate([by_stage, by_stage[::-1]], axis=2)[: len(by_stage) // 2]
+    return Communicator.of(DATA, pairs.reshape(-1, pairs.shape[2] * pairs.shape[3]))
 
 
 def _neighbours(job: MegatronJob, stages: Sequence[Ints]) -> Iterator[Communicator]:

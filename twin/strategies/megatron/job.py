@@ -109,6 +109,11 @@ class MegatronJob(Job):
         return pipeline if self.schedule == "dualpipe" else pipeline * self.chunks
 
     @property
+    def ends_together(self) -> bool:
+        """Whether a rank that holds the first stage holds the last one too, as in a V."""
+        return self.concrete_grid.pipeline == 1 or self.schedule in (*V_SHAPED, "dualpipe")
+
+    @property
     def layers_by_stage(self) -> tuple[range, ...]:
         """Numbers of each stage's layers."""
         counts = self.stage_layers or (self.model.layers // self.stages,) * self.stages

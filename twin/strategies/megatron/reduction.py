@@ -14,7 +14,7 @@ from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
-from twin.strategies.megatron.bodies import Hooks
+from twin.strategies.megatron.bodies import TABLE, Hooks
 from twin.strategies.megatron.groups import DATA, EMBEDDING, EVERYONE, MODEL
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR
@@ -35,10 +35,13 @@ class Parameters:
     local: Local
 
     def ends(self, stage: Stage) -> int:
-        """Of a stage, without its blocks: tables, last norm, head; a tied head's is a copy on the last stage."""
+        """Of a stage, without its blocks: tables, last norm, head.
+
+        A tied head's table is a copy on the last stage, unless that is on the rank of the first one.
+        """
         local, model = self.local, self.job.model
         table = local.table + local.positions if stage.first else 0
-        shared = model.tied_embeddings and stage.first and stage.last
+        shared = model.tied_embeddings and self.job.ends_together
         return table + ((local.last_norm + (0 if shared else local.table)) if stage.last else 0)
 
     def stage(self, stage: Stage) -> int:
@@ -53,8 +56,9 @@ class Parameters:
 
     @property
     def sharers(self) -> int:
-        """Ranks that hold the same parameters: data × context."""
-        return self.local.grid.data * self.local.grid.context
+        """Ranks that hold the same parameters: data × context, and DualPipe's two directions."""
+        directions = 2 if self.job.order == "dualpipe" else 1
+        return self.local.grid.data * self.local.grid.context * directions
 
 
 def bucket_elements(parameters: Parameters) -> float:
@@ -108,8 +112,9 @@ class Gathers(Hooks):
     _waited: int = 0
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """First block and elements of each bucket, in forward order."""
-        found = [(self.stage.layers.start, self.parameters.ends(self.stage))]
+        """What each bucket begins with, and its elements, in forward order."""
+        begin = TABLE if self.stage.first else self.stage.layers.start
+        found = [(begin, self.parameters.ends(self.stage))]
         for number in self.stage.layers:
             if self.cut and found[-1][1] >= bucket_elements(self.parameters):
                 found.append((number, 0))
@@ -159,10 +164,13 @@ def finish(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], start
 
 
 def _tied(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> None:
-    """The table of tokens is on the first stage and again on the last, if the head is tied to it."""
-    ends = [stage for stage in stages if stage.first != stage.last]
-    if parameters.job.model.tied_embeddings and parameters.local.grid.pipeline > 1 and ends:
-        size = parameters.local.table * parameters.job.main_gradient_bytes
+    """The table of tokens is on the first stage and again on the last, if the head is tied to it.
+
+    In a V both are on one rank, which has it once.
+    """
+    job = parameters.job
+    if job.model.tied_embeddings and not job.ends_together and any(stage.first or stage.last for stage in stages):
+        size = parameters.local.table * job.main_gradient_bytes
         emit.collective("all_reduce", EMBEDDING, float(size), "tied/all_reduce")
 
 

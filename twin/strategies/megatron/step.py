@@ -135,15 +135,15 @@ class _Writer:
     def _gather(self) -> None:
         """Begin to gather what other ranks have updated."""
         if self.job.overlap_parameters and self.parameters.sharers > 1:
-            for stage in self.stages:
+            for stage in sorted(self.stages, key=lambda stage: stage.number):  # alike on both ranks of DualPipe
                 gathers = Gathers(self.parameters, stage, cut=_is_cut(stage))
                 gathers.begin(self.emit.under("weights"))
                 self.gathers[stage.chunk] = gathers
 
 
 def _is_cut(stage: Stage) -> bool:
-    """Only the first chunk of the first stage travels in buckets (`disable_bucketing`)."""
-    return stage.rank == 0 and stage.chunk == 0
+    """Only the first chunk of the first rank travels in buckets (`disable_bucketing`): the model's first stage."""
+    return stage.number == 0
 
 
 def _pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:

@@ -1,0 +1,58 @@
+"""The one or two runs that an address names, their ops paired, and what a visitor wants to see of them."""
+
+from __future__ import annotations
+
+from dashboards.catalog import Entry
+from dashboards.events import Events, events_of
+from dashboards.page import PageContext, Query
+from dashboards.timeline.step import Step, step_of
+from dashboards.timeline.view import Pair, View, all_ranks, paired, parse_ranks
+from twin.description.problems import fail
+from twin.trace.store import CLASSES, read_classes
+
+
+def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
+    """Open the one or two runs that an address names, and pair their ops. Raises DescriptionError."""
+    if "run" not in query:
+        raise fail("run", "choose one run, or two, on the page Runs first")
+    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
+    if [e.kind for e in entries] == ["measured", "predicted"]:
+        entries.reverse()
+    events = tuple(events_of(context.catalog, entry) for entry in entries)
+    kinds = [entry.kind or "" for entry in entries]
+    labels = tuple(kinds if len(set(kinds)) == len(kinds) else ("first", "second"))
+    number = int(query["step"]) if query.get("step", "").isdecimal() and len(query["step"]) < 10 else None
+    align = query.get("align", "")
+
+    def made() -> Pair:
+        steps = tuple(_step(e, of, number) for e, of in zip(entries, events, strict=True))
+        return paired(labels, steps, align, tuple(_stand_ins(context, e) for e in entries))
+
+    what = f"pair {[(e.name, e.changed) for e in entries]} {number} {align}"
+    return context.catalog.kept(entries[-1], what, made), events
+
+
+def _step(entry: Entry, events: Events, number: int | None) -> Step:
+    """A predicted run has one step, whatever its number; a measured one that which is asked for."""
+    return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
+
+
+def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
+    """Which rank with events stands for each rank of a folded run."""
+    path = context.catalog.file(entry, CLASSES)
+    classes = read_classes(entry.path, entry.head) if path.is_file() else None
+    if classes is None:
+        return {}
+    written = [int(r) for r in entry.head.get("ranks_written", []) if isinstance(r, int)]
+    of_class = {classes[rank]: rank for rank in reversed(written) if rank in classes}
+    return {rank: of_class[number] for rank, number in classes.items() if number in of_class}
+
+
+def view_of(query: Query, pair: Pair) -> View:
+    """Read the choices of an address."""
+    return View(
+        parse_ranks(query.get("ranks", ""), all_ranks(pair)),
+        query.get("show", ""),
+        query.get("colour", "kind"),
+        query.get("align", ""),
+    )

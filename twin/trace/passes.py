@@ -1,0 +1,178 @@
+"""Passes of a pipeline: which micro-batch a stage works on, forward or backward, from the names of its ops.
+
+An op of a pass is called `micro3/F1/...`: micro-batch, kind, and the number of the chunk where a rank has several. A
+message between stages is `messages/micro3/F1/send` (or `receive`, or the `gather` of its parts). Names are all that
+is needed, so a simulation and the table of its events say the same.
+
+Letters: F forward pass, B backward pass, or its halves: I input gradients, W weight gradients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+PassKind = Literal["F", "B", "I", "W"]
+KINDS: tuple[PassKind, ...] = ("F", "B", "I", "W")
+PASS_KINDS: dict[PassKind, str] = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, input gradients",
+    "W": "backward, weight gradients",
+}
+"""What the letters mean."""
+
+NEITHER, MESSAGE = -1, -2
+"""In place of a pass's number: an op of no pass, and one of a message."""
+
+_PASS = re.compile(r"micro(\d+|\{micro\})/([FBIW])(\d*)/")
+
+
+class PassName(NamedTuple):
+    """Which pass an op belongs to."""
+
+    kind: PassKind
+    chunk: int
+    micro: int | None
+    """None in a name whose micro-batch is left open."""
+
+
+def pass_of(name: str) -> PassName | int:
+    """Read the name of an op; `{micro}` may stand for its micro-batch.
+
+    >>> pass_of("micro3/F1/block7/norm1")
+    PassName(kind='F', chunk=1, micro=3)
+    >>> pass_of("messages/micro3/F1/send") == MESSAGE, pass_of("micro0/fwd/block3/norm1") == NEITHER
+    (True, True)
+    """
+    if name.startswith("messages/"):
+        return MESSAGE
+    found = _PASS.match(name)
+    if found is None:
+        return NEITHER
+    micro, kind, chunk = found.groups()
+    return PassName(cast("PassKind", kind), int(chunk or 0), None if micro == "{micro}" else int(micro))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of one rank in order, as columns. Times are seconds from the step's begin."""
+
+    kind: tuple[PassKind, ...]
+    chunk: Ints
+    micro: Ints
+    start: Floats
+    """When the rank came to the pass's first op."""
+    end: Floats
+    """When it had done the last op that it waits for."""
+    computing: Floats
+    """Seconds of compute in it."""
+
+    def __len__(self) -> int:
+        """Return the number of passes."""
+        return len(self.kind)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the model that the rank has."""
+        return int(self.chunk.max()) + 1 if len(self) else 0
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that go through the rank."""
+        return int(self.micro.max()) + 1 if len(self) else 0
+
+    @cached_property
+    def forward(self) -> NDArray[np.bool_]:
+        """Say of each pass whether it is a forward one."""
+        return np.array([kind == "F" for kind in self.kind], dtype=bool)
+
+
+@dataclass(frozen=True)
+class RankOps:
+    """What one rank did, op by op: columns in program order. Times are seconds from the step's begin."""
+
+    names: Sequence[PassName]
+    """Passes, each once."""
+    number: Ints
+    """Of each op: which of them it belongs to; or NEITHER, or MESSAGE."""
+    compute: NDArray[np.bool_]
+    """Whether the op is compute."""
+    collective: NDArray[np.bool_]
+    """Whether it is a collective or a message, which a rank starts and goes on."""
+    arrival: Floats
+    start: Floats
+    end: Floats
+
+    @cached_property
+    def passes(self) -> Passes:
+        """Put the ops of each pass together, in order of time."""
+        inside = self.number >= 0
+        number, count = self.number[inside], len(self.names)
+        left = np.where(self.collective, self.arrival, self.end)[inside]
+        begin, end = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(begin, number, self.arrival[inside])
+        np.maximum.at(end, number, left)
+        worked = inside & self.compute
+        computing = np.zeros(count)
+        np.add.at(computing, self.number[worked], (self.end - self.start)[worked])
+        order = np.lexsort((end, begin))
+        named = [self.names[i] for i in order.tolist()]
+        return Passes(
+            tuple(name.kind for name in named),
+            np.array([name.chunk for name in named], dtype=np.int64),
+            np.array([name.micro for name in named], dtype=np.int64),
+            begin[order],
+            end[order],
+            computing[order],
+        )
+
+    @cached_property
+    def messages(self) -> tuple[Floats, Floats]:
+        """When messages of the rank were under way: starts and ends."""
+        of = (self.number == MESSAGE) & self.collective
+        return self.start[of], self.end[of]
+
+
+def numbered(
+    names: Sequence[PassName | int], which: Ints, micro: Ints | None = None
+) -> tuple[tuple[PassName, ...], Ints]:
+    """Return the passes in the order in which they begin, and to which of them each op belongs.
+
+    `which` of the names is that of each op, in program order, and `micro` its micro-batch where the name leaves it
+    open. What is no pass stays what it is. Ops of a pass follow each other: one that comes later waits for what the
+    pass has left under way, such as a reduction of gradients, and is not part of it.
+
+    >>> names, number = numbered([PassName("F", 0, None), MESSAGE], np.array([0, 1, 0]), np.array([2, -1, 3]))
+    >>> [name.micro for name in names], number.tolist()
+    ([2, 3], [0, -2, 1])
+    """
+    distinct: dict[PassName, int] = {}
+    codes = [name if isinstance(name, int) else distinct.setdefault(name, len(distinct)) for name in names]
+    templates = tuple(distinct)
+    found = np.array(codes, dtype=np.int64)[which]
+    own = np.array(
+        [-1 if isinstance(name, int) or name.micro is None else name.micro for name in names], dtype=np.int64
+    )
+    own = own[which]
+    if micro is not None:
+        own = np.where(own < 0, micro, own)
+    inside = found >= 0
+    key = np.where(inside, found * (own.max(initial=0) + 1) + own, found)
+    begins = np.flatnonzero(np.diff(key, prepend=-3))  # of stretches with one key
+    keys, first = np.unique(key[begins], return_index=True)
+    order = np.sort(first[keys >= 0])
+    of_stretch = np.where(key[begins] >= 0, NEITHER, key[begins])
+    of_stretch[order] = np.arange(len(order))
+    number = np.repeat(of_stretch, np.diff(begins, append=len(key)))
+    at = begins[order]
+    places = zip(found[at].tolist(), own[at].tolist(), strict=True)
+    return tuple(templates[i]._replace(micro=m) for i, m in places), number
