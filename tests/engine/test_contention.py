@@ -9,8 +9,9 @@ from tests.profiles import examples
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
 from twin.engine import des
-from twin.engine.des import Setting, Transfer
+from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.setting import Setting
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.simulate import Simulation, simulate
 from twin.schedule.ops import axis_of

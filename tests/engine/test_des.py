@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.engine import des
-from twin.engine.des import Setting, Timeline, Transfer
+from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.setting import Setting, Timeline
 
 Step = tuple[str, float] | tuple[str, str] | tuple[str, str, str]
 COMMUNICATORS = ("x", "y", "z_gather", "z_scatter", "data")

@@ -12,9 +12,9 @@ from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine.bundles import Bundles
 from twin.engine.cube import Cube, Floats
-from twin.engine.des import Timeline
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Variation, run
+from twin.engine.setting import Timeline
 from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
 from twin.schedule.ops import axis_of

@@ -24,66 +24,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from twin.description.problems import fail
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links, Transfer
 from twin.engine.program import COMPUTE, START, Program
 from twin.engine.segments import Plan, Run, Segments, write
+from twin.engine.setting import Setting, Timeline
 from twin.engine.streams import MismatchError, Rank, Recorder, Stream
 
 Process = Generator[simpy.Event, None, None]
 MAX_SHOWN = 4
 """Ranks that wait for ever, of which the message tells."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the engine needs besides the program: who meets whom, and at which price.
-
-    `group_class[communicator][rank class]` is the group class a rank class belongs to, NOWHERE if none;
-    `members[communicator][group class]` are the rank classes in it;
-    `transfers[call][group class]` the price; `slowness[rank class]` multiplies compute time.
-    """
-
-    group_class: dict[str, list[int]]
-    members: dict[str, list[tuple[int, ...]]]
-    transfers: list[list[Transfer]]
-    capacity: list[float]
-    slowness: list[float]
-    compute_slowdown: float
-    collective_slowdown: float
-    compute_factor: list[list[float]] | None = None
-    """[op][rank class]: further factors on compute time; none if absent."""
-    collective_factor: list[list[float]] | None = None
-    """[op][group class of its communicator]: factors on collectives' times; none if absent."""
-    core_use: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
-    cores: frozenset[int] = frozenset()
-    """Which resources are cores."""
-    role: list[int] = field(default_factory=list)
-    """Which of the programs each rank class runs; empty: there is one."""
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """When each op of the rank classes of one role ran, seconds, arrays (rank classes, ops).
-
-    For a wait: from when the stream came to it until it could go on. `arrival` is when the
-    stream came to a collective; `start` when its last member had.
-    """
-
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    arrival: NDArray[np.float64]
-    share: NDArray[np.float64]
-    """Of the speed that a collective's transfer could have had, how much links let it have."""
-
-    @property
-    def step_seconds(self) -> float:
-        """Last end minus first start."""
-        return float(self.end.max()) if self.end.size else 0.0
 
 
 def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:

@@ -16,13 +16,13 @@ from math import inf
 
 import numpy as np
 
-from twin.engine import des
 from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program, Repeated
+from twin.engine.setting import Setting, Timeline
 from twin.engine.sharing import Flow, assign_speeds
 
 
-def applies(setting: des.Setting) -> bool:
+def applies(setting: Setting) -> bool:
     """Whether there is one class of ranks, with cores of its own and nothing random."""
     return (
         len(setting.slowness) == 1
@@ -32,12 +32,12 @@ def applies(setting: des.Setting) -> bool:
     )
 
 
-def run(program: Program, setting: des.Setting) -> des.Timeline:
+def run(program: Program, setting: Setting) -> Timeline:
     """Simulate one step of a setting to which this applies, and return when everything happened."""
     device = _Device(program, setting)
     device.run()
     rows = (device.start, device.end, device.arrival, device.share)
-    return des.Timeline(*(np.array(row)[None, :] for row in rows))
+    return Timeline(*(np.array(row)[None, :] for row in rows))
 
 
 class _Running:
@@ -60,7 +60,7 @@ class _Running:
 class _Device:
     """The compute stream of the one rank, and its communicators' streams."""
 
-    def __init__(self, program: Program, setting: des.Setting) -> None:
+    def __init__(self, program: Program, setting: Setting) -> None:
         self._program = program
         self._slowness = setting.slowness[0]
         self._beside = 1.0 / (1.0 + setting.collective_slowdown)

@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +24,7 @@ from numpy.typing import NDArray
 from twin.engine import lockstep
 from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Ops, Program
-
-if TYPE_CHECKING:
-    from twin.engine.des import Setting, Timeline
+from twin.engine.setting import Setting, Timeline
 
 Floats = NDArray[np.float64]
 FEWEST_OPS = 4
@@ -213,8 +210,6 @@ class Segments:
 
     def _setting_of(self, rank_class: int, program: Program) -> Setting:
         """Return a setting in which there is this class alone."""
-        from twin.engine.des import Setting  # noqa: PLC0415  (des imports this module)
-
         transfers = []
         for call, (communicator, _, _) in enumerate(program.calls):
             own = self.setting.group_class[communicator][rank_class]

@@ -20,6 +20,7 @@ from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
 from twin.engine.program import START, Call, Program, compile_programs
 from twin.engine.segments import Segments
+from twin.engine.setting import Setting, Timeline
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role
@@ -74,7 +75,7 @@ class Part:
     program: Program
     classes: Ints
     """Numbers of the rank classes that run it, in the order of the timeline's rows."""
-    timeline: des.Timeline
+    timeline: Timeline
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Simulation:
         return self.only.program
 
     @property
-    def timeline(self) -> des.Timeline:
+    def timeline(self) -> Timeline:
         """The one timeline, where all ranks run the same program."""
         return self.only.timeline
 
@@ -258,7 +259,7 @@ def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:
         )
 
 
-def _differing(setting: des.Setting, program: Program, cast: Cast, differences: Differences) -> des.Setting:
+def _differing(setting: Setting, program: Program, cast: Cast, differences: Differences) -> Setting:
     """Add the factors of every op; classes are single ranks and groups, in order."""
     compute, collective = differences.compute, differences.collective
     axes = [
@@ -291,7 +292,7 @@ def _setting(
     slowness: list[float],
     scale: float,
     role_of_class: list[int],
-) -> des.Setting:
+) -> Setting:
     relation = {c: cast.communicators[c].partition for c, _, _ in calls}
     transfers = [
         [
@@ -300,7 +301,7 @@ def _setting(
         ]
         for number, (communicator, _, _) in enumerate(calls)
     ]
-    return des.Setting(
+    return Setting(
         group_class={c: partition.group_class_of_rank_class[of] for c, of in relation.items()},
         members={c: [group.rank_classes for group in partition.groups[of]] for c, of in relation.items()},
         transfers=transfers,

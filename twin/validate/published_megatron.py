@@ -9,12 +9,10 @@ first stages having one more, or if that is two layers too few, the first and th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twin.strategies.megatron.job import evenly
-
-if TYPE_CHECKING:
-    from twin.validate.published_job import Run
+from twin.validate.published_run import Run
 
 SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1"}
 EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")

@@ -15,7 +15,8 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean
 from twin.description.strict_yaml import read_yaml
 from twin.validate.iterations import Iteration
 from twin.validate.printed_time import TIMES, Printed, printed_time
-from twin.validate.published_job import VOCABULARY, Run, assumptions, job_keys, refusal
+from twin.validate.published_job import VOCABULARY, assumptions, job_keys, refusal
+from twin.validate.published_run import Run
 
 SIZES = ("layers", "layers_override", "hidden", "heads", "kv_heads", "ffn", "seq")
 """Whole numbers of a model, in `models` or in a row."""

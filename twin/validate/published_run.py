@@ -1,0 +1,94 @@
+"""One row of a file of published training runs, together with its model: what it says, and what it leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from twin.validate.megatron import MEGATRON
+
+Row = Mapping[str, Any]
+NOT_STATED = "not stated"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row together with its model; what the row says itself wins."""
+
+    row: Row
+    model: Row
+
+    def degree(self, key: str) -> int | None:
+        """Return a size that is 1 where the row has none, and None where it is not a number there."""
+        value = self.row.get(key, 1)
+        return value if isinstance(value, int) else None
+
+    def shape(self, *keys: str) -> Any:
+        """Return the first of some keys that the row, or else the model has."""
+        return next((part[key] for part in (self.row, self.model) for key in keys if key in part), None)
+
+    def says(self, key: str) -> str:
+        """Return a key's value as lower-case text."""
+        return str(self.row.get(key, NOT_STATED)).lower()
+
+    @property
+    def ranks(self) -> int:
+        """Devices; only asked for where it is stated."""
+        return int(self.row["gpus"])
+
+    @property
+    def replicas(self) -> int:
+        """Streams of micro-batches."""
+        return self.ranks // self.parts
+
+    @property
+    def parts(self) -> int:
+        """Ranks that work on the same sequences."""
+        return int(self.row.get("tp", 1) * self.row.get("pp", 1) * self.row.get("cp", 1))
+
+    @cached_property
+    def micro_batch(self) -> int | None:
+        """Sequences at a time; None where neither they nor their number are stated."""
+        for key in ("micro_batch", "local_batch"):
+            if isinstance(value := self.row.get(key), int):
+                return value
+        for key in ("num_microbatches", "grad_accumulation"):
+            if isinstance(value := self.row.get(key), int):
+                return max(1, int(self.row["global_batch"]) // (self.replicas * value))
+        alone = self.row["global_batch"] == self.replicas
+        return 1 if alone or (self.is_megatron and "micro_batch" in self.row) else None
+
+    @property
+    def flash(self) -> bool | None:
+        """Whether attention keeps no scores; None where that is not known.
+
+        The zero-bubble paper counts them in its formula of memory (`34sbh + 5abs²`, its table 1).
+        """
+        value = self.row.get("flash_attention")
+        if value is None and "2401.10241" in str(self.row["source"]):
+            return False
+        return value if isinstance(value, bool) else None
+
+    @property
+    def attention(self) -> str:
+        """The kernel: NVIDIA's own programs take cuDNN's on Hopper, which Transformer Engine prefers there."""
+        if not self.flash:
+            return str(MEGATRON["attention"])
+        nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
+        hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}
+        return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether weights are whole on the ranks that compute with them, tensor ranks together."""
+        return self.stage not in {"3", "fsdp"} and self.row.get("zeropp") is not True
+
+    @property
+    def stage(self) -> str:
+        """Return what is sharded over data: 0 to 3, `fsdp`, `overlapped`, or another word of the row."""
+        said = self.says("zero_stage")
+        if said.startswith("fsdp"):
+            return "fsdp"
+        return "overlapped" if said.startswith("distributed optimizer") else "0" if said == NOT_STATED else said
