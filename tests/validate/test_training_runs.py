@@ -64,34 +64,76 @@ def job_of(row: dict[str, Any], model: dict[str, Any]) -> Any:
 
 
 def test_tensor_parallelism_times_data():
-    """Megatron: y = tp, fp16 with fused softmax, everything recomputed, the all-reduce not overlapped."""
+    """Megatron: fp16 with fused softmax, everything recomputed, gradients summed in fp16 after the backward pass."""
     job = job_of(TENSOR, GPT)
-    assert job.concrete_grid.by_axis() == {"data": 2, "z": 1, "y": 8, "x": 1}
+    assert job.strategy == "megatron"
+    assert job.concrete_grid.by_axis() == {"pipeline": 1, "data": 2, "context": 1, "tensor": 8}
     assert (job.ranks, job.batch.sequences, job.batch.micro_sequences, job.micro_steps) == (16, 16, 4, 2)
     assert (job.precision, job.recompute, job.attention, job.dropout) == ("fp16", True, "fused_softmax", 0.1)
-    assert (job.overlap.all_reduce, job.data_reduction.mode, job.machine.name) == (False, "one_bucket", "selene")
+    assert (job.overlap_gradients, job.distributed_optimizer, job.gradient_precision) == (False, False, "compute")
+    assert job.machine.name == "selene"
     model = job.model
     assert (model.layers, model.hidden, model.heads, model.sequence) == (48, 6144, 64, 2048)
     assert (model.vocabulary, model.mlp_hidden, model.positions, model.biases) == (51200, 24576, "learned", True)
 
 
-def test_fsdp_is_z_in_blocks_and_its_time_comes_from_the_throughput():
+def test_fsdp_wraps_blocks_and_its_time_comes_from_the_throughput():
     job = job_of(FSDP, LLAMA)
-    assert job.concrete_grid.by_axis() == {"data": 1, "z": 64, "y": 1, "x": 1}
-    assert (job.gather_unit, job.attention, job.recompute, job.dropout) == ("block", "flash", False, 0.0)
+    assert (job.strategy, job.flavour) == ("fsdp", "fsdp2")
+    assert job.concrete_grid.by_axis() == {"data": 1, "optimizer": 1, "gradients": 1, "weights": 64}
+    assert (job.attention, job.recompute, job.dropout) == ("flash", False, 0.0)
     assert (job.model.activation, job.model.positions, job.model.biases) == ("swiglu", "rotary", False)
     assert (job.model.mlp_hidden, job.model.sequence) == (13824, 4096)
     assert training_run(FSDP, LLAMA).seconds == pytest.approx(2 * 4096 / 2162)
 
 
 def test_zero_stages():
-    assert job_of(TENSOR | {"zero_stage": 1}, GPT).data_reduction.mode == "sharded"
-    assert job_of(TENSOR | {"zero_stage": 2, "global_batch": 8}, GPT).data_reduction.mode == "sharded"
+    assert job_of(TENSOR | {"zero_stage": 1}, GPT).distributed_optimizer
+    assert job_of(TENSOR | {"zero_stage": 2, "global_batch": 8}, GPT).distributed_optimizer
+    overlapped = job_of(TENSOR | {"zero_stage": "distributed optimizer, overlapped"}, GPT)
+    assert overlapped.overlap_gradients
+    assert overlapped.overlap_parameters
     third = job_of(TENSOR | {"zero_stage": 3}, GPT)
     assert third.concrete_grid.by_axis() == {"data": 1, "z": 2, "y": 8, "x": 1}
     assert third.gather_unit == "linear"
+    alone = job_of(TENSOR | {"zero_stage": 3, "tp": 1, "dp": 16, "micro_batch": 1}, GPT)
+    assert (alone.strategy, alone.flavour, alone.concrete_grid.weights) == ("fsdp", "deepspeed", 16)
     hybrid = job_of(FSDP | {"dp_shard": 16}, LLAMA)
-    assert hybrid.concrete_grid.by_axis() == {"data": 4, "z": 16, "y": 1, "x": 1}
+    assert hybrid.concrete_grid.by_axis() == {"data": 4, "optimizer": 1, "gradients": 1, "weights": 16}
+
+
+def test_pipelines_of_a_source():
+    """What a row says of a pipeline, and what its time did where it says nothing."""
+    piped = TENSOR | {"pp": 2, "dp": 1, "schedule": "1f1b", "micro_batch": 1}
+    job = job_of(piped, GPT)
+    assert (job.schedule, job.chunks, job.concrete_grid.pipeline, job.waits_for_messages) == ("1f1b", 1, 2, True)
+    many = job_of(piped | {"interleave_v": 4, "schedule": "interleaved_1f1b"}, GPT)
+    assert (many.schedule, many.chunks, many.waits_for_messages) == ("interleaved", 4, False)
+    early = {"source": "arXiv 2205.05198 Table 5", "interleave_v": 4, "schedule": "interleaved_1f1b"}
+    assert job_of(piped | early, GPT).waits_for_messages
+    assert job_of(piped | early, GPT).splits_messages
+    deepspeed = job_of(piped | {"schedule": "1f1b (DeepSpeed PipelineEngine)"}, GPT)
+    assert (deepspeed.flavour, deepspeed.splits_messages) == ("deepspeed", True)
+    assert job_of(piped | {"stage_layers": [30, 18]}, GPT).stage_layers == (30, 18)
+    assert job_of(piped | {"layers_override": 49}, GPT).stage_layers == (25, 24)
+    ends = job_of(piped | {"pp": 4, "tp": 4, "layers_override": 46}, GPT)  # 4·12 − 2
+    assert ends.stage_layers == (11, 12, 12, 11)
+
+
+def test_options_of_a_source():
+    split = job_of(TENSOR | {"sequence_parallel": True, "tp_comm_overlap": True, "recompute": "selective"}, GPT)
+    assert (split.sequence_parallel, split.tensor_overlap) == (True, True)
+    assert (split.recompute, split.recomputes_scores) == (False, True)
+    eight = job_of(TENSOR | {"precision": "fp8 delayed", "machine": "dgx_h100", "flash_attention": True}, GPT)
+    assert (eight.fp8_linears, eight.precision, eight.gradient_precision) == (True, "bf16", "fp32")
+    ring = job_of(TENSOR | {"cp": 2, "dp": 1, "flash_attention": True}, GPT)
+    assert (ring.concrete_grid.context, ring.context_exchange) == (2, "ring")
+    relu = training_run(TENSOR, GPT | {"mlp": "squared_relu"})
+    assert load_job(relu.job).model.activation == "gelu"  # type: ignore[arg-type]
+    assert "squared_relu moves what gelu does" in relu.notes["assumed"]
+    hopper = {"machine": "dgx_h100", "flash_attention": True}
+    assert job_of(TENSOR | hopper | {"source": "NeMo docs"}, GPT).attention == "cudnn"
+    assert job_of(TENSOR | hopper, GPT).attention == "flash"
 
 
 @pytest.mark.parametrize(
@@ -101,23 +143,25 @@ def test_zero_stages():
         ({"bound": "at least"}, {}, "a bound, not a measurement"),
         ({"gpus": "128-512 (linear)"}, {}, "gpus is not stated as a number"),
         ({"tp": "not stated"}, {}, "tp is not stated as a number"),
-        ({"precision": "fp8 rowwise"}, {}, "fp8"),
-        ({"pp": 2, "dp": 1}, {}, "pipeline parallelism"),
-        ({"cp": 2, "dp": 1}, {}, "context parallelism"),
+        ({"pp": 2, "dp": 1}, {}, "schedule not stated"),
+        ({"pp": 2, "dp": 1, "schedule": "zb2p"}, {}, "schedule zb2p"),
+        ({"zero_stage": 3, "precision": "fp8 rowwise"}, {}, "fp8"),
+        ({"zero_stage": 3, "pp": 2, "dp": 1}, {}, "FSDP or ZeRO-3 with pipeline parallelism"),
+        ({"zero_stage": 3, "sequence_parallel": True}, {}, "FSDP or ZeRO-3 with sequence parallelism"),
+        ({"tp": 3, "gpus": 6}, {}, "64 heads over 3 tensor ranks"),
+        ({"strategy": "DistFlashAttn", "cp": 2, "dp": 1}, {}, "strategy DistFlashAttn"),
+        ({"pp": 2, "dp": 1, "schedule": "1f1b", "stage_layers": "uneven"}, {}, "stages: uneven"),
         ({"dp": 4}, {}, "the degrees do not multiply to the GPUs"),
-        ({"sequence_parallel": True}, {}, "sequence parallelism"),
-        ({"sequence_parallel": "tp overlap on (so yes)"}, {}, "sequence parallelism"),
-        ({}, {"mlp": "squared_relu"}, "MLP of squared_relu"),
+        ({}, {"mlp": "maxout"}, "MLP of maxout"),
         ({}, {"note": "parallel residual"}, "parallel block or other changes of the model"),
         ({"machine": "elsewhere"}, {}, "machine elsewhere is not known here"),
-        ({"recompute": "selective"}, {}, "recomputation: selective"),
+        ({"recompute": "selective per-op"}, {}, "recomputation: selective per-op"),
         ({"recompute": "not stated"}, {}, "recomputation is not stated"),
         ({"compile": True}, {}, "compiled, or tensor parallelism overlapped"),
         ({"flash_attention": "not stated"}, {}, "the attention kernel is not stated"),
-        ({"micro_batch": "not stated"}, {}, "micro_batch is not stated as a number"),
+        ({"zero_stage": 3, "micro_batch": "not stated"}, {}, "micro_batch is not stated as a number"),
         ({"zeropp": True}, {}, "ZeRO++"),
         ({"zero_stage": 2}, {}, "ZeRO-2 with several micro-steps"),
-        ({"zero_stage": "distributed optimizer, overlapped"}, {}, "optimizer states sharded and overlapped"),
     ],
 )
 def test_what_cannot_be_expressed_is_left_out_with_its_reason(change, model, reason):
@@ -161,7 +205,7 @@ def test_a_file_is_compared_by_source(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["validate", "--measurements", str(path)])
     out = capsys.readouterr().out
-    assert "pipeline parallelism" in out
+    assert "schedule not stated" in out
     assert "a paper, Table 5" in out
 
 
@@ -261,10 +305,15 @@ def test_formulas_agree_with_rows_that_print_both_rate_and_time():
         job, row = load_job(one.job), one.row
         model = job.model
         sizes = Printed(
-            model.layers, model.hidden, model.sequence, model.vocabulary, job.batch.sequences, job.recompute
+            *(model.layers, model.hidden, model.sequence, model.vocabulary, job.batch.sequences, job.recompute),
+            *(model.key_value_heads / model.heads, model.mlp_hidden, model.activation == "swiglu"),
         )
+        if any(word in row.get("note", "") for word in ("do not agree", "plain nemo_dgxc form gives")):
+            continue  # the source's own two figures differ
         flops = FORMULAS[row["flop_formula"]](sizes)
-        assert flops / row["iteration_s"] / row["gpus"] / 1e12 == pytest.approx(row["tflops_per_gpu"], rel=0.005)
+        assert flops / row["iteration_s"] / row["gpus"] / 1e12 == pytest.approx(
+            row["tflops_per_gpu"], rel=0.01 if row.get("iteration_s_derived") else 0.005
+        ), row["id"]
 
 
 def test_validate_file_takes_either_ending(tmp_path):

@@ -23,6 +23,17 @@ class Printed:
     vocabulary: int
     sequences: int
     recomputed: bool
+    kv_share: float = 1.0
+    """Heads of keys over heads of queries."""
+    mlp_width: int = 0
+    """Width inside the MLP; 0: four times hidden."""
+    gated: bool = False
+    """Whether the MLP has a gate."""
+
+    @property
+    def tokens(self) -> float:
+        """Of all sequences."""
+        return float(self.sequences) * self.sequence
 
     @property
     def dense(self) -> float:
@@ -43,11 +54,23 @@ def _hardware(run: Printed) -> float:
     return (96 if run.recomputed else 72) * run.dense * run.with_parts(6, 16)
 
 
+def _nemo(run: Printed, attended: float = 1.0) -> float:
+    """NeMo's and DGX Cloud's: attention not halved for causality, grouped heads counted in Llama's form."""
+    layers, h, s = run.layers, run.hidden, run.sequence
+    head = 6.0 * run.vocabulary * h
+    if not run.gated:
+        return run.tokens * (24.0 * layers * h**2 + 12.0 * layers * h * s + 48.0 * layers * h**2 + head)
+    projections = 12.0 * layers * h**2 * (1 + run.kv_share + attended * s / h)
+    return run.tokens * (projections + 18.0 * layers * (run.mlp_width or 4 * h) * h + head)
+
+
 FORMULAS: dict[str, Callable[[Printed], float]] = {
     "sc21_eq3": lambda run: 96 * run.dense * run.with_parts(6, 16),
     "kor22_model": _model,
     "deepspeed_megatron_hardware": _hardware,
     "gpt_neox_printed": _hardware,
+    "nemo_dgxc": _nemo,
+    "mbridge_causal": lambda run: _nemo(run, 0.5),
 }
 """Formula of a row (its first word) → FLOPs of one iteration of all devices."""
 

@@ -80,12 +80,14 @@ def keys(run: Run) -> dict[str, Any]:
         "fp8_linears": "fp8" in run.says("precision"),
     }
     if pipeline > 1 and not deepspeed:
+        early = any(name in str(row["source"]) for name in EARLY)
         found |= {
             "schedule": schedule(run),
             "chunks": chunks(run),
-            "split_messages": row.get("scatter_gather_p2p") is True,
+            # scatter/gather of messages was the default then
+            "split_messages": row.get("scatter_gather_p2p", early) is True and tensor > 1 and not split,
         }
-        if any(name in str(row["source"]) for name in EARLY):
+        if early:
             found["overlap_messages"] = False
     found |= _stages(run, pipeline * chunks(run))
     if run.replicas * context > 1:

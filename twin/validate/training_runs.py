@@ -63,6 +63,9 @@ def training_run(row: Mapping[str, Any], model: Mapping[str, Any]) -> Iteration:
         vocabulary if isinstance(vocabulary, int) else VOCABULARY,
         keys["batch"]["sequences"],
         keys["recompute"],
+        shape.get("kv_heads", shape["heads"]) / shape["heads"],
+        shape.get("mlp_width", 0),
+        shape["activation"] == "swiglu",
     )
     time = printed_time(row, printed, run.ranks)
     if time is None:
