@@ -240,7 +240,8 @@ def simulate(
     if alike:
         timelines = [lockstep.run(programs[0], setting)]
     else:
-        timelines = des.run(programs, setting, Segments.of(programs, setting) if engine == "folded" else None)
+        known = Segments.of(programs, setting) if engine == "folded" and len(programs) > 1 else None
+        timelines = des.run(programs, setting, known)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
