@@ -237,11 +237,8 @@ def simulate(
     if differences is not None:
         setting = _differing(setting, programs[0], cast, differences)
     alike = engine == "folded" and lockstep.applies(setting)
-    if alike:
-        timelines = [lockstep.run(programs[0], setting)]
-    else:
-        known = Segments.of(programs, setting) if engine == "folded" and len(programs) > 1 else None
-        timelines = des.run(programs, setting, known)
+    known = Segments.of(programs, setting) if engine == "folded" and len(programs) > 1 else None
+    timelines = [lockstep.run(programs[0], setting)] if alike else des.run(programs, setting, known)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
