@@ -13,6 +13,7 @@ from tests.profiles import examples
 from tests.strategies.pipelined import BF16, FP32, H, S, V, described, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
+from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies import load_job, strategy_of
 from twin.strategies.megatron.orders import problems
@@ -279,3 +280,18 @@ def test_kernels_of_the_update_are_of_the_own_part() -> None:
         for job in (described({"data": 4}), described({"data": 4}, distributed_optimizer=True))
     )
     assert whole == pytest.approx(4 * part, rel=1e-5)
+
+
+@pytest.mark.parametrize(("keys", "apart"), [({}, False), ({"fused_accumulation": False}, True)])
+def test_gradients_are_added_by_the_product_or_by_a_kernel(keys: dict[str, Any], apart: bool) -> None:
+    """Apart, each micro-step reads a gradient and its sum and writes that; the first one writes alone."""
+    job = described({"pipeline": 1}, recompute=False, **keys)
+    computes = [(name, op.kernel) for name, op in ops(job) if isinstance(op, Compute)]
+    adds = any(kernel.adds for name, kernel in computes if isinstance(kernel, Gemm) and "weight_gradient" in name)
+    assert adds is not apart
+    sums = [(name, kernel.bytes) for name, kernel in computes if name.endswith("/accumulate")]
+    linears = job.model.layers * job.model.block_weights + job.model.vocabulary * job.model.hidden
+    last = job.micro_steps - 1
+    assert last > 0
+    assert sum(size for name, size in sums if name.startswith("micro0/")) == apart * (BF16 + FP32) * linears
+    assert sum(size for name, size in sums if f"micro{last}/" in name) == apart * (BF16 + 2 * FP32) * linears

@@ -183,6 +183,11 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
     }
 
 
+def accumulation(job: Job, elements: int, sum_bytes: int, *, first: bool) -> Memory:
+    """Add a gradient to its sum, of so many bytes a number; the first time only write it."""
+    return Memory(float(elements * (job.element_bytes + sum_bytes * (1 if first else 2))), work="accumulate")
+
+
 def gradient_norm(elements: int) -> Memory:
     """Read all gradients, in fp32."""
     return Memory(float(elements * FP32_BYTES), kernels=4, work="clip/norm")

@@ -19,6 +19,10 @@ EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
 """Sources of before messages ran beside compute."""
 
 
+UNFUSED = ("2104.04473", "Megatron-LM README 2020")
+"""Sources of before products of weight gradients added to their sums themselves (the end of 2021)."""
+
+
 def chunks(run: Run) -> int:
     """Return virtual stages of a pipeline rank; 1 where their number is not stated."""
     value = run.row.get("interleave_v", 1)
@@ -77,6 +81,7 @@ def keys(run: Run) -> dict[str, Any]:
         "sequence_parallel": split,
         "tensor_overlap": split and row.get("tp_comm_overlap") is True,
         "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
+        "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
         "fp8_linears": "fp8" in run.says("precision"),
     }
     if pipeline > 1 and not deepspeed:

@@ -77,6 +77,9 @@ class MegatronJob(Job):
     fp8_linears: StrictBool = False
     """Products of blocks' linears in 8 bits (Transformer Engine): inputs and gradients are rounded before, attention,
     head, messages and what is kept of weights stay in compute precision."""
+    fused_accumulation: StrictBool = True
+    """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron since the
+    end of 2021); false, and always with flavour deepspeed: a kernel reads each gradient and adds it."""
     gradient_precision: Literal["fp32", "compute"] = "fp32"
     """In which type gradients are summed over micro-steps and ranks (`--accumulate-allreduce-grads-in-fp32`, which bf16
     turns on)."""
@@ -142,6 +145,11 @@ class MegatronJob(Job):
     def reduced_gradient_bytes(self) -> int:
         """Bytes of a gradient's number on its way: DeepSpeed's BF16_Optimizer sends 16 bits."""
         return self.element_bytes if self.flavour == "deepspeed" else self.main_gradient_bytes
+
+    @property
+    def accumulates_apart(self) -> bool:
+        """Whether a kernel of its own adds weight gradients to their sums."""
+        return not self.fused_accumulation or self.flavour == "deepspeed"
 
     @property
     def recomputes_scores(self) -> bool:

@@ -144,8 +144,18 @@ class Linears:
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
         """The product adds to the sum itself (`gradient_accumulation_fusion`)."""
         e, tokens = self.job.element_bytes, self.local.tokens
-        product = Gemm(linear.n, linear.k, tokens, "NT", element_bytes=self._bytes(linear), adds=not self.first)
+        product = Gemm(
+            linear.n,
+            linear.k,
+            tokens,
+            "NT",
+            element_bytes=self._bytes(linear),
+            adds=not self.first and not self.job.accumulates_apart,
+        )
         emit.compute("weight_gradient", product)
+        if self.job.accumulates_apart:
+            kernel = work.accumulation(self.job, linear.elements, self.job.main_gradient_bytes, first=self.first)
+            emit.compute("accumulate", kernel)
         if linear.bias:
             emit.compute("bias_gradient", work.bias_gradient(float(tokens * linear.n * e)))
         if self.on_gradient is not None:
