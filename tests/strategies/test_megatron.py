@@ -11,10 +11,27 @@ from typing import Any
 
 import pytest
 
-from tests.strategies.pipelined import BF16, FP32, HEADS, WHOLE, B, H, S, described, moved, ops, parameters, started
+from tests.strategies.pipelined import (
+    BF16,
+    FP32,
+    HEADS,
+    MODEL,
+    WHOLE,
+    B,
+    H,
+    S,
+    described,
+    moved,
+    ops,
+    parameters,
+    started,
+)
+from twin.description.problems import DescriptionError
+from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute, Start, Wait
-from twin.strategies import strategy_of
+from twin.search.choose import choose
+from twin.strategies import load_job, strategy_of
 from twin.trace.metrics import job_flops
 
 # Tensor parallelism
@@ -264,3 +281,49 @@ def test_gradients_are_summed_over_data_and_context() -> None:
     (data,) = [c for c in strategy_of(job).communicators(job) if c.name == "data"]
     assert data.size == 8
     assert moved(job, within="reduce/", communicator="data") == {("all_reduce", float(FP32 * parameters())): 1}
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"schedule": "deepspeed"}, "schedule"),
+        ({"schedule": "interleaved", "chunks": 2, "overlap_messages": False}, "wait for each other for ever"),
+        ({"schedule": "zb_h1", "overlap_messages": False}, "overlap_messages"),
+        ({"context_exchange": "all_to_all", "model": {"heads": 12, "kv_heads": 6, "hidden": 768}}, "heads of keys"),
+    ],
+)
+def test_what_would_not_run_is_refused(keys: dict[str, Any], words: str) -> None:
+    grid = {"pipeline": 4, "context": 4} if "context_exchange" in keys else {"pipeline": 4}
+    with pytest.raises(DescriptionError, match=words):
+        described(grid, micro_steps=4, **keys)
+
+
+@pytest.mark.parametrize("schedule", [{"schedule": "interleaved", "chunks": 2}, {"schedule": "zb_h1"}])
+def test_an_open_grid_and_micro_batch_are_settled_by_the_schedules_rules(schedule: dict[str, Any]) -> None:
+    """Pipelines of one rank and numbers of micro-batches that the schedule has not are not tried."""
+    raw = {"model": {**MODEL, "layers": 8}, "machine": "dgx-h100", "ranks": 4, "recompute": False, **schedule}
+    best = choose(load_job({"strategy": "megatron", "batch": {"sequences": 16}, "grid": "auto", **raw})).best.job
+    assert best.concrete_grid.size("pipeline") > 1
+    assert best.micro_steps >= best.concrete_grid.size("pipeline")
+
+
+def test_collectives_of_one_class_that_share_a_link_with_gradients_under_way() -> None:
+    """Context ranks and data ranks meet on the NIC of a node with one link for both."""
+    model = {"layers": 8, "hidden": 2048, "heads": 16, "sequence": 1024, "vocabulary": 50257}
+    job = load_job(
+        {
+            "strategy": "megatron",
+            "model": model,
+            "machine": "alps",
+            "ranks": 4,
+            "grid": {"pipeline": 2, "context": 2},
+            "schedule": "interleaved",
+            "chunks": 2,
+            "batch": {"sequences": 8, "micro_sequences": 1},
+            "recompute": False,
+            "overlap_gradients": True,
+            "cuda_graphs": True,
+        }
+    )
+    folded, every = simulate(job), simulate(job, engine="des")
+    assert folded.step_seconds == pytest.approx(every.step_seconds, rel=1e-9)

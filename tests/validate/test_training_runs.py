@@ -110,8 +110,9 @@ def test_pipelines_of_a_source():
     many = job_of(piped | {"interleave_v": 4, "schedule": "interleaved_1f1b"}, GPT)
     assert (many.schedule, many.chunks, many.waits_for_messages) == ("interleaved", 4, False)
     early = {"source": "arXiv 2205.05198 Table 5", "interleave_v": 4, "schedule": "interleaved_1f1b"}
-    assert job_of(piped | early, GPT).waits_for_messages
-    assert job_of(piped | early, GPT).splits_messages
+    four = piped | early | {"pp": 4, "tp": 4}
+    assert job_of(four, GPT).waits_for_messages
+    assert job_of(four, GPT).splits_messages
     deepspeed = job_of(piped | {"schedule": "1f1b (DeepSpeed PipelineEngine)"}, GPT)
     assert (deepspeed.flavour, deepspeed.splits_messages) == ("deepspeed", True)
     assert job_of(piped | {"stage_layers": [30, 18]}, GPT).stage_layers == (30, 18)

@@ -86,7 +86,14 @@ def search(
     from twin.strategies import strategy_of
 
     if strategy:
-        others = {"--over": over, "--grid": grid, "--ranks": ranks, "--tokens": tokens, "--within": within}
+        others = {
+            "--by": by is not ByName.simulation,
+            "--over": over,
+            "--grid": grid,
+            "--ranks": ranks,
+            "--tokens": tokens,
+            "--within": within,
+        }
         if said := [name for name, value in others.items() if value]:
             raise fail(said[0], "is for a search under the job's own strategy; leave it or --strategy out")
         _across(job, overrides or [], strategy, out, top=top, force=force, workers=workers, as_json=as_json)

@@ -36,6 +36,8 @@ class _Products(NamedTuple):
     batch: int = 1
     element_bytes: int = 2
     adds: bool = False
+    result_ratio: float = 1.0
+    """Width of a number of C over that of A and B."""
 
 
 _OVERLAP_IN_TILE = 4.0
@@ -57,7 +59,7 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     >>> 250e12 < rate < 312e12
     True
     """
-    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds)
+    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds, _ratio(gemm))
     seconds = float(_menu_seconds(device, products).min())
     if not device.gemm.slow_layouts:
         return seconds
@@ -83,7 +85,7 @@ def _menu(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[
 def _menu_seconds(device: Device, products: _Products) -> Array:
     """Return the seconds with each entry of the menu, along the last axis."""
     model = device.gemm
-    m, n, k, batch, element_bytes, _ = products
+    m, n, k, batch, element_bytes, _, _ = products
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     wide = _rate_of(model, element_bytes)
@@ -106,6 +108,10 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     sustained = device.peak_flops_per_second * share * wide
     seconds = np.maximum(seconds, 2 * batch * m * n * k / sustained)
     return seconds + model.launch_seconds + np.where(parts > 1, model.split_seconds, 0.0)
+
+
+def _ratio(gemm: Gemm) -> float:
+    return 1.0 if gemm.result_bytes is None else gemm.result_bytes / gemm.element_bytes
 
 
 def _rate_of(model: GemmModel, element_bytes: int) -> float:
@@ -137,7 +143,7 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     The tiles of one wave cover a near-square block of C and share their operands through the
     cache; the next wave reads its own operands again, unless they are still in the cache.
     """
-    m, n, k, _, element_bytes, adds = products
+    m, n, k, _, element_bytes, adds, ratio = products
     rows, columns, _ = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     live = np.minimum(down * across, float(model.units))
@@ -148,7 +154,7 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     evicted = np.maximum(1 - model.cache_bytes / ((a + b) * element_bytes), 0.0)
     a_reads = 1 + (np.maximum(across / broad, 1) - 1) * evicted
     b_reads = 1 + (np.maximum(down / tall, 1) - 1) * evicted
-    elements: Array = a * a_reads + b * b_reads + (1 + adds) * m * n
+    elements: Array = a * a_reads + b * b_reads + (1 + adds) * m * n * ratio
     return elements
 
 

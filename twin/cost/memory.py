@@ -41,10 +41,15 @@ def memory_use(job: Job) -> MemoryUse:
 
 
 def largest_micro_sequences(job: Job) -> int | None:
-    """Return the largest micro-batch that fits into memory, or None."""
-    local = job.batch.sequences // job.concrete_grid.replicas
-    for micro in reversed(divisors(local)):
-        if memory_use(with_micro_sequences(job, micro)).fits:
+    """Return the largest micro-batch that fits into memory, or None; under a pipeline the smallest that may be.
+
+    Of few micro-batches a pipeline stands empty for most of the time, and its schedule may have rules for their number.
+    """
+    grid, strategy = job.concrete_grid, strategy_of(job)
+    choices = divisors(job.batch.sequences // grid.replicas)
+    for micro in choices if grid.depth > 1 else reversed(choices):
+        placed = with_micro_sequences(job, micro)
+        if (not grid.depth_axes or not strategy.check(placed)) and memory_use(placed).fits:
             return micro
     return None
 

@@ -254,6 +254,8 @@ def _outer(programs: Sequence[Program], setting: Setting) -> frozenset[str]:
         before = len(outer)
         for program in programs:
             outer |= _going_on(program, frozenset(outer))
+        for together in _on_one_link(programs[0].calls, setting):
+            outer |= together if together & outer else set()
     return frozenset(outer)
 
 
@@ -270,6 +272,16 @@ def _sharing(calls: Sequence[tuple[str, str, float]], setting: Setting) -> set[s
         if len(classes) > 1:
             found |= {name for name, _ in on}
     return found
+
+
+def _on_one_link(calls: Sequence[tuple[str, str, float]], setting: Setting) -> list[set[str]]:
+    """Communicators whose collectives may share a link, link by link."""
+    users: dict[int, set[str]] = {}
+    for call, (name, _, _) in enumerate(calls):
+        for transfer in setting.transfers[call]:
+            for resource, _ in transfer.demands:
+                users.setdefault(resource, set()).add(name)
+    return list(users.values())
 
 
 def _going_on(program: Program, outer: frozenset[str]) -> set[str]:

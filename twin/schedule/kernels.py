@@ -35,6 +35,8 @@ class Gemm:
     element_bytes: int = 2
     adds: bool = False
     """The product is added to what is there, which is read too."""
+    result_bytes: int | None = None
+    """Bytes of a number of C, where they are not those of A and B."""
 
     @property
     def flops(self) -> float:
@@ -45,6 +47,9 @@ class Gemm:
     def bytes(self) -> float:
         """Least traffic to memory: each operand once, and what is added to."""
         results = (1 + self.adds) * self.m * self.n
+        if self.result_bytes not in (None, self.element_bytes):
+            operands = self.element_bytes * (self.m * self.k + self.k * self.n)
+            return float(self.batch * (operands + self.result_bytes * results))
         return float(self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + results))
 
 

@@ -7,7 +7,7 @@ hold for that one. Grids, micro-batches and the strategies' own options are open
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,12 +83,7 @@ def job_of(given: Given, strategy: str) -> Job:
 
 
 def search_across(
-    given: Given,
-    strategies: Sequence[str],
-    *,
-    workers: int = 1,
-    progress: Progress = lambda _done, _all: None,
-    say: Callable[[str], None] = lambda _text: None,
+    given: Given, strategies: Sequence[str], *, workers: int = 1, progress: Progress = lambda _done, _all: None
 ) -> Across:
     """Search a job under each of these strategies, with all options that each varies.
 
@@ -98,7 +93,6 @@ def search_across(
     found: dict[str, Search] = {}
     reasons: dict[str, str] = {}
     for number, name in enumerate(strategies):
-        say(name)
 
         def advance(done: int, whole: int, number: int = number) -> None:
             progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(strategies))

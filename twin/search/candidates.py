@@ -108,11 +108,11 @@ def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Ite
 def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
     """Return the largest micro-batches that fit, largest first, each with its memory.
 
-    Of several under a pipeline the smallest: the more there are the less of it stands empty. Where the job gives its
+    Under a pipeline the smallest: the more there are the less of it stands empty. Where the job gives its
     micro-batch there is no other.
     """
     found: dict[int, MemoryUse] = {}
-    few_are_slow = most > 1 and job.concrete_grid.depth > 1
+    few_are_slow = job.concrete_grid.depth > 1
     for micro in _possible_micro_sequences(job, largest_first=not few_are_slow):
         use = memory_use(with_micro_sequences(job, micro))
         if use.fits:
@@ -130,7 +130,7 @@ def _possible_micro_sequences(job: Job, *, largest_first: bool = False) -> Itera
     choices = divisors(job.batch.sequences // job.concrete_grid.replicas) if given == "auto" else [given]
     if largest_first:
         choices.reverse()
-    free, strategy = job.concrete_grid.depth == 1, strategy_of(job)
+    free, strategy = not job.concrete_grid.depth_axes, strategy_of(job)
     yield from (c for c in choices if free or not strategy.check(with_micro_sequences(job, c)))
 
 

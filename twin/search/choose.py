@@ -84,8 +84,11 @@ def choose(
 
 
 def _worth_simulating(candidates: list[Job]) -> list[Job]:
-    """Leave out, of candidates that are long to simulate, those that a rehearsal finds slower."""
-    long = [job for job in candidates if job.micro_steps > LONG]
+    """Leave out, of candidates that are long to simulate, those that a rehearsal finds slower.
+
+    Under a pipeline there is none: micro-steps that fill it are not like others.
+    """
+    long = [job for job in candidates if job.micro_steps > LONG and job.concrete_grid.depth == 1]
     if len(long) < 2:
         return candidates
     seconds = {id(job): rehearsed_seconds(job) for job in long}

@@ -18,6 +18,8 @@ from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import problems as order_problems
 from twin.strategies.sizes import FP32_BYTES
 
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe"]
+"""Orders that a job may ask for; DeepSpeed's comes with its flavour."""
 V_SHAPED: tuple[Order, ...] = ("zb_v", "dualpipe_v")
 """Orders in which a rank holds a stage from the front and one from the back."""
 SPLIT: tuple[Order, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe")
@@ -37,7 +39,7 @@ class MegatronJob(Job):
     messages are sent a tick late, cut over tensor ranks, and no gradient is reduced beside compute."""
     rank_order: Literal["pipeline_outermost", "data_outermost"] = "pipeline_outermost"
     """Which ranks are neighbours: Megatron's `tp-cp-dp-pp`, or `tp-cp-pp-dp` as of Llama 3."""
-    schedule: Order = "1f1b"
+    schedule: Schedule = "1f1b"
     """The order of micro-batches in a pipeline."""
     chunks: Positive = 1
     """Model chunks of a pipeline rank (virtual stages): several with interleaved, two with zb_v and dualpipe_v."""
@@ -206,7 +208,6 @@ def _check_deepspeed(job: MegatronJob) -> list[Problem]:
 def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
     """Return the sizes that the axes do not divide, and what their schedule does not allow."""
     model = job.model
-    keys = f", {model.key_value_heads} heads of keys" if model.kv_heads not in (None, model.heads) else ""
     whole = gcd(model.heads, model.mlp_hidden)
     problems = []
     if whole % grid.tensor:
@@ -219,18 +220,38 @@ def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
     if job.sequence_parallel and model.sequence % (grid.tensor * grid.context):
         remedy = f"the sequence of {model.sequence} tokens is not a multiple of tensor × context"
         problems.append(Problem("sequence_parallel", remedy, True))
-    problems += _check_context(job, grid, keys)
+    problems += check_context(job, grid)
     problems += _check_stages(job, grid)
-    if grid.replicas and job.batch.micro_sequences != "auto" and not job.batch.sequences % grid.replicas:
-        micro_steps = max(1, job.batch.sequences // (grid.replicas * job.batch.micro_sequences))
-        order: Order = "deepspeed" if job.flavour == "deepspeed" and grid.pipeline > 1 else job.schedule
-        found = order_problems(order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
-        given = {"batch.micro_sequences": job.batch.micro_sequences}
-        problems += [Problem(key, remedy, given.get(key, value)) for key, remedy, value in found]
+    return problems + _check_order(job, grid)
+
+
+def _check_order(job: MegatronJob, grid: Grid) -> list[Problem]:
+    """Return the rules of the schedule; those for the number of micro-batches only where that is known."""
+    micro = job.batch.micro_sequences
+    if micro == "auto" or job.batch.sequences % (grid.replicas * micro):
+        micro_steps = 4 * grid.pipeline * (job.micro_group or 1)  # a number that breaks none
+    else:
+        micro_steps = job.batch.sequences // (grid.replicas * micro)
+    order: Order = "deepspeed" if job.flavour == "deepspeed" and grid.pipeline > 1 else job.schedule
+    found = order_problems(order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
+    problems = [
+        Problem(key, remedy, micro if key == "batch.micro_sequences" else value)
+        for key, remedy, value in found
+        if micro != "auto" or key not in {"batch.micro_sequences", "micro_group"}
+    ]
+    if job.schedule == "interleaved" and job.overlap_messages is False and not found and micro != "auto":
+        if grid.pipeline == 2:
+            remedy = "with two pipeline ranks interleaving must send beside compute (Megatron's rule); leave it out"
+            problems.append(Problem("overlap_messages", remedy, False))
+        elif micro_steps <= grid.pipeline:
+            remedy = f"{micro_steps} micro-batches for {grid.pipeline} pipeline ranks would wait for each other for "
+            remedy += "ever without overlap_messages; use smaller micro-batches, or leave overlap_messages out"
+            problems.append(Problem("batch.micro_sequences", remedy, micro))
     return problems
 
 
-def _check_context(job: MegatronJob, grid: Grid, keys: str) -> list[Problem]:
+def check_context(job: MegatronJob, grid: Grid) -> list[Problem]:
+    """Return what context ranks cannot share."""
     model, context = job.model, grid.context
     if context == 1:
         return []
@@ -240,8 +261,13 @@ def _check_context(job: MegatronJob, grid: Grid, keys: str) -> list[Problem]:
         problems.append(Problem("grid.context", remedy, context))
     if job.attention in UNFUSED:
         problems.append(Problem("attention", "context parallelism needs a flash kernel; use flash", job.attention))
-    if job.context_exchange == "all_to_all" and model.heads % (grid.tensor * context):
-        remedy = f"trades {model.heads} heads{keys} of which tensor × context ranks need equal numbers"
+    keys_of_rank = max(1, model.key_value_heads // grid.tensor)
+    shared = max(keys_of_rank, context) % min(keys_of_rank, context)
+    if job.context_exchange == "all_to_all" and (model.heads % (grid.tensor * context) or shared):
+        remedy = (
+            f"trades {model.heads} heads and {model.key_value_heads} of keys, of which tensor × context ranks need "
+        )
+        remedy += "equal numbers"
         problems.append(Problem("grid.context", remedy, context))
     return problems
 

@@ -9,12 +9,11 @@ gathered again beside the input gradient's product, and that gradient scattered 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import Gemm
+from twin.schedule.kernels import Gemm, Mode
 from twin.strategies import work
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Linear, Local
@@ -33,8 +32,6 @@ class Linears:
     half: Half = "whole"
     first: bool = False
     """Whether this is the first micro-step of its chunk, which writes the sums of gradients instead of adding."""
-    on_gradient: Callable[[Emitter, Linear], None] | None = None
-    """Called behind each weight gradient."""
 
     @property
     def split(self) -> bool:
@@ -48,10 +45,10 @@ class Linears:
 
     def forward(self, emit: Emitter, linear: Linear) -> None:
         """The product, with what comes before or after it."""
-        if self._eight(linear):
+        if self._eight(linear):  # what is gathered is rounded before, and travels so
             here = self.local.residual_tokens if linear.column and self.scattered else self.local.tokens
             emit.compute("quantize", work.quantize(self.job, here * linear.k))
-        gemm = Gemm(self.local.tokens, linear.n, linear.k, "TN", element_bytes=self._bytes(linear))
+        gemm = self._product(linear, self.local.tokens, linear.n, linear.k, "TN")
         if linear.column:
             if self.scattered:
                 self._beside_parts(emit, "all_gather", gemm, before=True)
@@ -73,7 +70,7 @@ class Linears:
         In parts all but one of the product runs beside the collective: the last one waits for what arrives last, or
         the first has to be there before anything leaves.
         """
-        size = self.local.whole_bytes
+        size = self.local.whole_bytes if kind == "reduce_scatter" else self._gathered_bytes(gemm.element_bytes)
         one = gemm.m // self.local.grid.tensor
         if not self.job.tensor_overlap or not one:
             if before:
@@ -101,10 +98,21 @@ class Linears:
         """Bytes of a number that a product reads."""
         return 1 if self._eight(linear) else self.job.element_bytes
 
+    def _product(self, linear: Linear, m: int, n: int, k: int, mode: Mode) -> Gemm:
+        """A product whose result is in compute precision."""
+        e = self.job.element_bytes
+        return Gemm(m, n, k, mode, element_bytes=self._bytes(linear), result_bytes=e if self._eight(linear) else None)
+
+    def _gathered_bytes(self, element_bytes: int) -> float:
+        """Bytes of what tensor ranks gather, all of them together."""
+        return self.local.whole_bytes * element_bytes / self.job.element_bytes
+
     def backward(self, emit: Emitter, linear: Linear) -> None:
         """Gradients of input and weight, or one of them."""
         if self._eight(linear) and self.half != "weight":
-            emit.compute("quantize", work.quantize(self.job, self.local.tokens * linear.n))
+            gathers = self.scattered and not linear.column
+            here = self.local.residual_tokens if gathers else self.local.tokens
+            emit.compute("quantize", work.quantize(self.job, here * linear.n))
         if linear.column:
             self._column_backward(emit, linear)
         else:
@@ -112,12 +120,13 @@ class Linears:
 
     def _column_backward(self, emit: Emitter, linear: Linear) -> None:
         size, both = self.local.whole_bytes, self.half == "whole"
+        again = self._gathered_bytes(self._bytes(linear))
         if self.half == "weight":
             if self.scattered:
-                emit.collective("all_gather", TENSOR, size, "input/all_gather")
+                emit.collective("all_gather", TENSOR, again, "input/all_gather")
             self._weight_gradient(emit, linear)
             return
-        gathered = emit.start("all_gather", TENSOR, size, "input/all_gather") if self.scattered and both else ""
+        gathered = emit.start("all_gather", TENSOR, again, "input/all_gather") if self.scattered and both else ""
         self._input_gradient(emit, linear)
         if gathered:
             emit.wait(gathered)
@@ -131,32 +140,31 @@ class Linears:
 
     def _row_backward(self, emit: Emitter, linear: Linear) -> None:
         if self.scattered and self.half != "weight":
-            emit.collective("all_gather", TENSOR, self.local.whole_bytes, "gradient/all_gather")
+            emit.collective("all_gather", TENSOR, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather")
         if self.half != "weight":
             self._input_gradient(emit, linear)
         if self.half != "input":
             self._weight_gradient(emit, linear)
 
     def _input_gradient(self, emit: Emitter, linear: Linear) -> None:
-        product = Gemm(self.local.tokens, linear.k, linear.n, "NN", element_bytes=self._bytes(linear))
-        emit.compute("input_gradient", product)
+        emit.compute("input_gradient", self._product(linear, self.local.tokens, linear.k, linear.n, "NN"))
 
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
-        """The product adds to the sum itself (`gradient_accumulation_fusion`)."""
+        """The product adds to the sum itself (`gradient_accumulation_fusion`), or a kernel behind it does."""
         e, tokens = self.job.element_bytes, self.local.tokens
+        apart = self.job.accumulates_apart
         product = Gemm(
             linear.n,
             linear.k,
             tokens,
             "NT",
             element_bytes=self._bytes(linear),
-            adds=not self.first and not self.job.accumulates_apart,
+            adds=not self.first and not apart,
+            result_bytes=e if apart else self.job.main_gradient_bytes,
         )
         emit.compute("weight_gradient", product)
-        if self.job.accumulates_apart:
+        if apart:
             kernel = work.accumulation(self.job, linear.elements, self.job.main_gradient_bytes, first=self.first)
             emit.compute("accumulate", kernel)
         if linear.bias:
             emit.compute("bias_gradient", work.bias_gradient(float(tokens * linear.n * e)))
-        if self.on_gradient is not None:
-            self.on_gradient(emit, linear)

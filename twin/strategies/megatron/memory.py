@@ -61,7 +61,7 @@ class Held:
         job, parameters = self.job, Parameters(self.job, self.local)
         total, e = sum(parameters.stage(stage) for stage in self.pipeline.stages(rank)), job.element_bytes
         parts = parameters.sharers if job.distributed_optimizer else 1
-        gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < FP32_BYTES else 0)
+        gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < job.main_gradient_bytes else 0)
         return {
             "weights": float(e * total),
             "gradients": float(gradient * total),

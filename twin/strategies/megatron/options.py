@@ -10,15 +10,14 @@ from typing import Any, Literal
 from twin.description.attention import UNFUSED
 from twin.description.grid import divisors
 from twin.description.job import Job
-from twin.strategies.megatron.job import MegatronJob
-from twin.strategies.megatron.orders import Name as Order
+from twin.strategies.megatron.job import MegatronJob, Schedule, check_context
 from twin.strategies.megatron.orders import problems
 from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
-ORDERS: tuple[Order, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
+ORDERS: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
 """Those that a search tries; GPipe and DualPipe hold more and are no faster."""
 MOST_CHUNKS = 3
 """Numbers of chunks that a search tries, the most first."""
@@ -30,17 +29,26 @@ class Options(Variant):
 
     recompute: Recompute
     distributed_optimizer: bool
-    schedule: Order
+    schedule: Schedule
     chunks: int
     sequence_parallel: bool
     context_exchange: Literal["ring", "all_gather", "all_to_all"]
+    overlap_gradients: bool
+    overlap_parameters: bool
 
     @classmethod
     def of(cls, job: MegatronJob) -> Options:
         """Read them from a job."""
         recompute: Recompute = "full" if job.recompute else "attention" if job.recompute_attention else "none"
         return cls(
-            recompute, job.distributed_optimizer, job.schedule, job.chunks, job.sequence_parallel, job.context_exchange
+            recompute,
+            job.distributed_optimizer,
+            job.schedule,
+            job.chunks,
+            job.sequence_parallel,
+            job.context_exchange,
+            job.overlap_gradients,
+            job.overlap_parameters,
         )
 
     @classmethod
@@ -53,6 +61,8 @@ class Options(Variant):
             "chunks": int,
             "sequence_parallel": bool,
             "context_exchange": str,
+            "overlap_gradients": bool,
+            "overlap_parameters": bool,
         }
         for key, kind in kinds.items():
             if type(raw.get(key)) is not kind:
@@ -93,16 +103,16 @@ class Options(Variant):
     def on(self, job: Job) -> MegatronJob:
         """Return the job with these options."""
         assert isinstance(job, MegatronJob)
-        return job.model_copy(update=self._keys())
+        layers = job.recompute_layers if self.recompute == "full" else None
+        return job.model_copy(update={**self._keys(), "recompute_layers": layers})
 
     def _keys(self) -> dict[str, Any]:
-        sharded = self.distributed_optimizer
         return {
             "recompute": self.recompute == "full",
             "recompute_attention": self.recompute == "attention",
-            "distributed_optimizer": sharded,
-            "overlap_gradients": sharded,
-            "overlap_parameters": sharded,
+            "distributed_optimizer": self.distributed_optimizer,
+            "overlap_gradients": self.overlap_gradients,
+            "overlap_parameters": self.overlap_parameters,
             "schedule": self.schedule,
             "chunks": self.chunks,
             "sequence_parallel": self.sequence_parallel,
@@ -116,23 +126,33 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
     recomputes: list[Recompute] = [own.recompute]
     if "recompute" in over:
         recomputes = ["none", *(["attention"] if job.attention in UNFUSED else []), "full"]  # type: ignore[list-item]
-    # states that are divided beside compute take no longer and less memory
-    shards = [True] if "sharding" in over and grid.data * grid.context > 1 else [own.distributed_optimizer]
+    shards = (own.distributed_optimizer, own.overlap_gradients, own.overlap_parameters)
+    if "sharding" in over and grid.data * grid.context > 1:
+        # states that are divided beside compute take no longer and less memory
+        beside = job.flavour == "megatron"
+        shards = (True, beside, beside)
     sequence = [own.sequence_parallel]
-    if "sequence" in over and grid.tensor > 1 and not job.model.sequence % (grid.tensor * grid.context):
+    if (
+        "sequence" in over
+        and job.flavour == "megatron"
+        and grid.tensor > 1
+        and not job.model.sequence % (grid.tensor * grid.context)
+    ):
         sequence = [False, True]
     exchanges = [own.context_exchange]
     if "context" in over and grid.context > 1:
         exchanges = ["ring", "all_gather"]
-        exchanges += [] if job.model.heads % (grid.tensor * grid.context) else ["all_to_all"]
-    orders = list(_orders(job)) if "schedule" in over and grid.pipeline > 1 else [(own.schedule, own.chunks)]
-    for recompute, sharded, (order, chunks), split, exchange in product(
-        recomputes, shards, orders, sequence, exchanges
-    ):
-        yield Options(recompute, sharded, order, chunks, split, exchange)
+        placed = job.model_copy(update={"context_exchange": "all_to_all"})
+        exchanges += [] if check_context(placed, grid) else ["all_to_all"]
+    orders: list[tuple[Schedule, int]] = [(own.schedule, own.chunks)]
+    if "schedule" in over and job.flavour == "megatron":
+        orders = list(_orders(job)) if grid.pipeline > 1 else [("1f1b", 1)]
+    sharded, gradients, parameters = shards
+    for recompute, (order, chunks), split, exchange in product(recomputes, orders, sequence, exchanges):
+        yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters)
 
 
-def _orders(job: MegatronJob) -> Iterator[tuple[Order, int]]:
+def _orders(job: MegatronJob) -> Iterator[tuple[Schedule, int]]:
     """Yield schedules that the stages allow, with their chunks; micro-batches are not known yet."""
     grid, layers = job.concrete_grid, job.model.layers
     each = layers // grid.pipeline
