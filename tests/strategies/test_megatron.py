@@ -289,7 +289,7 @@ def test_gradients_are_summed_over_data_and_context() -> None:
         ({"schedule": "deepspeed"}, "schedule"),
         ({"schedule": "interleaved", "chunks": 2, "overlap_messages": False}, "wait for each other for ever"),
         ({"schedule": "zb_h1", "overlap_messages": False}, "overlap_messages"),
-        ({"context_exchange": "all_to_all", "model": {"heads": 12, "kv_heads": 6, "hidden": 768}}, "heads of keys"),
+        ({"context_exchange": "all_to_all", "model": {"heads": 12, "kv_heads": 6, "hidden": 768}}, "6 of keys"),
     ],
 )
 def test_what_would_not_run_is_refused(keys: dict[str, Any], words: str) -> None:
