@@ -59,7 +59,9 @@ def _kernel(kernel: Kernel) -> str:
         case Gemm():
             batch = "" if kernel.batch == 1 else f"{kernel.batch} times "
             added = ", added to what is there" if kernel.adds else ""
-            return f"gemm {kernel.mode} {batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes{added}"
+            wide = "" if kernel.result_bytes is None else f" to {kernel.result_bytes} bytes"
+            sizes = f"{batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes"
+            return f"gemm {kernel.mode} {sizes}{wide}{added}"
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"

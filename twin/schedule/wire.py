@@ -45,6 +45,7 @@ class GemmForm(_Form):
     batch: Size
     element_bytes: Width
     adds: bool = False
+    result_bytes: Width | None = None
 
 
 class AttentionOfHeads(_Form):
@@ -145,7 +146,10 @@ def wire_of(op: Op) -> dict[str, Any]:
         return {"op": "repeat", "variable": op.variable, "values": op.values, "body": body}
     plain = {key: value for key, value in asdict(op).items() if value is not None}
     if isinstance(op, Compute):
-        plain["kernel"] = {"type": KERNEL_TYPES[type(op.kernel)], **asdict(op.kernel)}
+        facts = asdict(op.kernel)
+        if facts.get("result_bytes", 0) is None:
+            del facts["result_bytes"]
+        plain["kernel"] = {"type": KERNEL_TYPES[type(op.kernel)], **facts}
     return {"op": type(op).__name__.lower(), **plain}
 
 
