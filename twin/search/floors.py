@@ -1,8 +1,7 @@
 """Times that candidates cannot be below: what is slower than the best need not be simulated.
 
-They come from small jobs of the same pieces.
-
-A floor is no estimate: it must hold for every candidate, or the search would lose its best.
+They come from small jobs of the same pieces. A floor is no estimate: it must hold for every candidate, or the search
+would lose its best.
 """
 
 from __future__ import annotations
@@ -34,27 +33,34 @@ def _floor(job: Job, known: dict[tuple[Any, ...], Pieces | None]) -> float:
 
 
 class Pieces:
-    """How long the pieces of a step took, of its last micro-step; see `Strategy.floor_seconds`."""
+    """How long the pieces of a step took; see `Strategy.floor_seconds`."""
 
     def __init__(self, simulation: Simulation) -> None:
-        last = f"micro{simulation.job.micro_steps - 1}/"
-        self._ops = [
-            (name, float(part.timeline.start[0, i]), float(part.timeline.end[0, i]))
+        ops = [
+            (part.program.name(i), float(part.timeline.start[0, i]), float(part.timeline.end[0, i]))
             for part in simulation.parts
             for i in range(len(part.program))
-            if (name := part.program.name(i)).startswith(last)
+        ]
+        # the first micro-step writes sums of gradients, later ones add to them: what is shorter holds for both
+        self._micro_steps = [
+            [op for op in ops if op[0].startswith(f"micro{micro}/")] for micro in range(simulation.job.micro_steps)
         ]
         self._known: dict[str, float] = {}
 
     def __call__(self, text: str) -> float:
-        """Return the seconds of the pieces with a text in their names."""
+        """Return the seconds of the pieces with a text in their names, of the micro-step where they are fewest.
+
+        After `+` those where they are most: they are taken away.
+        """
         if text not in self._known:
-            pattern = f"*{text.removeprefix('+')}*"
-            spans = [(start, end) for name, start, end in self._ops if fnmatchcase(name, pattern)]
-            if not spans:
-                self._known[text] = 0.0
-            elif text.startswith("+"):
-                self._known[text] = sum(end - start for start, end in spans)
-            else:
-                self._known[text] = max(end for _, end in spans) - min(start for start, _ in spans)
+            taken_away, pattern = text.startswith("+"), f"*{text.removeprefix('+')}*"
+            seconds = []
+            for ops in self._micro_steps:
+                spans = [(start, end) for name, start, end in ops if fnmatchcase(name, pattern)]
+                if taken_away:
+                    seconds.append(sum(end - start for start, end in spans))
+                else:
+                    begin = min((start for start, _ in spans), default=0.0)
+                    seconds.append(max((end for _, end in spans), default=0.0) - begin)
+            self._known[text] = max(seconds) if taken_away else min(seconds)
         return self._known[text]

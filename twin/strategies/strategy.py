@@ -127,8 +127,8 @@ class Strategy(ABC, Generic[J]):
     def floor_seconds(self, job: J, seconds: Callable[[str], float]) -> float:
         """Return a time that no step of a job is below.
 
-        `seconds` says how long the ops of its rehearsal's last micro-step take whose names contain a text: from the
-        first's begin to the last's end; after `+`, how long all of them take together (`*` is any text).
+        `seconds` says how long the ops of a micro-step of its rehearsal take at least whose names contain a text: from
+        the first's begin to the last's end; after `+`, how long they take at most, all together (`*` is any text).
         """
         del job, seconds
         return 0.0

@@ -17,10 +17,8 @@ from twin.validate.published_run import Run
 SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1"}
 EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
 """Sources of before messages ran beside compute."""
-
-
 UNFUSED = ("2104.04473", "Megatron-LM README 2020")
-"""Sources of before products of weight gradients added to their sums themselves (the end of 2021)."""
+"""Sources of before products of weight gradients added to their sums themselves (about the end of 2021: assumed)."""
 
 
 def chunks(run: Run) -> int:

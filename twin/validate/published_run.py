@@ -73,7 +73,10 @@ class Run:
 
     @property
     def attention(self) -> str:
-        """The kernel: NVIDIA's own programs take cuDNN's on Hopper, which Transformer Engine prefers there."""
+        """The kernel: NVIDIA's own programs take cuDNN's on Hopper.
+
+        Transformer Engine prefers it there (github NVIDIA/NeMo, pull request 9188).
+        """
         if not self.flash:
             return str(MEGATRON["attention"])
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")

@@ -18,8 +18,6 @@ from twin.strategies.megatron.orders import Action, Kind
 from twin.strategies.megatron.place import Stage
 
 HALVES: dict[Kind, Half] = {"B": "whole", "I": "input", "W": "weight"}
-
-
 TABLE = -1
 """In place of a block's number."""
 

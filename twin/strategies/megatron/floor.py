@@ -15,8 +15,7 @@ from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.place import Pipeline, Stage
 
 Seconds = Callable[[str], float]
-"""How long the ops take whose names contain a part, of the last micro-batch: from the first's begin to the last's end;
-with `+` before it: all of them together."""
+"""How long the ops of a micro-batch take at least whose names contain a part, from first begin to last end."""
 
 
 def rehearsal(job: MegatronJob) -> MegatronJob | None:
@@ -81,13 +80,14 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
         "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
     }
-    skipped = 0.0 if job.recompute_layers is None else 1.0
+    if job.recompute_layers is not None:
+        again = 0.0  # of some layers only
 
     def of(stage: Stage) -> tuple[float, float, float]:
         """Forward, backward, and what of it a gradient waits for."""
         layers = len(stage.layers)
         forward = layers * forward_block + stage.first * ends["first"][0] + stage.last * ends["last"][0]
-        needed = layers * (needed_block + (0.0 if skipped else again))
+        needed = layers * (needed_block + again)
         needed += stage.first * ends["first"][1] + stage.last * ends["last"][1]
         return forward, needed + layers * weights + stage.last * ends["last"][2], needed
 
@@ -114,5 +114,7 @@ def _through(pipeline: Pipeline, rank: int, of: Callable[[Stage], tuple[float, f
     if pipeline.job.stage_layers is not None or rank == 0:
         before = [of(pipeline.stage(other, 0)) for other in range(rank)]
         return sum(forward + needed for forward, _, needed in before)
-    (forward, _, needed), (again, _, back) = (of(pipeline.stage(other, 0)) for other in (0, min(1, rank - 1)))
-    return forward + needed + (rank - 1) * (again + back)
+    first, inner = (
+        forward + needed for forward, _, needed in (of(pipeline.stage(n, 0)) for n in (0, min(1, rank - 1)))
+    )
+    return first + (rank - 1) * inner

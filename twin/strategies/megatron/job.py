@@ -14,14 +14,13 @@ from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
 from twin.strategies.megatron.grid import Grid
+from twin.strategies.megatron.orders import V_SHAPES
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import problems as order_problems
 from twin.strategies.sizes import FP32_BYTES
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe"]
 """Orders that a job may ask for; DeepSpeed's comes with its flavour."""
-V_SHAPED: tuple[Order, ...] = ("zb_v", "dualpipe_v")
-"""Orders in which a rank holds a stage from the front and one from the back."""
 SPLIT: tuple[Order, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe")
 """Orders in which the backward pass comes in two halves."""
 BLOCKING: tuple[Order, ...] = ("gpipe", "1f1b")
@@ -80,8 +79,8 @@ class MegatronJob(Job):
     """Products of blocks' linears in 8 bits (Transformer Engine): inputs and gradients are rounded before, attention,
     head, messages and what is kept of weights stay in compute precision."""
     fused_accumulation: StrictBool = True
-    """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron since the
-    end of 2021); false, and always with flavour deepspeed: a kernel reads each gradient and adds it."""
+    """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron
+    since about the end of 2021: assumed); false, and always with flavour deepspeed: a kernel adds each gradient."""
     gradient_precision: Literal["fp32", "compute"] = "fp32"
     """In which type gradients are summed over micro-steps and ranks (`--accumulate-allreduce-grads-in-fp32`, which bf16
     turns on)."""
@@ -116,7 +115,7 @@ class MegatronJob(Job):
     @property
     def ends_together(self) -> bool:
         """Whether a rank that holds the first stage holds the last one too, as in a V."""
-        return self.concrete_grid.pipeline == 1 or self.schedule in (*V_SHAPED, "dualpipe")
+        return self.concrete_grid.pipeline == 1 or self.schedule in (*V_SHAPES, "dualpipe")
 
     @property
     def layers_by_stage(self) -> tuple[range, ...]:
@@ -232,8 +231,7 @@ def _check_order(job: MegatronJob, grid: Grid) -> list[Problem]:
         micro_steps = 4 * grid.pipeline * (job.micro_group or 1)  # a number that breaks none
     else:
         micro_steps = job.batch.sequences // (grid.replicas * micro)
-    order: Order = "deepspeed" if job.flavour == "deepspeed" and grid.pipeline > 1 else job.schedule
-    found = order_problems(order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
+    found = order_problems(job.order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
     problems = [
         Problem(key, remedy, micro if key == "batch.micro_sequences" else value)
         for key, remedy, value in found
@@ -273,8 +271,7 @@ def check_context(job: MegatronJob, grid: Grid) -> list[Problem]:
 
 
 def _check_stages(job: MegatronJob, grid: Grid) -> list[Problem]:
-    stages = grid.pipeline if job.schedule == "dualpipe" else grid.pipeline * job.chunks
-    layers, given = job.model.layers, job.stage_layers
+    stages, layers, given = job.stages, job.model.layers, job.stage_layers
     if given is None:
         if layers % stages == 0:
             return []

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from twin.strategies.megatron.job import V_SHAPED, MegatronJob
-from twin.strategies.megatron.orders import Action, order, stage_of
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.orders import V_SHAPES, Action, order, stage_of
 from twin.strategies.megatron.orders import Name as Order
 
 Neighbour = Literal["even", "odd", "wrap"]
@@ -136,7 +136,7 @@ def streams(job: MegatronJob) -> tuple[str, ...]:
 
 
 def _both_ways(job: MegatronJob) -> bool:
-    return job.schedule in V_SHAPED or job.schedule == "dualpipe"
+    return job.schedule in V_SHAPES or job.schedule == "dualpipe"
 
 
 def _stream(job: MegatronJob, forward: bool, chunk: int) -> str:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from twin.strategies.megatron.orders.action import Action, Kind, in_flight
 from twin.strategies.megatron.orders.deepspeed import Instruction, ticks
 from twin.strategies.megatron.orders.replay import Replay, replay
-from twin.strategies.megatron.orders.rules import Name, problems
+from twin.strategies.megatron.orders.rules import V_SHAPES, Name, problems
 from twin.strategies.megatron.orders.schedules import order, stage_of
 
 __all__ = [
+    "V_SHAPES",
     "Action",
     "Instruction",
     "Kind",
