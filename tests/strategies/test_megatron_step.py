@@ -177,6 +177,8 @@ def any_jobs(draw: st.DrawFn) -> Any:
     schedule, chunks = draw(st.sampled_from([*SCHEDULES, ("dualpipe_v", 2), ("deepspeed", 1)]))
     flavour = "deepspeed" if schedule == "deepspeed" else "megatron"
     schedule = "1f1b" if schedule == "deepspeed" else schedule
+    if flavour == "megatron" and schedule not in ("zb_h2", "dualpipe"):
+        flavour = draw(st.sampled_from(["megatron", "torch"]))
     pipeline = draw(st.sampled_from([2, 4]))
     data, context, tensor = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2], [1, 2]))
     micro_steps = pipeline * draw(st.integers(1, 2)) * (2 if schedule.startswith("dualpipe") else 1)
@@ -185,11 +187,18 @@ def any_jobs(draw: st.DrawFn) -> Any:
     ranks = pipeline * data * context * tensor
     slow = draw(st.lists(st.integers(0, ranks - 1), max_size=2, unique=True))
     options: dict[str, Any] = {"stragglers": [{"rank": rank, "slowdown": 1.0 + 0.1 * (rank + 1)} for rank in slow]}
+    if flavour != "deepspeed":
+        options["sequence_parallel"] = draw(st.booleans())
+        options["tensor_overlap"] = options["sequence_parallel"] and draw(st.booleans())
     if flavour == "megatron":
         options["overlap_gradients"] = draw(st.booleans())
-        options["sequence_parallel"] = draw(st.booleans())
         options["overlap_parameters"] = options["overlap_gradients"] and draw(st.booleans())
-    options["distributed_optimizer"] = bool(options.get("overlap_parameters")) or draw(st.booleans())
+    if flavour == "torch":
+        several = data * context > 1
+        options["weight_shards"] = draw(st.sampled_from([None, data])) if several and data > 1 else None
+        options["reshard_after_forward"] = draw(st.booleans()) if schedule in ("gpipe", "1f1b", "interleaved") else None
+    else:
+        options["distributed_optimizer"] = bool(options.get("overlap_parameters")) or draw(st.booleans())
     assert not problems(schedule, pipeline, micro_steps, chunks, None)
     return load_job(
         {
@@ -201,7 +210,8 @@ def any_jobs(draw: st.DrawFn) -> Any:
                 "heads": 4,
                 "sequence": 64,
                 "vocabulary": 256,
-                "tied_embeddings": draw(st.booleans()),
+                "tied_embeddings": flavour != "torch" and draw(st.booleans()),
+                "residual": draw(st.sampled_from(["serial", "parallel"])),
             },
             "machine": draw(st.sampled_from(["dgx-h100", "perlmutter"])),
             "ranks": ranks,

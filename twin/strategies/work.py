@@ -100,6 +100,21 @@ def rotary(job: Job, turned: int, positions: int) -> Memory:
     return Memory(2 * both + again + 2 * cosines + 4 * sines, kernels=6, work="rotary/steps")
 
 
+def norm_in_steps(job: Job, elements: int) -> Memory:
+    """RMS norm as a chain: widen, square, mean, root, scale, narrow, weigh. Bytes are those of a single kernel."""
+    return Memory(2.0 * elements * job.element_bytes, kernels=8, work="norm/chain")
+
+
+def norm_gradient_in_steps(job: Job, elements: int) -> Memory:
+    """Its gradient; bytes are those of a single kernel."""
+    return Memory(3.0 * elements * job.element_bytes, kernels=14, work="norm/chain")
+
+
+def rotary_in_steps(job: Job, turned: int) -> Memory:
+    """Turn queries and keys as complex numbers in fp32, or their gradients back; bytes are those of a single kernel."""
+    return Memory(2.0 * turned * job.element_bytes, kernels=6, work="rotary/chain")
+
+
 def pack(job: Job, elements: int) -> Memory:
     """Pack the gradients of queries, keys and values into one tensor."""
     return Memory(2 * float(elements * job.element_bytes), work="pack")

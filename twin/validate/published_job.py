@@ -14,6 +14,7 @@ from typing import Any
 
 from twin.description.load import names
 from twin.validate import published_megatron as megatron_rows
+from twin.validate import published_torch as torch_rows
 from twin.validate.megatron import MEGATRON
 from twin.validate.published_run import NOT_STATED, Row, Run
 
@@ -37,6 +38,7 @@ MACHINES: dict[str, str | dict[str, Any]] = {
     "zb_a100_4x8_roce": "dgx-a100",
     "vista_gh200": "vista",
     "meta_h100_roce": "meta-24k",
+    "titan_h100_96g": "hgx-h100-500w",
 }
 """Machines of the published runs → machines here. A name of `fourfold machines` stands for itself."""
 ASSUMED_MACHINES = {
@@ -80,6 +82,8 @@ def _cut(run: Run) -> str | None:
     row = run.row
     if run.is_megatron:
         return megatron_rows.refusal(run)
+    if run.is_torch:
+        return torch_rows.refusal(run)
     others = {
         "pipeline parallelism": int(row.get("pp", 1)) > 1,
         "context parallelism": int(row.get("cp", 1)) > 1,
@@ -92,7 +96,7 @@ def _product(run: Run) -> str | None:
     stated = run.row.get("dp", run.replicas)
     if run.replicas * run.parts != run.ranks or (isinstance(stated, int) and stated != run.replicas):
         return "the degrees do not multiply to the GPUs"
-    if "strategy" in run.row and int(run.row.get("cp", 1)) > 1:
+    if "strategy" in run.row and int(run.row.get("cp", 1)) > 1 and not run.is_torch:
         return f"strategy {run.row['strategy']}"
     return None
 
@@ -103,8 +107,10 @@ def _machine(run: Run) -> str | None:
 
 
 def _numbers(run: Run) -> str | None:
+    if "rowwise" in run.says("precision"):
+        return "fp8 with a scale for each row: no rate of its products is known"
     if "fp8" in run.says("precision"):
-        return None if run.is_megatron else "fp8"
+        return None if run.is_megatron or run.is_torch else "fp8"
     return None if run.says("precision")[:4] in {"fp16", "bf16", "fp32"} else "precision is not stated"
 
 
@@ -112,17 +118,17 @@ def _model(run: Run) -> str | None:
     model = run.model
     if (mlp := model.get("mlp", "gelu")) not in MLPS:
         return f"MLP of {mlp}"
-    if "parallel residual" in str(model.get("note", "")) or "model_changes" in run.row:
-        return "parallel block or other changes of the model"
+    if "model_changes" in run.row and not run.is_megascale:
+        return "changes of the model"
     return None
 
 
 def _options(run: Run) -> str | None:
     row = run.row
-    if not run.is_megatron and not run.says("recompute").startswith(("full", "none")):
+    if not (run.is_megatron or run.is_torch) and not run.says("recompute").startswith(("full", "none")):
         said = run.says("recompute")
         return "recomputation is not stated" if said.startswith(NOT_STATED) else f"recomputation: {said}"
-    if row.get("compile") is True or row.get("async_tp") is True:
+    if not run.is_torch and (row.get("compile") is True or row.get("async_tp") is True):
         return "compiled, or tensor parallelism overlapped"
     if run.flash is None:
         return "the attention kernel is not stated"
@@ -132,9 +138,9 @@ def _options(run: Run) -> str | None:
 def _sharding(run: Run) -> str | None:
     if run.row.get("zeropp") is True:
         return "ZeRO++"
-    if run.replicas == 1 or run.stage in {"0", "1", "3", "fsdp", "overlapped"}:
+    if run.replicas == 1 or run.stage in {"0", "1", "3", "fsdp", "overlapped"} or run.is_megascale:
         return None
-    if run.stage == "2":
+    if run.stage == "2" and not run.is_megascale:
         one = run.row["global_batch"] == run.replicas * (run.micro_batch or 1)
         return None if one else "ZeRO-2 with several micro-steps"  # one reduce-scatter a step: ZeRO-1's
     return f"ZeRO stage {run.stage}"
@@ -161,7 +167,6 @@ def job_keys(run: Run) -> dict[str, Any]:
         "model": _model_keys(run),
         "machine": MACHINES.get(row["machine"], row["machine"]),
         "ranks": run.ranks,
-        **(megatron_rows.keys(run) if run.is_megatron else _sharded_keys(run)),
         "batch": {"sequences": row["global_batch"], "micro_sequences": run.micro_batch},
         "precision": "bf16" if "fp8" in run.says("precision") else run.says("precision")[:4],
         "recompute": run.says("recompute").startswith("full"),
@@ -170,7 +175,14 @@ def job_keys(run: Run) -> dict[str, Any]:
         "fused_elementwise": run.stage != "fsdp",
         "kernel_tuning": False,
         "profiler": "profiler" in row,
+        **_strategy_keys(run),
     }
+
+
+def _strategy_keys(run: Run) -> dict[str, Any]:
+    if run.is_torch:
+        return torch_rows.keys(run)
+    return megatron_rows.keys(run) if run.is_megatron else _sharded_keys(run)
 
 
 def _model_keys(run: Run) -> dict[str, Any]:
@@ -186,6 +198,7 @@ def _model_keys(run: Run) -> dict[str, Any]:
         "activation": MLPS[mlp],
         "positions": "learned" if _learned(run.model) else "rotary",
         "biases": gelu,
+        **({"residual": "parallel"} if run.parallel_block else {}),
         "norm": "layer" if MLPS[mlp] == "gelu" else "rms",
         **({"mlp_width": ffn} if ffn else {}),
     }
@@ -219,11 +232,15 @@ def _sharded_keys(run: Run) -> dict[str, Any]:
 
 def assumptions(run: Run) -> list[str]:
     """Name what a row leaves open and its job had to settle."""
-    found = [f"{key}: {run.row[key]}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
+    found = [f"{key}: {run.says(key)}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
     if run.is_megatron and not isinstance(run.row.get("micro_batch"), int):
         found.append(f"{run.micro_batch} sequences at a time")
     if (mlp := run.model.get("mlp", "gelu")) != MLPS[mlp]:
         found.append(f"{mlp} moves what {MLPS[mlp]} does")
+    if run.is_megascale:
+        found.append("sliding-window attention as causal attention, LAMB as AdamW, communication beside products")
+    if run.says("schedule").startswith("zb2p"):
+        found.append("the automatic schedule of 2p activations as ZB-H2, which holds as many")
     if not isinstance(run.shape("vocab"), int):
         found.append(f"vocabulary {VOCABULARY}")
     if run.says("zero_stage") == NOT_STATED:

@@ -14,7 +14,7 @@ from typing import Any
 from twin.strategies.megatron.job import evenly
 from twin.validate.published_run import Run
 
-SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1"}
+SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1", "zb2p": "zb_h2"}
 EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
 """Sources of before messages ran beside compute."""
 UNFUSED = ("2104.04473", "Megatron-LM README 2020")
@@ -77,7 +77,7 @@ def keys(run: Run) -> dict[str, Any]:
         "grid": {"pipeline": pipeline, "data": run.replicas, "context": context, "tensor": tensor},
         "flavour": "deepspeed" if deepspeed else "megatron",
         "sequence_parallel": split,
-        "tensor_overlap": split and row.get("tp_comm_overlap") is True,
+        "tensor_overlap": split and (row.get("tp_comm_overlap") is True or run.is_megascale),
         "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
         "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
         "fp8_linears": "fp8" in run.says("precision"),
@@ -92,9 +92,9 @@ def keys(run: Run) -> dict[str, Any]:
         }
         if early:
             found["overlap_messages"] = False
-    found |= _stages(run, pipeline * chunks(run))
+    found |= stages(run, pipeline * chunks(run))
     if run.replicas * context > 1:
-        overlapped = run.stage == "overlapped"
+        overlapped = run.stage == "overlapped" or run.is_megascale
         found |= {"distributed_optimizer": overlapped or run.stage in {"1", "2"}}
         if overlapped:
             found |= {"overlap_gradients": True, "overlap_parameters": True}
@@ -109,13 +109,14 @@ def sequence_parallel(run: Run) -> bool:
     return said.startswith("true") or "yes" in said or "sequence parallelism" in run.says("strategy")
 
 
-def _stages(run: Run, stages: int) -> dict[str, Any]:
+def stages(run: Run, number: int) -> dict[str, Any]:
+    """Return the layers of so many stages, where they are not equal."""
     layers, given = run.shape("layers_override", "layers"), run.row.get("stage_layers")
     if isinstance(given, list):
         return {"stage_layers": given}
-    if layers % stages == 0 and given is None:
+    if layers % number == 0 and given is None:
         return {}
-    if given is not None or (layers + 2) % stages == 0:  # embedding and head take a layer's place
-        inner = evenly(layers + 2, stages)
+    if given is not None or (layers + 2) % number == 0:  # embedding and head take a layer's place
+        inner = evenly(layers + 2, number)
         return {"stage_layers": [inner[0] - 1, *inner[1:-1], inner[-1] - 1]}
-    return {"stage_layers": evenly(layers, stages)}
+    return {"stage_layers": evenly(layers, number)}

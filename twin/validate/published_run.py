@@ -51,6 +51,8 @@ class Run:
     @cached_property
     def micro_batch(self) -> int | None:
         """Sequences at a time; None where neither they nor their number are stated."""
+        if self.is_torch and int(self.row.get("pp", 1)) > 1:
+            return int(self.row.get("pp_microbatch_size", 1))
         for key in ("micro_batch", "local_batch"):
             if isinstance(value := self.row.get(key), int):
                 return value
@@ -84,9 +86,30 @@ class Run:
         return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"
 
     @property
+    def is_megascale(self) -> bool:
+        """Whether MegaScale's changes of model and communication are on."""
+        return "megascale" in self.says("source") and "model_changes" in self.row
+
+    @property
+    def parallel_block(self) -> bool:
+        """Whether attention and MLP read the same."""
+        notes = f"{self.model.get('note', '')} {self.row.get('model_changes', '')}"
+        return "parallel residual" in notes or "parallel transformer block" in notes
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether PyTorch's `fully_shard` cut the weights, below axes of tensor, pipeline or context parallelism."""
+        return (self.stage == "fsdp" and "torchtitan" in self.says("source")) or self.is_sequence_parallel_alone
+
+    @property
+    def is_sequence_parallel_alone(self) -> bool:
+        """Whether ranks shared nothing but sequences: DistFlashAttn's own runs, and Ulysses' beside them."""
+        return "2310.03294" in self.says("source") and not self.says("strategy").startswith("megatron")
+
+    @property
     def is_megatron(self) -> bool:
         """Whether weights are whole on the ranks that compute with them, tensor ranks together."""
-        return self.stage not in {"3", "fsdp"} and self.row.get("zeropp") is not True
+        return self.stage not in {"3", "fsdp"} and self.row.get("zeropp") is not True and not self.is_torch
 
     @property
     def stage(self) -> str:

@@ -6,6 +6,7 @@ and the last one, beside which gradients may travel. Equal ones share their ops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
@@ -18,18 +19,21 @@ from twin.strategies.megatron.orders import Action, Kind
 from twin.strategies.megatron.place import Stage
 
 HALVES: dict[Kind, Half] = {"B": "whole", "I": "input", "W": "weight"}
-TABLE = -1
-"""In place of a block's number."""
+TABLE, HEAD = -1, -2
+"""In place of a block's number: the tables of tokens and positions, and the last norm with the head."""
 
 
 class Hooks:
     """What else happens in a pass; by default nothing does."""
 
-    def before(self, emit: Emitter, layer: int) -> None:
-        """Be told of a block that comes, by its number, or of the TABLE of tokens."""
+    def open(self, emit: Emitter) -> None:
+        """Be told of the begin."""
 
-    def after(self, emit: Emitter, layer: int) -> None:
-        """Be told of a block that is done."""
+    def before(self, emit: Emitter, part: int) -> None:
+        """Be told of a block that comes, by its number, or of TABLE or HEAD."""
+
+    def after(self, emit: Emitter, part: int) -> None:
+        """Be told of one whose backward pass is done."""
 
     def end(self, emit: Emitter) -> None:
         """Be told of the end."""
@@ -49,12 +53,12 @@ class Bodies:
         """Return what names of an action's ops begin with, its micro-batch left open."""
         return f"micro{{micro}}/{action.kind}{action.chunk if self.several else ''}/"
 
-    def of(self, action: Action, stage: Stage, *, first: bool) -> Op:
-        """Return an action's ops, which are shared with equal actions."""
+    def of(self, action: Action, stage: Stage, hooks: Callable[[], Hooks] = Hooks, *, first: bool) -> Op:
+        """Return an action's ops, which are shared with equal actions; `hooks` say what happens beside all of these."""
         first = first and action.kind != "F"
         key = (action.kind, action.chunk, first)
         if key not in self._known:
-            self._known[key] = tuple(self._written(self.prefix(action), action, stage, Hooks(), first=first))
+            self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
         return Repeat("micro", (action.micro,), self._known[key])
 
     def alone(self, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
@@ -63,6 +67,7 @@ class Bodies:
 
     def _written(self, prefix: str, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
         emit = Emitter(prefix, "fwd" if action.kind == "F" else "bwd")
+        hooks.open(emit)
         if action.kind == "F":
             self._forward(emit, stage, hooks)
         else:
@@ -79,24 +84,29 @@ class Bodies:
             hooks.before(emit, number)
             layer.forward(emit.under(f"block{number}", layer=number), linears)
         if stage.last:
+            hooks.before(emit, HEAD)
             layer.head_forward(emit, linears)
 
     def _backward(self, emit: Emitter, stage: Stage, half: Half, hooks: Hooks, *, first: bool) -> None:
         linears = Linears(self.job, self.local, half, first)
         if stage.last:
             layer.head_backward(emit, linears)
+            hooks.after(emit, HEAD)
         again = recomputed(self.job, stage) if half != "weight" else range(0)
         for number in reversed(stage.layers):
             under = emit.under(f"block{number}", layer=number)
             recompute = emit.under(f"recompute/block{number}", phase="recompute", layer=number)
+            hooks.before(under, number)
             if number in again:
-                layer.forward(recompute, linears)
+                layer.forward(recompute, linears, again=True)
             elif self.job.recomputes_scores and half != "weight":
                 layer.recompute_scores(recompute, linears)
             layer.backward(under, linears)
             hooks.after(under, number)
         if stage.first and half != "weight":
+            hooks.before(emit, TABLE)
             layer.embedding_backward(emit.under("embedding"), linears)
+            hooks.after(emit, TABLE)
 
 
 def recomputed(job: MegatronJob, stage: Stage) -> range:

@@ -21,6 +21,8 @@ Seconds = Callable[[str], float]
 def rehearsal(job: MegatronJob) -> MegatronJob | None:
     """Return a job of one block with the tensor and context ranks of a job; None on a CPU.
 
+    Of flavour torch one micro-step of one stage is enough, whose gradients nothing is added to.
+
     Where backward passes are split there are two stages of one block each. Its host takes no time, and messages there
     do not slow compute down, so that nothing in it is slower than in the job.
     """
@@ -29,6 +31,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
     stages = 2 if job.order in SPLIT else 1
     grid = job.concrete_grid.model_copy(update={"pipeline": stages, "data": 1})
     micro, machine = job.concrete_micro_sequences, job.machine
+    torch = job.flavour == "torch"
+    steps = 1 if torch and stages == 1 else 2
     if stages == 2:
         still = machine.variation.model_copy(update={"compute_slowdown": Parameter(0.0, "assumed", "a floor")})
         machine = machine.model_copy(update={"variation": still})
@@ -38,10 +42,12 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
             "model": job.model.model_copy(update={"layers": stages}),
             "grid": grid,
             "ranks": grid.ranks,
-            "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
+            "batch": job.batch.model_copy(update={"sequences": steps * micro, "micro_sequences": micro}),
             "schedule": "zb_h1" if stages == 2 else "1f1b",
             "chunks": 1,
-            "flavour": "megatron",
+            "flavour": "torch" if torch else "megatron",
+            "weight_shards": 1 if torch else None,
+            "reshard_after_forward": None,
             "stage_layers": None,
             "recompute_layers": None,
             "distributed_optimizer": False,

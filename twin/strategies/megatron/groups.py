@@ -16,6 +16,8 @@ from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Neighbour, streams
 
 DATA, MODEL, EVERYONE, EMBEDDING = "data", "pipeline_model", "pipeline_everyone", "pipeline_embedding"
+GATHER, SCATTER, REPLICATE = "data_gather", "data_scatter", "data_replicate"
+"""Of weights that are cut: who gathers them, who scatters their gradients, who holds the same part."""
 
 
 def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
@@ -36,11 +38,21 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
         over(MODEL, "pipeline", "tensor"),
         over(EVERYONE, *mesh.axes),
     ]
+    if job.weight_parts > 1:
+        found += _sharing(found[2].members, job.weight_parts)
     if job.concrete_grid.pipeline == 1:
         return tuple(found)
     stages = [role.ranks for role in roles(job)]
     found.append(Communicator.of(EMBEDDING, np.stack([stages[0], stages[-1]], axis=1)))
     return (*found, *_neighbours(job, stages))
+
+
+def _sharing(data: Ints, parts: int) -> Iterator[Communicator]:
+    """Those of weights that are cut over parts of data × context ranks; gathers and scatters have a stream each."""
+    cut = data.reshape(len(data), -1, parts)
+    yield Communicator.of(GATHER, cut.reshape(-1, parts))
+    yield Communicator.of(SCATTER, cut.reshape(-1, parts))
+    yield Communicator.of(REPLICATE, cut.transpose(0, 2, 1).reshape(-1, cut.shape[1]))
 
 
 def _both_directions(ranks: Ints, mesh: Mesh) -> Communicator:

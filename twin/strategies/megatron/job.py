@@ -13,6 +13,7 @@ from twin.description.grid import Mesh, divisors, nearest
 from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
+from twin.strategies.megatron.flavours import check_flavour, check_shards
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.orders import V_SHAPES
 from twin.strategies.megatron.orders import Name as Order
@@ -33,9 +34,15 @@ class MegatronJob(Job):
     strategy: Literal["megatron"] = "megatron"
     """Megatron-LM's: tensor × pipeline × context × data. For simulation only."""
     grid: Grid | Literal["auto"] = "auto"
-    flavour: Literal["megatron", "deepspeed"] = "megatron"
-    """Whose implementation: Megatron-LM's, or DeepSpeed's pipeline below Megatron-DeepSpeed and GPT-NeoX: its blocking
-    messages are sent a tick late, cut over tensor ranks, and no gradient is reduced beside compute."""
+    flavour: Literal["megatron", "deepspeed", "torch"] = "megatron"
+    """Whose implementation: Megatron-LM's; DeepSpeed's pipeline below Megatron-DeepSpeed and GPT-NeoX: its blocking
+    messages are sent a tick late, cut over tensor ranks, and no gradient is reduced beside compute; or PyTorch's own
+    pieces as torchtitan composes them: `fully_shard` over data and context ranks, DTensor, `pipelining`."""
+    weight_shards: Positive | None = None
+    """Of flavour torch: ranks of data × context among which weights are cut, the others hold replicas (HSDP); all of
+    them if absent."""
+    reshard_after_forward: StrictBool | None = None
+    """Of flavour torch: drop gathered weights after each pass; if absent as torchtitan does, without a pipeline."""
     rank_order: Literal["pipeline_outermost", "data_outermost"] = "pipeline_outermost"
     """Which ranks are neighbours: Megatron's `tp-cp-dp-pp`, or `tp-cp-pp-dp` as of Llama 3."""
     schedule: Schedule = "1f1b"
@@ -67,6 +74,9 @@ class MegatronJob(Job):
     flash attention does so by itself."""
     recompute_layers: Positive | None = None
     """With recompute: true, only the first so many layers of each stage (`--recompute-method block`); all if absent."""
+    recompute_keeps: Literal["nothing", "attention", "half_products"] = "nothing"
+    """With recompute: true, what is kept all the same: the output of attention, or that, every other product and what
+    tensor ranks have summed (torchtitan's selective recomputation per operation)."""
     distributed_optimizer: StrictBool = False
     """Optimizer states are divided over data and context ranks (ZeRO-1): gradients are reduce-scattered, weights
     gathered after the update."""
@@ -81,6 +91,9 @@ class MegatronJob(Job):
     fused_accumulation: StrictBool = True
     """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron
     since about the end of 2021: assumed); false, and always with flavour deepspeed: a kernel adds each gradient."""
+    layers_in_steps: StrictBool = False
+    """RMS norms and rotary positions as chains of eager operations in fp32, as in Llama's published code; false: a
+    kernel each."""
     gradient_precision: Literal["fp32", "compute"] = "fp32"
     """In which type gradients are summed over micro-steps and ranks (`--accumulate-allreduce-grads-in-fp32`, which bf16
     turns on)."""
@@ -150,7 +163,33 @@ class MegatronJob(Job):
     @property
     def accumulates_apart(self) -> bool:
         """Whether a kernel of its own adds weight gradients to their sums."""
+        if self.flavour == "torch":
+            return self.micro_steps > 1 and not self.reduces_each
         return not self.fused_accumulation or self.flavour == "deepspeed"
+
+    @property
+    def accumulates_in_product(self) -> bool:
+        """Whether products of weight gradients add to their sums themselves."""
+        return self.flavour == "megatron" and self.fused_accumulation
+
+    @property
+    def weight_parts(self) -> int:
+        """Ranks that each weight is cut over besides tensor ranks."""
+        if self.flavour != "torch":
+            return 1
+        grid = self.concrete_grid
+        return self.weight_shards or grid.data * grid.context
+
+    @property
+    def reshards(self) -> bool:
+        """Whether weights are gathered in every pass."""
+        alone = self.concrete_grid.pipeline == 1
+        return self.weight_parts > 1 and (alone if self.reshard_after_forward is None else self.reshard_after_forward)
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether gradients are scattered in every micro-step; in a pipeline they are summed whole before."""
+        return self.weight_parts > 1 and self.concrete_grid.pipeline == 1
 
     @property
     def recomputes_scores(self) -> bool:
@@ -187,21 +226,12 @@ def _check_options(job: MegatronJob) -> list[Problem]:
     if job.overlap_messages is False and job.schedule in SPLIT:
         remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
         problems.append(Problem("overlap_messages", remedy, False))
-    if job.flavour == "deepspeed":
-        problems += _check_deepspeed(job)
-    return problems
-
-
-def _check_deepspeed(job: MegatronJob) -> list[Problem]:
-    """Return what DeepSpeed's pipeline has not."""
-    given: list[tuple[str, object]] = [
-        (key, True)
-        for key in ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages")
-        if getattr(job, key)
-    ]
-    if job.schedule != "1f1b":
-        given.append(("schedule", job.schedule))
-    return [Problem(key, "DeepSpeed's pipeline has not; leave it out, or use flavour: megatron", v) for key, v in given]
+    if job.recompute_keeps != "nothing" and not job.recompute:
+        problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
+    if job.layers_in_steps and job.model.norm != "rms":
+        remedy = "is about RMS norms; leave it out, or set model.norm: rms"
+        problems.append(Problem("layers_in_steps", remedy, True))
+    return problems + check_flavour(job)
 
 
 def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
@@ -220,6 +250,7 @@ def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         remedy = f"the sequence of {model.sequence} tokens is not a multiple of tensor × context"
         problems.append(Problem("sequence_parallel", remedy, True))
     problems += check_context(job, grid)
+    problems += check_shards(job, grid)
     problems += _check_stages(job, grid)
     return problems + _check_order(job, grid)
 

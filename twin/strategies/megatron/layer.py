@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
 from twin.strategies import work
 from twin.strategies.megatron.attention import attention
 from twin.strategies.megatron.linear import TENSOR, Linears
 from twin.strategies.sizes import FP32_BYTES
 
 
-def forward(emit: Emitter, linears: Linears) -> None:
-    """Forward of one block."""
+def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
+    """Forward of one block; `again`: for its backward pass, as far as its results are not kept."""
     job, local, block = linears.job, linears.local, linears.local.linears
-    emit.compute("norm1", work.norm(job, local.residual_elements))
-    linears.forward(emit.under("qkv"), block["qkv"])
+    keeps = job.recompute_keeps if again else "nothing"
+    halved, together = keeps == "half_products", _together(linears)
+    emit.compute("norm1", _norm(linears))
+    linears.forward(emit.under("qkv"), local.keys_alone if halved else block["qkv"])
     if job.model.qk_norm:
         emit.compute("qk_norm", work.head_norms(job, local.tokens * local.turned, backward=False))
     if job.model.positions == "rotary":
-        emit.compute("rotary", work.rotary(job, local.tokens * local.turned, local.length))
-    attention(emit, job, local, backward=False)
-    linears.forward(emit.under("projection"), block["projection"])
-    _residual(emit, linears, "projection", "residual1")
+        emit.compute("rotary", _rotary(linears))
+    if keeps == "nothing":
+        attention(emit, job, local, backward=False)
+    linears.forward(emit.under("projection"), block["projection"], summed=not (halved or together))
+    if together:  # parts of sums: they are summed over ranks with those of the MLP
+        emit.compute("residual1", work.residual_branch(job, local.tokens * job.model.hidden))
+    else:
+        _residual(emit, linears, "projection", "residual1")
     if job.model.residual == "serial":
-        emit.compute("norm2", work.norm(job, local.residual_elements))
-    linears.forward(emit.under("mlp_up"), block["mlp_up"])
+        emit.compute("norm2", _norm(linears))
+    if not halved:
+        linears.forward(emit.under("mlp_up"), block["mlp_up"], gathered=together)
+    elif job.model.mlp_kind == "swiglu":
+        linears.forward(emit.under("mlp_up"), local.gate_alone, gathered=together)
     emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=False))
+    if again and job.flavour == "torch":
+        return  # nothing needs what comes now (`torch.utils.checkpoint.set_checkpoint_early_stop`)
     linears.forward(emit.under("mlp_down"), block["mlp_down"])
     _residual(emit, linears, "mlp_down", "residual2")
+
+
+def _together(linears: Linears) -> bool:
+    """Whether attention and MLP, which read the same, are gathered for and summed over tensor ranks together."""
+    return linears.split and linears.job.model.residual == "parallel"
+
+
+def _norm(linears: Linears) -> Memory:
+    job, elements = linears.job, linears.local.residual_elements
+    return work.norm_in_steps(job, elements) if job.layers_in_steps else work.norm(job, elements)
+
+
+def _norm_gradient(linears: Linears) -> Memory:
+    job, elements = linears.job, linears.local.residual_elements
+    return work.norm_gradient_in_steps(job, elements) if job.layers_in_steps else work.norm_gradient(job, elements)
+
+
+def _rotary(linears: Linears) -> Memory:
+    job, local = linears.job, linears.local
+    turned = local.tokens * local.turned
+    return work.rotary_in_steps(job, turned) if job.layers_in_steps else work.rotary(job, turned, local.length)
 
 
 def _residual(emit: Emitter, linears: Linears, linear: str, name: str) -> None:
@@ -51,25 +84,26 @@ def backward(emit: Emitter, linears: Linears) -> None:
         for name in reversed(block):
             linears.backward(emit.under(name), block[name])
         return
-    parallel = job.model.residual == "parallel"
+    parallel, together = job.model.residual == "parallel", _together(linears)
     branch = work.residual_branch(job, local.residual_elements)
     _dropout(emit, linears, "residual2")
     linears.backward(emit.under("mlp_down"), block["mlp_down"])
     emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=True))
-    linears.backward(emit.under("mlp_up"), block["mlp_up"])
+    # GPT-NeoX sums the input gradients of both over tensor ranks apart
+    linears.backward(emit.under("mlp_up"), block["mlp_up"], summed=not together or job.flavour == "deepspeed")
     if not parallel:
-        emit.compute("norm2", work.norm_gradient(job, local.residual_elements))
+        emit.compute("norm2", _norm_gradient(linears))
         emit.compute("residual2", branch)
     _dropout(emit, linears, "residual1")
-    linears.backward(emit.under("projection"), block["projection"])
+    linears.backward(emit.under("projection"), block["projection"], gathered=together)
     attention(emit, job, local, backward=True)
     if job.model.positions == "rotary":
-        emit.compute("rotary", work.rotary(job, local.tokens * local.turned, local.length))
+        emit.compute("rotary", _rotary(linears))
     if job.model.qk_norm:
         emit.compute("qk_norm", work.head_norms(job, local.tokens * local.turned, backward=True))
     emit.compute("pack", work.pack(job, local.tokens * local.qkv))
-    linears.backward(emit.under("qkv"), block["qkv"])
-    emit.compute("norm1", work.norm_gradient(job, local.residual_elements))
+    linears.backward(emit.under("qkv"), block["qkv"], gathered=together)
+    emit.compute("norm1", _norm_gradient(linears))
     if parallel:
         emit.compute("residual2", branch)
     emit.compute("residual1", branch)
@@ -85,15 +119,17 @@ def embedding_forward(emit: Emitter, linears: Linears) -> None:
     job, local = linears.job, linears.local
     elements = local.tokens * job.model.hidden
     emit.compute("lookup", work.lookup(job, elements, local.sequences))
-    if linears.split:
-        emit.collective("reduce_scatter" if linears.scattered else "all_reduce", TENSOR, local.whole_bytes)
+    if linears.scattered:
+        linears.scatter(emit)
+    elif linears.split:
+        emit.collective("all_reduce", TENSOR, local.whole_bytes)
 
 
 def embedding_backward(emit: Emitter, linears: Linears) -> None:
     """Scatter-add into the tables' gradients."""
     job, local = linears.job, linears.local
     if linears.scattered:
-        emit.collective("all_gather", TENSOR, local.whole_bytes)
+        linears.gather(emit, local.whole_bytes)
     kernel = work.lookup_gradient(
         job,
         local.tokens * job.model.hidden,
@@ -108,7 +144,7 @@ def embedding_backward(emit: Emitter, linears: Linears) -> None:
 def head_forward(emit: Emitter, linears: Linears) -> None:
     """Last norm, output head, and the loss of a vocabulary that is cut over tensor ranks."""
     job, local = linears.job, linears.local
-    emit.compute("final_norm", work.norm(job, local.residual_elements))
+    emit.compute("final_norm", _norm(linears))
     linears.forward(emit.under("head"), local.head)
     loss = emit.under("loss", phase="loss")
     for part, kernel in work.loss(job, local.tokens, local.vocabulary).items():
@@ -127,4 +163,4 @@ def head_backward(emit: Emitter, linears: Linears) -> None:
         emit.under("loss", phase="loss").compute("gradient", gradient)
     linears.backward(emit.under("head"), local.head)
     if linears.half != "weight":
-        emit.compute("final_norm", work.norm_gradient(job, local.residual_elements))
+        emit.compute("final_norm", _norm_gradient(linears))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import Gemm, Mode
+from twin.schedule.kernels import Gemm, Memory, Mode
 from twin.strategies import work
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Linear, Local
@@ -43,27 +43,53 @@ class Linears:
         """Whether the residual stream is split between linears."""
         return self.split and self.job.sequence_parallel
 
-    def forward(self, emit: Emitter, linear: Linear) -> None:
-        """The product, with what comes before or after it."""
+    def forward(self, emit: Emitter, linear: Linear, *, gathered: bool = False, summed: bool = True) -> None:
+        """The product, with what comes before or after it.
+
+        `gathered`: what a column-parallel one reads is there already; `summed`: a row-parallel one's parts of sums are
+        summed over ranks.
+        """
         if self._eight(linear):  # what is gathered is rounded before, and travels so
             here = self.local.residual_tokens if linear.column and self.scattered else self.local.tokens
             emit.compute("quantize", work.quantize(self.job, here * linear.k))
         gemm = self._product(linear, self.local.tokens, linear.n, linear.k, "TN")
         if linear.column:
-            if self.scattered:
+            if self.scattered and not gathered:
                 self._beside_parts(emit, "all_gather", gemm, before=True)
             else:
                 emit.compute("gemm", gemm)
             return
-        if self.scattered:
+        if self.scattered and summed:
             self._beside_parts(emit, "reduce_scatter", gemm, before=False)
         else:
             emit.compute("gemm", gemm)
-            if self.split:
+            if self.split and summed:
                 emit.collective("all_reduce", TENSOR, self.local.whole_bytes)
 
+    def gather(self, emit: Emitter, size: float, name: str = "") -> None:
+        """Gather along the sequence; DTensor's parts lie rank by rank, and are copied to where they belong.
+
+        (`torch.cat` of `all_gather_tensor` along another dimension than the first.)
+        """
+        emit.collective("all_gather", TENSOR, size, name)
+        if self.job.flavour == "torch":
+            emit.compute("order", Memory(2.0 * size, work="copy"))
+
+    def scatter(self, emit: Emitter) -> None:
+        """Sum over tensor ranks, and scatter along the sequence; of DTensor a copy comes before."""
+        size = self.local.whole_bytes
+        if self.job.flavour == "torch":
+            emit.compute("order", Memory(2.0 * size, work="copy"))
+        emit.collective("reduce_scatter", TENSOR, size)
+
     def _beside_parts(
-        self, emit: Emitter, kind: Literal["all_gather", "reduce_scatter"], gemm: Gemm, *, before: bool
+        self,
+        emit: Emitter,
+        kind: Literal["all_gather", "reduce_scatter"],
+        gemm: Gemm,
+        *,
+        before: bool,
+        name: str = "gemm",
     ) -> None:
         """A product and the collective that feeds it or that it feeds.
 
@@ -74,22 +100,24 @@ class Linears:
         one = gemm.m // self.local.grid.tensor
         if not self.job.tensor_overlap or not one:
             if before:
-                emit.collective(kind, TENSOR, size)
-            emit.compute("gemm", gemm)
+                self.gather(emit, size)
+            emit.compute(name, gemm)
             if not before:
-                emit.collective(kind, TENSOR, size)
+                self.scatter(emit)
             return
         rest = replace(gemm, m=gemm.m - one)
         if before:
-            name = emit.start(kind, TENSOR, size)
-            emit.compute("gemm_beside", rest)
-            emit.wait(name)
-            emit.compute("gemm", replace(gemm, m=one))
+            started = emit.start(kind, TENSOR, size)
+            emit.compute(f"{name}_beside", rest)
+            emit.wait(started)
+            emit.compute(name, replace(gemm, m=one))
             return
-        emit.compute("gemm", replace(gemm, m=one))
-        name = emit.start(kind, TENSOR, size)
-        emit.compute("gemm_beside", rest)
-        emit.wait(name)
+        emit.compute(name, replace(gemm, m=one))
+        started = emit.start(kind, TENSOR, size)
+        emit.compute(f"{name}_beside", rest)
+        emit.wait(started)
+        if self.job.flavour == "torch":  # parts are sent side by side, and summed when all are there
+            emit.compute("sum", Memory(size * (1 + 1 / self.local.grid.tensor), work="accumulate"))
 
     def _eight(self, linear: Linear) -> bool:
         return self.job.fp8_linears and linear.name != "head"
@@ -107,47 +135,85 @@ class Linears:
         """Bytes of what tensor ranks gather, all of them together."""
         return self.local.whole_bytes * element_bytes / self.job.element_bytes
 
-    def backward(self, emit: Emitter, linear: Linear) -> None:
-        """Gradients of input and weight, or one of them."""
+    def backward(self, emit: Emitter, linear: Linear, *, gathered: bool = False, summed: bool = True) -> None:
+        """Gradients of input and weight, or one of them.
+
+        `gathered`: what it reads of other ranks is there already; `summed`: a column-parallel one's input gradient is
+        summed over ranks.
+        """
         if self._eight(linear) and self.half != "weight":
             gathers = self.scattered and not linear.column
             here = self.local.residual_tokens if gathers else self.local.tokens
             emit.compute("quantize", work.quantize(self.job, here * linear.n))
-        if linear.column:
-            self._column_backward(emit, linear)
+        gathers, sums = self.scattered and not gathered, self.split and summed
+        if not linear.column:
+            self._row_backward(emit, linear, gathers=gathers)
+        elif self.job.flavour == "torch":
+            self._column_backward_torch(emit, linear, sums=sums)
         else:
-            self._row_backward(emit, linear)
+            self._column_backward(emit, linear, gathers=gathers, sums=sums)
 
-    def _column_backward(self, emit: Emitter, linear: Linear) -> None:
+    def _column_backward(self, emit: Emitter, linear: Linear, *, gathers: bool, sums: bool) -> None:
         size, both = self.local.whole_bytes, self.half == "whole"
         again = self._gathered_bytes(self._bytes(linear))
         if self.half == "weight":
-            if self.scattered:
+            if gathers:
                 emit.collective("all_gather", TENSOR, again, "input/all_gather")
             self._weight_gradient(emit, linear)
             return
-        gathered = emit.start("all_gather", TENSOR, again, "input/all_gather") if self.scattered and both else ""
+        gathered = emit.start("all_gather", TENSOR, again, "input/all_gather") if gathers and both else ""
         self._input_gradient(emit, linear)
         if gathered:
             emit.wait(gathered)
         reduced = ""
-        if self.split:
+        if sums:
             reduced = emit.start("reduce_scatter" if self.scattered else "all_reduce", TENSOR, size)
         if both:
             self._weight_gradient(emit, linear)
         if reduced:
             emit.wait(reduced)
 
-    def _row_backward(self, emit: Emitter, linear: Linear) -> None:
-        if self.scattered and self.half != "weight":
-            emit.collective("all_gather", TENSOR, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather")
-        if self.half != "weight":
+    def _column_backward_torch(self, emit: Emitter, linear: Linear, *, sums: bool) -> None:
+        """Both products, then the sum of input gradients: DTensor keeps what it gathered, and waits where it sends.
+
+        With tensor_overlap (async tensor parallelism) the sum leaves in parts beside the product that makes it.
+        """
+        product = self._input_product(linear)
+        if self.half == "weight":
+            self._weight_gradient(emit, linear)
+            return
+        beside = self.scattered and sums and self.job.tensor_overlap
+        if beside:
+            self._beside_parts(emit, "reduce_scatter", product, before=False, name="input_gradient")
+        else:
+            emit.compute("input_gradient", product)
+        if self.half == "whole":
+            self._weight_gradient(emit, linear)
+        if beside or not sums:
+            return
+        if self.scattered:
+            self.scatter(emit)
+        else:
+            emit.collective("all_reduce", TENSOR, self.local.whole_bytes)
+
+    def _row_backward(self, emit: Emitter, linear: Linear, *, gathers: bool) -> None:
+        if self.half == "weight":
+            self._weight_gradient(emit, linear)
+            return
+        if gathers and self.job.flavour == "torch" and self.job.tensor_overlap:
+            self._beside_parts(emit, "all_gather", self._input_product(linear), before=True, name="input_gradient")
+        else:
+            if gathers:
+                self.gather(emit, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather")
             self._input_gradient(emit, linear)
-        if self.half != "input":
+        if self.half == "whole":
             self._weight_gradient(emit, linear)
 
     def _input_gradient(self, emit: Emitter, linear: Linear) -> None:
-        emit.compute("input_gradient", self._product(linear, self.local.tokens, linear.k, linear.n, "NN"))
+        emit.compute("input_gradient", self._input_product(linear))
+
+    def _input_product(self, linear: Linear) -> Gemm:
+        return self._product(linear, self.local.tokens, linear.k, linear.n, "NN")
 
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
         """The product adds to the sum itself (`gradient_accumulation_fusion`), or a kernel behind it does."""
@@ -159,8 +225,8 @@ class Linears:
             tokens,
             "NT",
             element_bytes=self._bytes(linear),
-            adds=not self.first and not apart,
-            result_bytes=e if apart else self.job.main_gradient_bytes,
+            adds=not self.first and self.job.accumulates_in_product,
+            result_bytes=self.job.main_gradient_bytes if self.job.accumulates_in_product else e,
         )
         emit.compute("weight_gradient", product)
         if apart:

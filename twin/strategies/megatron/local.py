@@ -130,6 +130,17 @@ class Local:
         return {name: Linear(name, n, k, column, model.has_bias(name)) for name, (n, k, column) in sizes.items()}
 
     @cached_property
+    def keys_alone(self) -> Linear:
+        """The product of keys: every other one of queries, keys, values, projection, gate, up and down."""
+        width = self.kv_heads * self.job.model.head_size
+        return Linear("qkv", width, self.job.model.hidden, column=True, bias=self.job.model.has_bias("qkv"))
+
+    @cached_property
+    def gate_alone(self) -> Linear:
+        """One of the two products before SwiGLU."""
+        return Linear("mlp_up", self.mlp, self.job.model.hidden, column=True, bias=self.job.model.has_bias("mlp_up"))
+
+    @cached_property
     def head(self) -> Linear:
         """The output head: column-parallel."""
         return Linear("head", self.vocabulary, self.job.model.hidden, column=True, bias=False)

@@ -20,7 +20,8 @@ from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import order as actions_of
 from twin.strategies.megatron.place import Pipeline, Stage
 from twin.strategies.megatron.reduction import Parameters
-from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
+from twin.strategies.megatron.sharded import Units
+from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES, optimizer_bytes
 
 
 def memory_by_category(job: MegatronJob, rank: int) -> dict[str, float]:
@@ -60,6 +61,8 @@ class Held:
         """Count the peak bytes of a rank."""
         job, parameters = self.job, Parameters(self.job, self.local)
         total, e = sum(parameters.stage(stage) for stage in self.pipeline.stages(rank)), job.element_bytes
+        if job.weight_parts > 1:
+            return self._sharded(rank, total)
         parts = parameters.sharers if job.distributed_optimizer else 1
         gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < job.main_gradient_bytes else 0)
         return {
@@ -68,6 +71,22 @@ class Held:
             "optimizer": float(optimizer_bytes(e) * -(-total // parts)),
             "activations": self._activations(rank),
             "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
+        }
+
+    def _sharded(self, rank: int, total: int) -> dict[str, float]:
+        """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; what leaves."""
+        job, parameters, e = self.job, Parameters(self.job, self.local), self.job.element_bytes
+        own, wide = -(-total // job.weight_parts), job.main_gradient_bytes
+        largest = max(Units(parameters, stage).largest for stage in self.pipeline.stages(rank))
+        whole = 0 if job.reduces_each or job.micro_steps == 1 else wide * total
+        return {
+            "weights": float(FP32_BYTES * own),
+            "gradients": float(FP32_BYTES * own + whole),
+            "optimizer": float(MOMENTS_BYTES * own),
+            "activations": self._activations(rank),
+            "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
+            "gathered weights": float(e * (min(3 * largest, total + largest) if job.reshards else total)),
+            "buffers": float(largest * (e + wide)),
         }
 
     def _activations(self, rank: int) -> float:
@@ -90,7 +109,8 @@ class Held:
         ends = float(self.local.residual_elements) if stage.first and job.dropout else 0.0
         if stage.last:  # inputs of the last norm and of the head
             ends += 2 * residual
-        return again * residual + (len(stage.layers) - again) * self._kept_block + ends
+        kept = again * (residual + kept_results(job, self.local))
+        return kept + (len(stage.layers) - again) * self._kept_block + ends
 
     @cached_property
     def _whole_block(self) -> float:
@@ -146,6 +166,19 @@ def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
     return all(a >= b for a, b in zip(many, few, strict=True))
 
 
+def kept_results(job: MegatronJob, local: Local) -> float:
+    """Bytes that a block keeps although it is computed again."""
+    if job.recompute_keeps == "nothing":
+        return 0.0
+    e, size = job.element_bytes, job.model.head_size
+    attended = float(local.tokens * local.heads * (e * size + FP32_BYTES))  # and the sums of its rows
+    if job.recompute_keeps == "attention":
+        return attended
+    summed = 2 * local.residual_elements if local.grid.tensor > 1 else 0
+    others = local.tokens * ((local.heads + local.kv_heads) * size + local.mlp + job.model.hidden)
+    return attended + float(e * (others + summed))
+
+
 def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
     """What one block's backward pass needs; without scores that are computed again, unless `whole`."""
     form = "flash" if job.recomputes_scores and not whole else job.attention
@@ -159,6 +192,8 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
         mlp_up_width=local.mlp_up,
         mlp_width=local.mlp,
     )
+    if job.flavour == "torch" and job.sequence_parallel:  # what linears gathered is kept
+        block += 2.0 * job.element_bytes * job.model.hidden * (local.tokens - local.residual_tokens)
     if job.recomputes_scores and not whole and job.attention in UNFUSED:
         block -= FP32_BYTES * local.sequences * local.heads * job.model.sequence
     return block + (2.0 * local.residual_elements if job.dropout else 0.0)

@@ -14,7 +14,7 @@ from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
-from twin.strategies.megatron.bodies import TABLE, Hooks
+from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
 from twin.strategies.megatron.groups import DATA, EMBEDDING, EVERYONE, MODEL
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR
@@ -77,9 +77,10 @@ class Buckets(Hooks):
     started: list[str] = field(default_factory=list)
     _filled: int = 0
 
-    def after(self, emit: Emitter, layer: int) -> None:
-        """Note a block's gradients; a full bucket leaves."""
-        del layer
+    def after(self, emit: Emitter, part: int) -> None:
+        """Note a block's gradients; a full bucket leaves. Those of the ends leave last."""
+        if part in (TABLE, HEAD):
+            return
         self._filled += self.parameters.local.block
         if self.cut and self._filled >= bucket_elements(self.parameters):
             self._leave(emit)
@@ -127,10 +128,10 @@ class Gathers(Hooks):
         name = f"gather{self.stage.chunk}_{len(self._started)}/all_gather"
         self._started.append(emit.start("all_gather", DATA, float(elements * self.parameters.job.element_bytes), name))
 
-    def before(self, emit: Emitter, layer: int) -> None:
+    def before(self, emit: Emitter, part: int) -> None:
         """Wait for the bucket that a block begins, and start the next one."""
         sizes = self._sizes()
-        if self._waited < len(sizes) and sizes[self._waited][0] == layer:
+        if self._waited < len(sizes) and sizes[self._waited][0] == part:
             emit.wait(self._started[self._waited])
             self._waited += 1
             if self._waited < len(sizes):
@@ -151,7 +152,7 @@ def finish(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], start
     for name in started:
         emit.wait(name)
     total = sum(parameters.stage(stage) for stage in stages)
-    if parameters.sharers > 1 and not job.overlap_gradients:
+    if parameters.sharers > 1 and job.weight_parts == 1 and not job.overlap_gradients:
         # DeepSpeed's default all-reduces buckets of which each rank keeps a part
         scatters = job.distributed_optimizer and not deepspeed
         emit.collective("reduce_scatter" if scatters else "all_reduce", DATA, float(total * job.reduced_gradient_bytes))
@@ -177,7 +178,8 @@ def _tied(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> Non
 def _update(emit: Emitter, parameters: Parameters, total: int) -> None:
     """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
     job, grid = parameters.job, parameters.local.grid
-    parts = parameters.sharers if job.distributed_optimizer else 1
+    sharded = job.weight_parts > 1
+    parts = parameters.sharers if job.distributed_optimizer else job.weight_parts
     own = -(-total // parts)
     emit.compute("clip/norm", work.gradient_norm(own))
     if parts > 1:
@@ -187,7 +189,8 @@ def _update(emit: Emitter, parameters: Parameters, total: int) -> None:
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(own))
     e = job.element_bytes
-    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
+    # what fully_shard keeps has no rounded copy: gathers round it
+    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES and not sharded else 0)
     emit.compute("adamw", Memory(float(own * adam), kernels=8, work="adamw"))
-    if parts > 1 and not job.overlap_parameters:
+    if parts > 1 and not (job.overlap_parameters or sharded):
         emit.collective("all_gather", DATA, float(total * e))

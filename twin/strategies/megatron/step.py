@@ -15,6 +15,7 @@ from twin.strategies.megatron.messages import Post
 from twin.strategies.megatron.orders import Action, ticks
 from twin.strategies.megatron.place import Message, Pipeline, Stage
 from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
+from twin.strategies.megatron.sharded import Sharding
 
 
 def generate(job: MegatronJob, rank: int) -> Schedule:
@@ -43,6 +44,10 @@ class _Writer:
         self.actions = self.pipeline.actions(self.rank)
         self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
         self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
+        self.sharding: Sharding | None = None
+        if self.job.weight_parts > 1:
+            opened = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
+            self.sharding = Sharding(self.parameters, tuple(opened.values()), tuple(self.ends.values()))
 
     def schedule(self) -> Schedule:
         """Write everything."""
@@ -123,6 +128,9 @@ class _Writer:
         stage = self.stages[action.chunk]
         first = action.micro == self.begins.get(action.chunk)
         hooks: Hooks | None = None
+        if self.sharding is not None:
+            self._act_sharded(self.sharding, action, stage, first=first)
+            return
         if action.kind == "F":
             hooks = self.gathers.pop(action.chunk, None)
         elif self.job.overlap_gradients and self.parameters.sharers > 1 and action == self.ends[action.chunk]:
@@ -131,6 +139,17 @@ class _Writer:
             self.emit.ops.append(self.bodies.of(action, stage, first=first))
         else:
             self.emit.ops += self.bodies.alone(action, stage, hooks, first=first)
+
+    def _act_sharded(self, sharding: Sharding, action: Action, stage: Stage, *, first: bool) -> None:
+        """Write what an action does whose weights are cut."""
+
+        def hooks() -> Hooks:
+            return sharding.hooks(action, stage, first=first)
+
+        if sharding.alone(action):
+            self.emit.ops += self.bodies.alone(action, stage, hooks(), first=first)
+        else:
+            self.emit.ops.append(self.bodies.of(action, stage, hooks, first=first))
 
     def _gather(self) -> None:
         """Begin to gather what other ranks have updated."""

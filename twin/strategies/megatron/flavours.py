@@ -1,0 +1,57 @@
+"""What each flavour has and has not: rules about keys that need no grid, or only whether an axis is cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twin.description.problems import Problem
+
+if TYPE_CHECKING:
+    from twin.strategies.megatron.grid import Grid
+    from twin.strategies.megatron.job import MegatronJob
+
+OF_OTHERS = {
+    "deepspeed": ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages"),
+    "torch": ("distributed_optimizer", "overlap_gradients", "overlap_parameters", "split_messages"),
+}
+"""Switches that an implementation has not."""
+ONLY_TORCH = ("weight_shards", "reshard_after_forward")
+
+
+def check_flavour(job: MegatronJob) -> list[Problem]:
+    """Return the keys of other flavours that a job has."""
+    if job.flavour == "megatron":
+        return _only_torch(job)
+    whose = {"deepspeed": "DeepSpeed's pipeline has not", "torch": "PyTorch's fully_shard has not"}[job.flavour]
+    given: list[tuple[str, object]] = [(key, True) for key in OF_OTHERS[job.flavour] if getattr(job, key)]
+    if job.flavour == "deepspeed" and job.schedule != "1f1b":
+        given.append(("schedule", job.schedule))
+    problems = [Problem(key, f"{whose}; leave it out, or use flavour: megatron", value) for key, value in given]
+    if job.flavour == "deepspeed":
+        return problems + _only_torch(job)
+    if job.schedule in ("zb_h2", "dualpipe"):
+        remedy = "is not among the schedules of torch.distributed.pipelining; use zb_h1, zb_v or dualpipe_v"
+        problems.append(Problem("schedule", remedy, job.schedule))
+    return problems
+
+
+def _only_torch(job: MegatronJob) -> list[Problem]:
+    remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
+    return [Problem(key, remedy, getattr(job, key)) for key in ONLY_TORCH if getattr(job, key) is not None]
+
+
+def check_shards(job: MegatronJob, grid: Grid) -> list[Problem]:
+    """Return what cannot be of weights that are cut over data and context ranks."""
+    if job.flavour != "torch":
+        return []
+    problems, sharers = [], grid.data * grid.context
+    if job.weight_shards is not None and (sharers % job.weight_shards or (job.weight_shards == 1) != (sharers == 1)):
+        remedy = f"must divide the {sharers} ranks of data × context, and be more than one of several"
+        problems.append(Problem("weight_shards", remedy, job.weight_shards))
+    if job.reshard_after_forward and grid.pipeline > 1 and job.schedule in ("zb_h1", "zb_v", "dualpipe_v"):
+        remedy = f"weights of {job.schedule} are needed twice in a backward pass; leave it out, or set it to false"
+        problems.append(Problem("reshard_after_forward", remedy, True))
+    if job.model.tied_embeddings and grid.pipeline > 1:
+        remedy = "stages of torch.distributed.pipelining share no weights; set model.tied_embeddings: false"
+        problems.append(Problem("model.tied_embeddings", remedy, True))
+    return problems

@@ -1,0 +1,209 @@
+"""Weights cut over data and context ranks, as PyTorch's `fully_shard` does it below tensor and pipeline parallelism.
+
+A unit is a block, the tables of tokens and positions, or the last norm together with the head. Without a pipeline each
+pass gathers them one ahead, and each micro-step's backward pass scatters gradients unit by unit. With one the first
+pass of a stage gathers, weights stay, gradients are summed whole, and leave behind the stage's last backward
+pass (`torch.distributed.pipelining` calls the post-backward hooks of all units then).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
+from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.orders import Action
+from twin.strategies.megatron.place import Stage
+from twin.strategies.megatron.reduction import Parameters
+from twin.strategies.sizes import FP32_BYTES
+
+
+@dataclass(frozen=True)
+class Units:
+    """What of a stage travels together: parts and their elements, in the order of the forward pass."""
+
+    parameters: Parameters
+    stage: Stage
+
+    @cached_property
+    def elements(self) -> dict[int, int]:
+        """Elements of a tensor rank by part: TABLE, numbers of blocks, HEAD."""
+        local, stage = self.parameters.local, self.stage
+        first = {TABLE: local.table + local.positions} if stage.first else {}
+        last = {HEAD: local.last_norm + local.table} if stage.last else {}
+        return {**first, **dict.fromkeys(stage.layers, local.block), **last}
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest."""
+        return max(self.elements.values(), default=0)
+
+
+def under(root: Emitter, part: int) -> Emitter:
+    """Return where a unit's ops stand in a pass."""
+    if part >= 0:
+        return root.under(f"block{part}", layer=part)
+    return root.under("embedding" if part == TABLE else "head")
+
+
+@dataclass
+class Gathered(Hooks):
+    """The gathers of one pass: a unit is waited for where it is used, and the next one asked for then."""
+
+    job: MegatronJob
+    units: Units
+    backward: bool
+    _root: Emitter | None = None
+    _started: list[str] = field(default_factory=list)
+    _used: int = 0
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Units in the order of the pass; the last one stays from its forward pass to its backward pass."""
+        parts = list(self.units.elements)
+        return [part for part in reversed(parts) if part != HEAD] if self.backward else parts
+
+    def open(self, emit: Emitter) -> None:
+        """Start the first gather."""
+        self._root = emit
+        self._start_until(1)
+
+    def before(self, emit: Emitter, part: int) -> None:
+        """Wait for a unit, ask for the next one, and take it apart: it comes rank by rank."""
+        del emit
+        if self._used == len(self.order) or part != self.order[self._used]:
+            return
+        assert self._root is not None
+        here = under(self._root, part).under("weights")
+        here.wait(self._started[self._used])
+        self._used += 1
+        self._start_until(self._used + 1)
+        here.compute("copy_out", Memory(2.0 * self.units.elements[part] * self.job.element_bytes, work="copy"))
+
+    def _start_until(self, end: int) -> None:
+        assert self._root is not None
+        for part in self.order[len(self._started) : end]:
+            here = under(self._root, part).under("weights")
+            size = float(self.units.elements[part] * self.job.element_bytes)
+            self._started.append(here.start("all_gather", GATHER, size))
+
+
+@dataclass
+class Scattered(Hooks):
+    """Gradients on their way to the ranks that keep them: before a unit is packed, the one before has arrived."""
+
+    job: MegatronJob
+    units: Units
+    first: bool
+    """The step's first reduction: sums are written, not added to."""
+    together: bool
+    """All of them behind the pass; their gradients were summed over micro-steps."""
+    _root: Emitter | None = None
+    _ready: list[int] = field(default_factory=list)
+    _flight: tuple[Emitter, str, int] | None = None
+    _summed: list[tuple[Emitter, str]] = field(default_factory=list)
+
+    def open(self, emit: Emitter) -> None:
+        """Note where the pass begins."""
+        self._root = emit
+
+    def after(self, emit: Emitter, part: int) -> None:
+        """Send a unit's gradients, or note them."""
+        del emit
+        if self.together:
+            return
+        self._send(part)
+
+    def end(self, emit: Emitter) -> None:
+        """Send what is left, and wait for everything."""
+        del emit
+        if self.together:
+            for part in reversed(self.units.elements):
+                self._send(part)
+        self._arrive()
+        for here, name in self._summed:
+            here.wait(name)
+
+    def _send(self, part: int) -> None:
+        self._arrive()
+        assert self._root is not None
+        here, elements = under(self._root, part).under("gradients"), self.units.elements[part]
+        wide = self.job.main_gradient_bytes
+        there = wide if self.together and self.job.micro_steps > 1 else self.job.element_bytes
+        here.compute("pack", Memory(float(elements * (there + wide)), work="accumulate"))
+        name = here.start("reduce_scatter", SCATTER, float(elements * wide))
+        self._flight = (here, name, -(-elements // self.job.weight_parts))
+
+    def _arrive(self) -> None:
+        """Take in the part that came, and sum it over replicas, if there are any."""
+        if self._flight is None:
+            return
+        here, name, elements = self._flight
+        self._flight = None
+        here.wait(name)
+        wide = self.job.main_gradient_bytes
+        moved = elements * (wide + FP32_BYTES * (1 if self.first else 2))
+        here.compute("accumulate", Memory(float(moved), work="accumulate"))
+        if self.units.parameters.sharers > self.job.weight_parts:
+            self._summed.append((here, here.start("all_reduce", REPLICATE, float(elements * wide))))
+
+
+@dataclass(frozen=True)
+class Several(Hooks):
+    """Hooks one after the other."""
+
+    parts: Sequence[Hooks]
+
+    def open(self, emit: Emitter) -> None:
+        """Tell all."""
+        for part in self.parts:
+            part.open(emit)
+
+    def before(self, emit: Emitter, part: int) -> None:
+        """Tell all."""
+        for one in self.parts:
+            one.before(emit, part)
+
+    def after(self, emit: Emitter, part: int) -> None:
+        """Tell all."""
+        for one in self.parts:
+            one.after(emit, part)
+
+    def end(self, emit: Emitter) -> None:
+        """Tell all."""
+        for part in self.parts:
+            part.end(emit)
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What happens to weights and gradients beside a rank's actions."""
+
+    parameters: Parameters
+    begins: Sequence[Action]
+    """The first forward pass of each chunk."""
+    ends: Sequence[Action]
+    """The last backward pass of each chunk, or its half that makes weight gradients."""
+
+    def alone(self, action: Action) -> bool:
+        """Tell whether what happens beside an action is not what happens beside others of its kind."""
+        job = self.parameters.job
+        return (action in self.begins and not job.reshards) or (action in self.ends and not job.reduces_each)
+
+    def hooks(self, action: Action, stage: Stage, *, first: bool) -> Hooks:
+        """Return what happens beside an action."""
+        job, units = self.parameters.job, Units(self.parameters, stage)
+        found: list[Hooks] = []
+        if job.reshards or action in self.begins:
+            found.append(Gathered(job, units, backward=action.kind != "F"))
+        if action.kind != "F":
+            if job.reduces_each:
+                found.append(Scattered(job, units, first=first, together=False))
+            elif action in self.ends:
+                found.append(Scattered(job, units, first=True, together=True))
+        return Several(found)
