@@ -94,11 +94,13 @@ def printed(arguments: tuple[str, ...]) -> Any:
 
 
 def json_digest(value: Any) -> str:
-    """Digest an object; every number to its last bit."""
+    """Digest an object; numbers to twelve digits, for processors differ in the last bits of powers and logarithms."""
     return hashlib.sha256(json.dumps(_predicted(value), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _predicted(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _predicted(v) for key, v in value.items() if key not in NOT_PREDICTED}
+    if isinstance(value, float):
+        return float(f"{value:.12g}")
     return [_predicted(v) for v in value] if isinstance(value, list) else value
