@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from twin.show.console import make_console, print_json, vars_of
+from twin.validate.groups import by_kind
 
 if TYPE_CHECKING:
     from twin.validate.groups import Group, Validation
@@ -73,6 +74,7 @@ def measurements(result: Validation, *, as_json: bool) -> None:
                 "groups": [vars_of(g) for g in result.groups],
                 "rows": result.rows,
                 "skipped": result.skipped,
+                **({"pieces": [piece.as_json() for piece in result.pieces]} if result.pieces else {}),
             }
         )
         return
@@ -91,6 +93,8 @@ def measurements(result: Validation, *, as_json: bool) -> None:
         shown = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in own.items())
         table.add_row(escape(shown), f"{row['predicted']:.4g}", f"{row['measured']:.4g}", f"{row['error']:+.1%}")
     console.print(table)
+    if result.pieces:
+        console.print(_groups("Predicted against measured: peak memory, layers, activations", by_kind(result.pieces)))
     for reason, count in sorted(result.skipped.items(), key=lambda item: -item[1]):
         console.print(f"[yellow]{count} rows left out:[/] {escape(reason)}")
     if not result.rows:

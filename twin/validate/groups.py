@@ -43,6 +43,38 @@ class Validation:
     rows: list[dict[str, Any]]
     skipped: dict[str, int] = field(default_factory=dict)
     """Reason → number of rows."""
+    pieces: list[Piece] = field(default_factory=list)
+    """What else the rows give: times of layers, peak memory."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One published figure that is no iteration's time beside the twin's, both in the same unit."""
+
+    id: str
+    source: str
+    kind: str
+    what: str
+    """Of what, and the unit."""
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted / self.measured - 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it stands in what `validate` prints."""
+        return {**vars(self), "error": self.error}
+
+
+def by_kind(pieces: Sequence[Piece]) -> list[Group]:
+    """Summarise pieces by kind and source."""
+    errors: dict[str, list[float]] = {}
+    for piece in pieces:
+        errors.setdefault(f"{piece.kind}: {piece.source}", []).append(piece.error)
+    return [summary(name, found) for name, found in errors.items()]
 
 
 def summary(name: str, errors: Sequence[float]) -> Group:

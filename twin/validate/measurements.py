@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from twin.schedule.kernels import Gemm
 from twin.validate import megatron, mpt
 from twin.validate.groups import Progress, Validation, summary
 from twin.validate.iterations import Iteration, compare_iterations
-from twin.validate.training_runs import training_runs
+from twin.validate.published_pieces import compare_pieces
+from twin.validate.training_runs import published_rows, training_runs
 
 COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
 GEMMS = ("device", "m", "n", "k", "microseconds")
@@ -54,7 +56,7 @@ SMALL, LARGE = 4 * MIB, 64 * MIB
 def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
     """Compare the rows of a CSV file, or of a YAML file of training runs, with predictions."""
     if path.suffix in {".yaml", ".yml"}:
-        return compare_iterations(training_runs(path), "seconds", workers=workers, progress=progress)
+        return _published(path, workers, progress)
     header, rows = _read(path)
     for columns, reader in ITERATIONS.items():
         if set(columns) <= set(header):
@@ -66,6 +68,13 @@ def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _
             return _compare(kind, measured, in_parallel(predict, measured, 1, progress))
     wanted = "; or ".join(",".join(columns) for columns in (*PIECES, *ITERATIONS))
     raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
+
+
+def _published(path: Path, workers: int, progress: Progress) -> Validation:
+    rows = published_rows(path)
+    found = compare_iterations(training_runs(rows), "seconds", workers=workers, progress=progress)
+    pieces, left_out = compare_pieces(rows)
+    return replace(found, pieces=pieces, skipped=found.skipped | left_out)
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:

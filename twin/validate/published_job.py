@@ -61,6 +61,8 @@ def refusal(run: Run) -> str | None:
 
 def _what(run: Run) -> str | None:
     row = run.row
+    if row.get("kind") == "schedule_golden":
+        return "kind schedule_golden: rates of bubbles, which the schedules' own tests hold"
     if "kind" in row:
         return f"kind {row['kind']}: not one training iteration"
     if "bound" in row:

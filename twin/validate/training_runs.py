@@ -16,6 +16,7 @@ from twin.description.strict_yaml import read_yaml
 from twin.validate.iterations import Iteration
 from twin.validate.printed_time import TIMES, Printed, printed_time
 from twin.validate.published_job import VOCABULARY, assumptions, job_keys, refusal
+from twin.validate.published_pieces import is_piece, piece_problems
 from twin.validate.published_run import Run
 
 SIZES = ("layers", "layers_override", "hidden", "heads", "kv_heads", "ffn", "seq")
@@ -39,13 +40,22 @@ LARGEST = 1e15
 PROBLEMS_SHOWN = 20
 
 
-def training_runs(path: Path) -> list[Iteration]:
+Rows = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""Each row with its model."""
+
+
+def published_rows(path: Path) -> Rows:
     """Read a file of published training runs; raises DescriptionError for what cannot be one."""
     data = read_yaml(path)
     problems = list(_problems(data))
     if problems:
         raise DescriptionError(problems[:PROBLEMS_SHOWN], str(path))
-    return [training_run(row, data["models"].get(row.get("model"), {})) for row in data["rows"]]
+    return [(row, data["models"].get(row.get("model"), {})) for row in data["rows"]]
+
+
+def training_runs(rows: Rows) -> list[Iteration]:
+    """Make jobs of rows that are iterations; those of other kinds are `published_pieces`' business."""
+    return [training_run(row, model) for row, model in rows if not is_piece(row)]
 
 
 def training_run(row: Mapping[str, Any], model: Mapping[str, Any]) -> Iteration:
@@ -110,6 +120,7 @@ def _bad_row(path: str, row: Mapping[str, Any], models: Mapping[str, Any]) -> It
     if "machine" in row and not isinstance(row["machine"], str):
         yield Problem(f"{path}.machine", "must be a name", row["machine"])
     yield from _bad_numbers(path, row)
+    yield from (Problem(f"{path}.{key}", remedy, row.get(key)) for key, remedy in piece_problems(row))
     for key in TIMES:
         if key in row and not _measured(row[key]):
             yield Problem(f"{path}.{key}", "must be a number above 0", row[key])
