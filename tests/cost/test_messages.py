@@ -61,6 +61,25 @@ def test_an_all_to_all_moves_what_others_are_to_have(name, nodes):
     assert found.algorithm == "pairwise"
 
 
+@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_shift_is_as_slow_as_its_slowest_message(name, nodes):
+    """All send to the next one at once: between nodes through one NIC, which a message of two ranks has too."""
+    devices = MACHINES[name].devices_per_node
+    size = 2**28
+    found = cost(name, "shift", size, Placement.contiguous(nodes * devices, devices))
+    far = cost(name, "send", size, FAR).seconds
+    if nodes > 1:
+        assert found.seconds == pytest.approx(far, rel=0.02)
+    elif devices > 1:
+        assert found.seconds <= far
+        assert found.seconds >= 0.98 * cost(name, "send", size, NEAR).seconds
+    # a ring all-gather of as many bytes a hop uses all NICs of a node, and is faster or as fast
+    ranks = nodes * devices
+    whole = cost(name, "all_gather", size * ranks, Placement.contiguous(ranks, devices)).seconds
+    assert nodes == 1 or whole <= 1.02 * (ranks - 1) * found.seconds
+
+
 def test_what_there_is_no_algorithm_for_is_refused():
     with pytest.raises(DescriptionError, match="no algorithm for send over 3 ranks"):
         cost("frontier", "send", 8, Placement(((0, 1, 2),), (0,)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from twin.schedule.ops import Simple, Start
+from twin.schedule.ops import Compute, Simple, Start, Wait
 from twin.strategies import load_job, strategy_of
 
 B, S, H, HEADS, V = 2, 256, 512, 8, 4096
@@ -54,6 +54,22 @@ def started(job: Any, stage: int = 0, within: str = "", communicator: str = "") 
 def moved(job: Any, stage: int = 0, within: str = "", communicator: str = "") -> Counter[tuple[str, float]]:
     """Count them by kind and bytes."""
     return Counter((op.kind, op.bytes) for _, op in started(job, stage, within, communicator))
+
+
+def hidden_by(job: Any, within: str, kind: str) -> list[str]:
+    """Name what computes between the starts of such collectives and their waits."""
+    flying: set[str] = set()
+    found = []
+    for name, op in ops(job):
+        if within not in name:
+            continue
+        if isinstance(op, Start) and op.kind == kind:
+            flying.add(name)
+        elif isinstance(op, Wait):
+            flying.discard(name)
+        elif flying and isinstance(op, Compute):
+            found.append(name.rpartition(within)[2] if within else name)
+    return found
 
 
 def parameters(layers: int = 4, *, tensor: int = 1, ends: str = "both") -> int:

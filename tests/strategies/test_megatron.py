@@ -11,21 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.strategies.pipelined import (
-    BF16,
-    FP32,
-    HEADS,
-    MODEL,
-    WHOLE,
-    B,
-    H,
-    S,
-    described,
-    moved,
-    ops,
-    parameters,
-    started,
-)
+from tests.strategies.pipelined import FP32, MODEL, WHOLE, B, S, described, hidden_by, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm
@@ -78,22 +64,6 @@ def test_recomputing_repeats_the_forward_collectives_and_waits_for_them(sequence
         (name, ops(job)[i + 1]) for i, (name, op) in enumerate(ops(job)) if isinstance(op, Start) and again in name
     ]
     assert all(isinstance(following, Wait) and same == name for name, (same, following) in waits)
-
-
-def hidden_by(job: Any, within: str, kind: str) -> list[str]:
-    """Name what computes between the starts of such collectives and their waits."""
-    flying: set[str] = set()
-    found = []
-    for name, op in ops(job):
-        if within not in name:
-            continue
-        if isinstance(op, Start) and op.kind == kind:
-            flying.add(name)
-        elif isinstance(op, Wait):
-            flying.discard(name)
-        elif flying and isinstance(op, Compute):
-            found.append(name.rpartition(within)[2] if within else name)
-    return found
 
 
 def test_backward_hides_what_it_sends_behind_products() -> None:
@@ -233,47 +203,6 @@ def test_deepspeed_sends_an_activation_in_the_tick_after() -> None:
     last = described({"pipeline": 2}, flavour="deepspeed", micro_steps=3)
     order = [name for name, op in ops(last, 1) if isinstance(op, Start) and "messages" in name]
     assert order[:3] == [f"messages/{name}" for name in ("micro0/F/receive", "micro0/B/send", "micro1/F/receive")]
-
-
-# Context parallelism
-
-
-def test_a_ring_sends_keys_and_values_around_and_twice_as_much_back() -> None:
-    """c − 1 steps of 2·2·b·(s/c)·(kv/t)·d bytes; as an all-gather over c the buffer is c times as large."""
-    c, t, kv = 4, 2, 4
-    job = described({"context": c, "tensor": t}, model={"kv_heads": kv}, attention="flash")
-    step = 2 * BF16 * B * (S / c) * (kv / t) * (H / HEADS)
-    for kind, times in (("F", 1), ("B", 2)):
-        (found,) = moved(job, within=f"micro1/{kind}/block2/", communicator="context").items()
-        assert found == (("all_gather", c * times * step), 1)
-        beside = [n for n in hidden_by(job, f"micro1/{kind}/block2/", "all_gather") if n.startswith("attention")]
-        assert beside == ["attention0", "attention1", "attention2"]
-
-
-def test_gathered_keys_are_scattered_back() -> None:
-    c = 4
-    job = described({"context": c}, context_exchange="all_gather", attention="flash")
-    keys = 2 * BF16 * B * S * H
-    assert moved(job, within="micro1/F/block2/", communicator="context") == {("all_gather", keys): 1}
-    assert moved(job, within="micro1/B/block2/", communicator="context") == {
-        ("all_gather", keys): 1,
-        ("reduce_scatter", keys): 1,
-    }
-    assert hidden_by(job, "micro1/F/block2/", "all_gather") == []
-
-
-@pytest.mark.parametrize("kv", [HEADS, 4])
-def test_traded_heads_move_queries_keys_values_and_what_comes_of_them(kv: int) -> None:
-    """Four all-to-alls a layer and way: Q and O of 2·b·(s/c)·(h/t) bytes, K and V of 2·b·(s/c)·(kv·d/t)."""
-    c, t = 2, 2
-    job = described(
-        {"context": c, "tensor": t}, context_exchange="all_to_all", model={"kv_heads": kv}, attention="flash"
-    )
-    of_queries = BF16 * B * (S / c) * (H / t)
-    of_keys = BF16 * B * (S / c) * (kv / t) * (H / HEADS)
-    for kind in "FB":
-        total = sum(op.bytes for _, op in started(job, within=f"micro1/{kind}/block2/", communicator="context"))
-        assert total == pytest.approx(2 * of_queries + 2 * of_keys)
 
 
 def test_gradients_are_summed_over_data_and_context() -> None:

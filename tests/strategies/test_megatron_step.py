@@ -180,7 +180,7 @@ def any_jobs(draw: st.DrawFn) -> Any:
     if flavour == "megatron" and schedule not in ("zb_h2", "dualpipe"):
         flavour = draw(st.sampled_from(["megatron", "torch"]))
     pipeline = draw(st.sampled_from([2, 4]))
-    data, context, tensor = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2], [1, 2]))
+    data, context, tensor = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2, 4], [1, 2]))
     micro_steps = pipeline * draw(st.integers(1, 2)) * (2 if schedule.startswith("dualpipe") else 1)
     stages = pipeline if schedule == "dualpipe" else pipeline * chunks
     layers = draw(st.lists(st.integers(0, 2), min_size=stages, max_size=stages).filter(sum))
@@ -217,7 +217,7 @@ def any_jobs(draw: st.DrawFn) -> Any:
             "ranks": ranks,
             "grid": {"pipeline": pipeline, "data": data, "context": context, "tensor": tensor},
             "rank_order": draw(st.sampled_from(["pipeline_outermost", "data_outermost"])),
-            "context_exchange": draw(st.sampled_from(["ring", "all_gather", "all_to_all"])),
+            "context_exchange": draw(st.sampled_from(["ring", "all_gather", "all_to_all", "hierarchical"])),
             "schedule": schedule,
             "chunks": chunks,
             "stage_layers": layers,

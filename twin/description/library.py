@@ -28,14 +28,15 @@ CollectiveKind = Literal[
     "all_reduce",
     "broadcast",
     "all_to_all",
+    "shift",
     "send",
     "receive",
     "exchange",
     "to_host",
     "to_device",
 ]
-"""What a stream other than compute can carry: collectives; messages between two, `exchange` being one each
-way at once; and copies between a device and its host."""
+"""What a stream other than compute can carry: collectives, `shift` being a message from each to the next one in a ring;
+messages between two, `exchange` being one each way at once; and copies between a device and its host."""
 MEASURED_KINDS: dict[CollectiveKind, Literal["all_gather", "reduce_scatter", "all_reduce"]] = {
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",

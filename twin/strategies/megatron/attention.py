@@ -15,7 +15,7 @@ from twin.strategies import work
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
 
-CONTEXT = "context"
+CONTEXT, INNER, OUTER = "context", "context_inner", "context_outer"
 
 
 def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) -> None:
@@ -34,7 +34,7 @@ def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) 
             emit.compute("scores_mask", mask)
         emit.compute("attention", kernel)
     elif job.context_exchange == "ring":
-        _ring(emit, local, kernel)
+        _ring(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)
     elif job.context_exchange == "all_gather":
         _gathered(emit, local, kernel)
     else:
@@ -46,18 +46,13 @@ def _keys_and_values(local: Local) -> float:
     return 2.0 * local.tokens * local.kv_heads * local.job.model.head_size * local.job.element_bytes
 
 
-def _ring(emit: Emitter, local: Local, kernel: Attention) -> None:
-    """Keys and values go round while those that are there are worked on; backward their gradients too.
-
-    c − 1 hops beside as many steps, then the last step: written as one all-gather, which is as many hops.
-    """
-    context = local.grid.context
-    rounds = context * _keys_and_values(local) * (2 if kernel.backward else 1)
-    name = emit.start("all_gather", CONTEXT, rounds, "ring")
-    for step in range(context - 1):
+def _ring(emit: Emitter, communicator: str, ranks: int, keys_and_values: float, kernel: Attention) -> None:
+    """Keys and values go round while those that are there are worked on; backward their gradients too."""
+    for step in range(ranks - 1):
+        name = emit.start("shift", communicator, keys_and_values * (2 if kernel.backward else 1), f"ring{step}")
         emit.compute(f"attention{step}", kernel)
-    emit.wait(name)
-    emit.compute(f"attention{context - 1}", kernel)
+        emit.wait(name)
+    emit.compute(f"attention{ranks - 1}", kernel)
 
 
 def _gathered(emit: Emitter, local: Local, kernel: Attention) -> None:
@@ -71,15 +66,24 @@ def _gathered(emit: Emitter, local: Local, kernel: Attention) -> None:
 
 
 def _traded(emit: Emitter, job: MegatronJob, local: Local, kernel: Attention) -> None:
-    """Heads for sequence, and back: attention of fewer heads over all of it (Ulysses)."""
-    context, e = local.grid.context, job.element_bytes
+    """Heads for sequence, and back: attention of fewer heads over more of it (Ulysses).
+
+    Hierarchical: among neighbouring ranks only; what they have together goes round in a ring of others.
+    """
+    traders, e = job.traders, job.element_bytes
+    around = local.grid.context // traders
+    communicator = CONTEXT if around == 1 else INNER
     queries = float(local.tokens * local.heads * job.model.head_size * e)
-    keys = max(local.kv_heads, context) / local.kv_heads * _keys_and_values(local)
-    emit.collective("all_to_all", CONTEXT, queries + (0.0 if kernel.backward else keys), "trade")
-    heads = local.heads // context
-    kv_heads = max(1, local.kv_heads // context)
+    copies = max(local.kv_heads, traders) / local.kv_heads
+    keys = copies * _keys_and_values(local)
+    emit.collective("all_to_all", communicator, queries + (0.0 if kernel.backward else keys), "trade")
+    heads = local.heads // traders
+    kv_heads = max(1, local.kv_heads // traders)
     whole = replace(
-        kernel, heads=heads, kv_heads=None if kv_heads == heads else kv_heads, sequence_length=job.model.sequence
+        kernel, heads=heads, kv_heads=None if kv_heads == heads else kv_heads, sequence_length=local.length * traders
     )
-    emit.compute("attention", whole)
-    emit.collective("all_to_all", CONTEXT, queries + (keys if kernel.backward else 0.0), "trade_back")
+    if around == 1:
+        emit.compute("attention", whole)
+    else:
+        _ring(emit, OUTER, around, keys, whole)
+    emit.collective("all_to_all", communicator, queries + (keys if kernel.backward else 0.0), "trade_back")

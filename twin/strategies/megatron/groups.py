@@ -12,6 +12,7 @@ import numpy as np
 
 from twin.description.grid import Mesh
 from twin.schedule.communicator import Communicator, Ints, Role
+from twin.strategies.megatron.attention import INNER, OUTER
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Neighbour, streams
 
@@ -38,6 +39,10 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
         over(MODEL, "pipeline", "tensor"),
         over(EVERYONE, *mesh.axes),
     ]
+    if 1 < job.traders < job.concrete_grid.context:
+        cut = found[1].members.reshape(len(found[1].members), -1, job.traders)
+        found.append(Communicator.of(INNER, cut.reshape(-1, job.traders)))
+        found.append(Communicator.of(OUTER, cut.transpose(0, 2, 1).reshape(-1, cut.shape[1])))
     if job.weight_parts > 1:
         found += _sharing(found[2].members, job.weight_parts)
     if job.concrete_grid.pipeline == 1:

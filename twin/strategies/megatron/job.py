@@ -66,9 +66,13 @@ class MegatronJob(Job):
     tensor_overlap: StrictBool = False
     """All-gathers and reduce-scatters of sequence parallelism in parts beside the product that they serve
     (`--tp-comm-overlap`)."""
-    context_exchange: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    context_exchange: Literal["ring", "all_gather", "all_to_all", "hierarchical"] = "ring"
     """How attention sees other ranks' parts of a sequence (`--cp-comm-type`): keys and values go round beside compute,
-    are gathered before it, or heads are traded for sequence (Ulysses)."""
+    are gathered before it, heads are traded for sequence (Ulysses), or both: traded among neighbours, and round
+    among those of equal place (`a2a+p2p`)."""
+    context_traders: Positive | None = None
+    """Of hierarchical: neighbouring context ranks that trade heads; those of a node if absent, as far as they divide
+    context ranks and heads of keys (`--hierarchical-context-parallel-sizes`)."""
     recompute_attention: StrictBool = False
     """With recompute: false, compute the attention's scores again in the backward pass (Megatron's selective);
     flash attention does so by itself."""
@@ -173,6 +177,17 @@ class MegatronJob(Job):
         return self.flavour == "megatron" and self.fused_accumulation
 
     @property
+    def traders(self) -> int:
+        """Context ranks that trade heads for sequence."""
+        context, tensor = self.concrete_grid.context, self.concrete_grid.tensor
+        if self.context_exchange == "all_to_all":
+            return context
+        if self.context_exchange != "hierarchical":
+            return 1
+        near = max(1, self.machine.devices_per_node // tensor)
+        return self.context_traders or gcd(gcd(context, near), max(1, self.model.key_value_heads // tensor))
+
+    @property
     def weight_parts(self) -> int:
         """Ranks that each weight is cut over besides tensor ranks."""
         if self.flavour != "torch":
@@ -226,6 +241,8 @@ def _check_options(job: MegatronJob) -> list[Problem]:
     if job.overlap_messages is False and job.schedule in SPLIT:
         remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
         problems.append(Problem("overlap_messages", remedy, False))
+    if job.context_traders is not None and job.context_exchange != "hierarchical":
+        problems.append(Problem("context_traders", "needs context_exchange: hierarchical", job.context_traders))
     if job.recompute_keeps != "nothing" and not job.recompute:
         problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
     if job.layers_in_steps and job.model.norm != "rms":
@@ -290,14 +307,17 @@ def check_context(job: MegatronJob, grid: Grid) -> list[Problem]:
         problems.append(Problem("grid.context", remedy, context))
     if job.attention in UNFUSED:
         problems.append(Problem("attention", "context parallelism needs a flash kernel; use flash", job.attention))
+    traders = context if job.context_exchange == "all_to_all" else job.context_traders or 1
+    if context % traders:
+        remedy = f"must divide the {context} context ranks"
+        return [*problems, Problem("context_traders", remedy, traders)]
     keys_of_rank = max(1, model.key_value_heads // grid.tensor)
-    shared = max(keys_of_rank, context) % min(keys_of_rank, context)
-    if job.context_exchange == "all_to_all" and (model.heads % (grid.tensor * context) or shared):
-        remedy = (
-            f"trades {model.heads} heads and {model.key_value_heads} of keys, of which tensor × context ranks need "
-        )
-        remedy += "equal numbers"
-        problems.append(Problem("grid.context", remedy, context))
+    shared = max(keys_of_rank, traders) % min(keys_of_rank, traders)
+    if model.heads % (grid.tensor * traders) or shared:
+        remedy = f"trades {model.heads} heads and {model.key_value_heads} of keys, of which tensor × {traders} ranks "
+        remedy += "need equal numbers"
+        key = "grid.context" if job.context_exchange == "all_to_all" else "context_traders"
+        problems.append(Problem(key, remedy, traders))
     return problems
 
 

@@ -15,6 +15,7 @@ from twin.strategies.megatron.orders import problems
 from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
+Exchange = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
 ORDERS: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
@@ -32,7 +33,7 @@ class Options(Variant):
     schedule: Schedule
     chunks: int
     sequence_parallel: bool
-    context_exchange: Literal["ring", "all_gather", "all_to_all"]
+    context_exchange: Exchange
     overlap_gradients: bool
     overlap_parameters: bool
 
@@ -139,11 +140,13 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         and not job.model.sequence % (grid.tensor * grid.context)
     ):
         sequence = [False, True]
-    exchanges = [own.context_exchange]
+    exchanges: list[Exchange] = [own.context_exchange]
     if "context" in over and grid.context > 1:
         exchanges = ["ring", "all_gather"]
         placed = job.model_copy(update={"context_exchange": "all_to_all"})
         exchanges += [] if check_context(placed, grid) else ["all_to_all"]
+        near = job.model_copy(update={"context_exchange": "hierarchical"}).traders
+        exchanges += ["hierarchical"] if 1 < near < grid.context else []
     orders: list[tuple[Schedule, int]] = [(own.schedule, own.chunks)]
     if "schedule" in over and job.flavour == "megatron":
         orders = list(_orders(job)) if grid.pipeline > 1 else [("1f1b", 1)]
