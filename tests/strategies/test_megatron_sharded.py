@@ -10,9 +10,10 @@ import pytest
 from tests.strategies.pipelined import BF16, FP32, WHOLE, H, V, described, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.kernels import Gemm
+from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies import load_job, strategy_of
+from twin.trace.metrics import hardware_flops
 
 BLOCK = 12 * H * H + 13 * H
 LLAMA = {"positions": "rotary", "activation": "swiglu", "norm": "rms", "biases": False}
@@ -241,3 +242,30 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
     options, match = BAD[case]
     with pytest.raises(DescriptionError, match=match):
         described(**{"grid": {}, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recompute": True},
+        {"recompute": True, "recompute_keeps": "attention"},
+        {"recompute": True, "recompute_keeps": "half_products"},
+        {"recompute": True, "recompute_layers": 2},
+        {"recompute": True, "flavour": "megatron"},
+        {"recompute": True, "recompute_layers": 3, "flavour": "megatron"},
+        {"recompute": False},
+        {"recompute": False, "recompute_attention": True, "attention": "plain", "flavour": "megatron"},
+    ],
+)
+def test_flops_of_the_hardware_are_those_of_the_kernels(options: dict[str, Any]) -> None:
+    """Counted op by op, attention twice for the half that its mask leaves out."""
+    job = described({}, micro_steps=2, **{"flavour": "torch", "model": LLAMA, **options})
+    counted = 0.0
+    for _, op in ops(job):
+        if isinstance(op, Compute) and isinstance(op.kernel, Gemm):
+            counted += op.kernel.flops
+        elif isinstance(op, Compute) and isinstance(op.kernel, Attention):
+            kernel = op.kernel
+            full = 4.0 * kernel.sequences * kernel.heads * kernel.sequence_length**2 * kernel.head_size
+            counted += full * (2 if kernel.backward else 1)
+    assert hardware_flops(job) == pytest.approx(counted, rel=1e-9)

@@ -146,6 +146,14 @@ class Job(Spec):
         return self.batch.sequences // (self.concrete_grid.replicas * self.concrete_micro_sequences)
 
     @property
+    def kept_flops(self) -> float:
+        """Flops of a step that recomputing all blocks would be, and that a strategy leaves out.
+
+        Below zero those that it does though `recompute` is false.
+        """
+        return 0.0
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of the global batch."""
         return self.batch.sequences * self.model.sequence

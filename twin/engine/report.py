@@ -17,7 +17,7 @@ from twin.engine.all_ranks import AllRanks
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Part, Simulation
 from twin.schedule.ops import axis_of
-from twin.trace.metrics import Breakdown, Intervals, breakdown, job_flops, job_peak_flops_per_second
+from twin.trace.metrics import Breakdown, Intervals, breakdown, hardware_flops, job_flops, job_peak_flops_per_second
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,12 @@ def report_all_ranks(every: AllRanks) -> Report:
 
 def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> Report:
     """Add what follows from the job and the length of its step."""
-    flops = {again: job_flops(job, recompute=again) for again in (False, True)}
-    hardware = flops[job.recompute] / step
     device = job.machine.device
     return Report(
         step_seconds=step,
         compute_seconds=compute_seconds,
-        model_flops_per_second=flops[False] / step,
-        hardware_flops_per_second=hardware,
+        model_flops_per_second=job_flops(job, recompute=False) / step,
+        hardware_flops_per_second=hardware_flops(job) / step,
         peak_flops_per_second=job_peak_flops_per_second(job),
         tokens_per_second=job.tokens_per_step / step,
         memory=(memory := memory_use(job)),

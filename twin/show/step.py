@@ -104,8 +104,12 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         f"[bold]{figures.hardware_percent_of_peak:.1f} %[/] of the {job.precision} peak with recomputation counted "
         f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "
         f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
-        f"({format_si(figures.model_flops_per_second, 'FLOP/s')})\n"
+        f"({format_si(figures.model_flops_per_second, 'FLOP/s')})"
     )
+    if figures.hardware_percent_of_peak > 100:
+        why = "attention counts whole by the usual convention, and its mask leaves half of it out"
+        console.print(f"[dim]({why}{'; products are in 8 bits' if getattr(job, 'fp8_linears', False) else ''})[/]")
+    console.print()
 
 
 def own_step(simulation: Simulation, figures: Report, answer: Mapping[str, Any], out: Path | None) -> None:

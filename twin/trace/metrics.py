@@ -151,6 +151,11 @@ def job_flops(job: Job, *, recompute: bool) -> float:
     )
 
 
+def hardware_flops(job: Job) -> float:
+    """Flops of one step of a job with those that are computed again."""
+    return job_flops(job, recompute=job.recompute) - job.kept_flops
+
+
 def job_peak_flops_per_second(job: Job) -> float:
     """Peak of all devices of a job as its machine has it, in the job's precision."""
     device = job.machine.device

@@ -14,6 +14,7 @@ from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.problems import Problem
 from twin.strategies.megatron.flavours import check_flavour, check_shards
+from twin.strategies.megatron.flops import kept_flops
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.orders import V_SHAPES
 from twin.strategies.megatron.orders import Name as Order
@@ -205,6 +206,11 @@ class MegatronJob(Job):
     def reduces_each(self) -> bool:
         """Whether gradients are scattered in every micro-step; in a pipeline they are summed whole before."""
         return self.weight_parts > 1 and self.concrete_grid.pipeline == 1
+
+    @property
+    def kept_flops(self) -> float:
+        """Flops that recomputation leaves out."""
+        return kept_flops(self)
 
     @property
     def recomputes_scores(self) -> bool:
