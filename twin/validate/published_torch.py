@@ -3,7 +3,7 @@
 Settled where a source says nothing, by torchtitan's defaults: gradients are summed in fp32, a pipeline's micro-batch is
 one sequence, the embedding and the head take a layer's place each, every second layer is computed again with
 `selective` of layers, and of selective recomputation per operation attention, every second product and the sums over
-tensor ranks are kept. Compiled, element-wise kernels are fused; else its
+tensor ranks are kept; pipelines ran on PyTorch of 2024, which reduced before it sent. Compiled, element-wise kernels are fused; else its
 layers are those of Llama's published code, chains of eager operations. DistFlashAttn's paper
 changes Hugging Face's Llama, cuts weights by FSDP, and keeps the output of attention; Ulysses beside it is taken to do
 the same but for that output.
@@ -70,6 +70,6 @@ def keys(run: Run) -> dict[str, Any]:
         found["recompute_layers"] = run.shape("layers_override", "layers") // 2
     if pipeline > 1:
         chunks = megatron.chunks(run)
-        found |= {"schedule": megatron.schedule(run), "chunks": chunks}
+        found |= {"schedule": megatron.schedule(run), "chunks": chunks, "reduces_before_sending": True}
         found |= megatron.stages(run, pipeline * chunks)
     return found

@@ -15,7 +15,7 @@ OF_OTHERS = {
     "torch": ("distributed_optimizer", "overlap_gradients", "overlap_parameters", "split_messages"),
 }
 """Switches that an implementation has not."""
-ONLY_TORCH = ("weight_shards", "reshard_after_forward")
+ONLY_TORCH = ("weight_shards", "reshard_after_forward", "reduces_before_sending")
 
 
 def check_flavour(job: MegatronJob) -> list[Problem]:
@@ -37,7 +37,7 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
 
 def _only_torch(job: MegatronJob) -> list[Problem]:
     remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
-    return [Problem(key, remedy, getattr(job, key)) for key in ONLY_TORCH if getattr(job, key) is not None]
+    return [Problem(key, remedy, getattr(job, key)) for key in ONLY_TORCH if getattr(job, key)]
 
 
 def check_shards(job: MegatronJob, grid: Grid) -> list[Problem]:

@@ -74,6 +74,9 @@ class MegatronJob(Job):
     context_traders: Positive | None = None
     """Of hierarchical: neighbouring context ranks that trade heads; those of a node if absent, as far as they divide
     context ranks and heads of keys (`--hierarchical-context-parallel-sizes`)."""
+    reduces_before_sending: StrictBool = False
+    """Of flavour torch with a pipeline: a stage's gradients are reduced inside its last backward pass, before that
+    pass's message leaves, as in PyTorch of 2024 (recalled; 2.13 sends first)."""
     recompute_attention: StrictBool = False
     """With recompute: false, compute the attention's scores again in the backward pass (Megatron's selective);
     flash attention does so by itself."""

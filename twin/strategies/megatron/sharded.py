@@ -3,7 +3,8 @@
 A unit is a block, the tables of tokens and positions, or the last norm together with the head. Without a pipeline each
 pass gathers them one ahead, and each micro-step's backward pass scatters gradients unit by unit. With one the first
 pass of a stage gathers, weights stay, gradients are summed whole, and leave behind the stage's last backward
-pass (`torch.distributed.pipelining` calls the post-backward hooks of all units then).
+pass and the message that it sends (REDUCE_GRAD of `torch.distributed.pipelining`, which calls the post-backward
+hooks of all units and waits).
 """
 
 from __future__ import annotations
@@ -101,10 +102,9 @@ class Scattered(Hooks):
     units: Units
     first: bool
     """The step's first reduction: sums are written, not added to."""
-    together: bool
-    """All of them behind the pass; their gradients were summed over micro-steps."""
+    summed: bool = False
+    """Gradients were summed whole over several micro-steps before."""
     _root: Emitter | None = None
-    _ready: list[int] = field(default_factory=list)
     _flight: tuple[Emitter, str, int] | None = None
     _summed: list[tuple[Emitter, str]] = field(default_factory=list)
 
@@ -113,28 +113,30 @@ class Scattered(Hooks):
         self._root = emit
 
     def after(self, emit: Emitter, part: int) -> None:
-        """Send a unit's gradients, or note them."""
+        """Send a unit's gradients."""
         del emit
-        if self.together:
-            return
         self._send(part)
 
     def end(self, emit: Emitter) -> None:
-        """Send what is left, and wait for everything."""
+        """Wait for everything."""
         del emit
-        if self.together:
-            for part in reversed(self.units.elements):
-                self._send(part)
         self._arrive()
         for here, name in self._summed:
             here.wait(name)
+
+    def everything(self, emit: Emitter) -> None:
+        """Send all units' gradients one after the other, and wait."""
+        self.open(emit)
+        for part in reversed(self.units.elements):
+            self._send(part)
+        self.end(emit)
 
     def _send(self, part: int) -> None:
         self._arrive()
         assert self._root is not None
         here, elements = under(self._root, part).under("gradients"), self.units.elements[part]
         wide = self.job.main_gradient_bytes
-        there = wide if self.together and self.job.micro_steps > 1 else self.job.element_bytes
+        there = wide if self.summed else self.job.element_bytes
         here.compute("pack", Memory(float(elements * (there + wide)), work="accumulate"))
         name = here.start("reduce_scatter", SCATTER, float(elements * wide))
         self._flight = (here, name, -(-elements // self.job.weight_parts))
@@ -192,8 +194,7 @@ class Sharding:
 
     def alone(self, action: Action) -> bool:
         """Tell whether what happens beside an action is not what happens beside others of its kind."""
-        job = self.parameters.job
-        return (action in self.begins and not job.reshards) or (action in self.ends and not job.reduces_each)
+        return action in self.begins and not self.parameters.job.reshards
 
     def hooks(self, action: Action, stage: Stage, *, first: bool) -> Hooks:
         """Return what happens beside an action."""
@@ -201,9 +202,13 @@ class Sharding:
         found: list[Hooks] = []
         if job.reshards or action in self.begins:
             found.append(Gathered(job, units, backward=action.kind != "F"))
-        if action.kind != "F":
-            if job.reduces_each:
-                found.append(Scattered(job, units, first=first, together=False))
-            elif action in self.ends:
-                found.append(Scattered(job, units, first=True, together=True))
+        if action.kind != "F" and job.reduces_each:
+            found.append(Scattered(job, units, first=first))
         return Several(found)
+
+    def reduce(self, emit: Emitter, action: Action, stage: Stage) -> None:
+        """Write what follows an action: after a stage's last one its gradients leave, if they are whole till then."""
+        job = self.parameters.job
+        if action in self.ends and not job.reduces_each:
+            scattered = Scattered(job, Units(self.parameters, stage), first=True, summed=job.micro_steps > 1)
+            scattered.everything(emit.under(f"stage{stage.number}", phase="reduce"))

@@ -76,6 +76,7 @@ class _Writer:
             coming = None if following is None else self._incoming(following)
             fused = sent is not None and coming is not None and sent.peers == coming.peers
             self.post.exchange([sent], [coming] if fused else [])
+            self._reduce(action)
 
     def _in_pairs(self) -> None:
         """Interleaved: behind each pair of passes all its messages, and those that the next pair needs."""
@@ -87,6 +88,8 @@ class _Writer:
             self.post.exchange(
                 [self._outgoing(action) for action in pair], [self._incoming(action) for action in following]
             )
+            for action in pair:
+                self._reduce(action)
 
     def _incoming(self, action: Action) -> Message | None:
         return self.pipeline.incoming(self.rank, action)
@@ -103,6 +106,12 @@ class _Writer:
             self.post.post(next((message for message in coming[number + 1 :] if message is not None), None))
             self._act(action)
             self.post.send(self._outgoing(action))
+            self._reduce(action)
+
+    def _reduce(self, action: Action, *, before_sending: bool = False) -> None:
+        """Send gradients that leave behind an action."""
+        if self.sharding is not None and self.job.reduces_before_sending == before_sending:
+            self.sharding.reduce(self.emit.under("reduce"), action, self.stages[action.chunk])
 
     def _in_ticks(self) -> None:
         """DeepSpeed's instructions, one by one."""
@@ -150,6 +159,7 @@ class _Writer:
             self.emit.ops += self.bodies.alone(action, stage, hooks(), first=first)
         else:
             self.emit.ops.append(self.bodies.of(action, stage, hooks, first=first))
+        self._reduce(action, before_sending=True)
 
     def _gather(self) -> None:
         """Begin to gather what other ranks have updated."""
