@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twin.strategies.megatron.job import evenly
+from twin.strategies.megatron.rules import evenly
 from twin.validate.published_run import Run
 
 SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1", "zb2p": "zb_h2"}

@@ -3,10 +3,10 @@
 Settled where a source says nothing, by torchtitan's defaults: gradients are summed in fp32, a pipeline's micro-batch is
 one sequence, the embedding and the head take a layer's place each, every second layer is computed again with
 `selective` of layers, and of selective recomputation per operation attention, every second product and the sums over
-tensor ranks are kept; pipelines ran on PyTorch of 2024, which reduced before it sent. Compiled, element-wise kernels are fused; else its
-layers are those of Llama's published code, chains of eager operations. DistFlashAttn's paper
-changes Hugging Face's Llama, cuts weights by FSDP, and keeps the output of attention; Ulysses beside it is taken to do
-the same but for that output.
+tensor ranks are kept; pipelines ran on PyTorch of 2024, which reduced before it sent. Compiled, element-wise kernels
+are fused; else layers are those of Llama's published code, chains of eager operations. DistFlashAttn's paper changes
+Hugging Face's Llama, cuts weights by FSDP, and keeps the output of attention; Ulysses beside it is taken to do the
+same but for that output.
 """
 
 from __future__ import annotations

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from twin.description.problems import Problem
-
-if TYPE_CHECKING:
-    from twin.strategies.megatron.grid import Grid
-    from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.grid import Grid
+from twin.strategies.megatron.job import MegatronJob
 
 OF_OTHERS = {
     "deepspeed": ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages"),

@@ -1,4 +1,4 @@
-"""The keys of a job that is cut as Megatron-LM cuts it, and the rules that they must keep."""
+"""The keys of a job that is cut as Megatron-LM cuts it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Literal
 from pydantic import StrictBool
 
 from twin.description.attention import UNFUSED
-from twin.description.grid import Mesh, divisors, nearest
+from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.model import Positive
-from twin.description.problems import Problem
-from twin.strategies.megatron.flavours import check_flavour, check_shards
-from twin.strategies.megatron.flops import kept_flops
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.orders import V_SHAPES
 from twin.strategies.megatron.orders import Name as Order
-from twin.strategies.megatron.orders import problems as order_problems
 from twin.strategies.sizes import FP32_BYTES
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe"]
@@ -212,141 +208,31 @@ class MegatronJob(Job):
 
     @property
     def kept_flops(self) -> float:
-        """Flops that recomputation leaves out."""
-        return kept_flops(self)
+        """Flops of a step that all blocks' recomputation would be, and that are not done.
+
+        By the convention of published rates: attention is not halved for its mask. Below zero without `recompute`,
+        where scores alone are computed again.
+        """
+        model = self.model
+        tokens = float(self.batch.sequences * model.sequence)
+        queries, keys = model.qkv_parts[0], model.qkv_parts[1]
+        attention = 4.0 * model.sequence * queries
+        if not self.recompute:
+            return -tokens * model.layers * attention if self.recomputes_scores else 0.0
+        up = (2 if model.mlp_kind == "swiglu" else 1) * model.mlp_hidden  # gate and up
+        down = 2.0 * model.hidden * model.mlp_hidden
+        products = 2.0 * model.hidden * (2 * queries + 2 * keys + up) + down
+        kept = down if self.flavour == "torch" else 0.0
+        if self.recompute_keeps != "nothing":
+            kept += attention
+        if self.recompute_keeps == "half_products":
+            kept += 2.0 * model.hidden * (queries + keys + model.mlp_hidden)
+        again = model.layers
+        if self.recompute_layers is not None:
+            again = sum(min(len(stage), self.recompute_layers) for stage in self.layers_by_stage)
+        return tokens * (again * kept + (model.layers - again) * (products + attention))
 
     @property
     def recomputes_scores(self) -> bool:
         """Whether attention's scores are computed again alone."""
         return self.recompute_attention and self.attention in UNFUSED
-
-
-def check(job: MegatronJob) -> list[Problem]:
-    """Return the rules of the strategy that a job breaks; those of the grid only where it is given."""
-    problems = _check_options(job)
-    return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
-
-
-def _check_options(job: MegatronJob) -> list[Problem]:
-    problems = []
-    if job.lora is not None:
-        problems.append(Problem("lora", "megatron trains every weight; leave it out, or use strategy: four_d"))
-    if job.document_mask:
-        remedy = "is not known of megatron; leave it out, or use strategy: four_d"
-        problems.append(Problem("document_mask", remedy, True))
-    if job.recompute_attention and job.recompute:
-        remedy = "is a part of what recompute: true computes again; set recompute: false, or leave it out"
-        problems.append(Problem("recompute_attention", remedy, True))
-    if job.recompute_layers is not None and not job.recompute:
-        problems.append(Problem("recompute_layers", "needs recompute: true", job.recompute_layers))
-    if job.tensor_overlap and not job.sequence_parallel:
-        problems.append(Problem("tensor_overlap", "needs sequence_parallel: true", True))
-    if job.overlap_parameters and not (job.distributed_optimizer and job.overlap_gradients):
-        remedy = "needs distributed_optimizer: true and overlap_gradients: true"
-        problems.append(Problem("overlap_parameters", remedy, True))
-    if job.fp8_linears and job.machine.device.gemm.eight_bits is None:
-        remedy = f"no rate of 8-bit products is known on {job.machine.device.name}; leave it out"
-        problems.append(Problem("fp8_linears", remedy, True))
-    if job.overlap_messages is False and job.schedule in SPLIT:
-        remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
-        problems.append(Problem("overlap_messages", remedy, False))
-    if job.context_traders is not None and job.context_exchange != "hierarchical":
-        problems.append(Problem("context_traders", "needs context_exchange: hierarchical", job.context_traders))
-    if job.recompute_keeps != "nothing" and not job.recompute:
-        problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
-    if job.layers_in_steps and job.model.norm != "rms":
-        remedy = "is about RMS norms; leave it out, or set model.norm: rms"
-        problems.append(Problem("layers_in_steps", remedy, True))
-    return problems + check_flavour(job)
-
-
-def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
-    """Return the sizes that the axes do not divide, and what their schedule does not allow."""
-    model = job.model
-    whole = gcd(model.heads, model.mlp_hidden)
-    problems = []
-    if whole % grid.tensor:
-        remedy = f"must divide heads {model.heads} and MLP width {model.mlp_hidden}; nearest is "
-        remedy += str(nearest(grid.tensor, divisors(whole)))
-        problems.append(Problem("grid.tensor", remedy, grid.tensor))
-    elif max(grid.tensor, model.key_value_heads) % min(grid.tensor, model.key_value_heads):
-        remedy = f"must divide, or be a multiple of, the {model.key_value_heads} heads of keys"
-        problems.append(Problem("grid.tensor", remedy, grid.tensor))
-    if job.sequence_parallel and model.sequence % (grid.tensor * grid.context):
-        remedy = f"the sequence of {model.sequence} tokens is not a multiple of tensor × context"
-        problems.append(Problem("sequence_parallel", remedy, True))
-    problems += check_context(job, grid)
-    problems += check_shards(job, grid)
-    problems += _check_stages(job, grid)
-    return problems + _check_order(job, grid)
-
-
-def _check_order(job: MegatronJob, grid: Grid) -> list[Problem]:
-    """Return the rules of the schedule; those for the number of micro-batches only where that is known."""
-    micro = job.batch.micro_sequences
-    if micro == "auto" or job.batch.sequences % (grid.replicas * micro):
-        micro_steps = 4 * grid.pipeline * (job.micro_group or 1)  # a number that breaks none
-    else:
-        micro_steps = job.batch.sequences // (grid.replicas * micro)
-    found = order_problems(job.order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
-    problems = [
-        Problem(key, remedy, micro if key == "batch.micro_sequences" else value)
-        for key, remedy, value in found
-        if micro != "auto" or key not in {"batch.micro_sequences", "micro_group"}
-    ]
-    if job.schedule == "interleaved" and job.overlap_messages is False and not found and micro != "auto":
-        if grid.pipeline == 2:
-            remedy = "with two pipeline ranks interleaving must send beside compute (Megatron's rule); leave it out"
-            problems.append(Problem("overlap_messages", remedy, False))
-        elif micro_steps <= grid.pipeline:
-            remedy = f"{micro_steps} micro-batches for {grid.pipeline} pipeline ranks would wait for each other for "
-            remedy += "ever without overlap_messages; use smaller micro-batches, or leave overlap_messages out"
-            problems.append(Problem("batch.micro_sequences", remedy, micro))
-    return problems
-
-
-def check_context(job: MegatronJob, grid: Grid) -> list[Problem]:
-    """Return what context ranks cannot share."""
-    model, context = job.model, grid.context
-    if context == 1:
-        return []
-    problems = []
-    if model.sequence % (2 * context):
-        remedy = f"cuts the sequence of {model.sequence} tokens into 2 × context parts, which must be equal"
-        problems.append(Problem("grid.context", remedy, context))
-    if job.attention in UNFUSED:
-        problems.append(Problem("attention", "context parallelism needs a flash kernel; use flash", job.attention))
-    traders = context if job.context_exchange == "all_to_all" else job.context_traders or 1
-    if context % traders:
-        remedy = f"must divide the {context} context ranks"
-        return [*problems, Problem("context_traders", remedy, traders)]
-    keys_of_rank = max(1, model.key_value_heads // grid.tensor)
-    shared = max(keys_of_rank, traders) % min(keys_of_rank, traders)
-    if model.heads % (grid.tensor * traders) or shared:
-        remedy = f"trades {model.heads} heads and {model.key_value_heads} of keys, of which tensor × {traders} ranks "
-        remedy += "need equal numbers"
-        key = "grid.context" if job.context_exchange == "all_to_all" else "context_traders"
-        problems.append(Problem(key, remedy, traders))
-    return problems
-
-
-def _check_stages(job: MegatronJob, grid: Grid) -> list[Problem]:
-    stages, layers, given = job.stages, job.model.layers, job.stage_layers
-    if given is None:
-        if layers % stages == 0:
-            return []
-        remedy = f"{layers} layers do not divide into {stages} equal stages; give stage_layers, such as "
-        return [Problem("grid.pipeline", remedy + str(evenly(layers, stages)), grid.pipeline)]
-    if len(given) != stages or sum(given) != layers or min(given) < 0:
-        remedy = f"must be {stages} numbers of layers that sum to {layers}, such as {evenly(layers, stages)}"
-        return [Problem("stage_layers", remedy, list(given))]
-    return []
-
-
-def evenly(layers: int, stages: int) -> list[int]:
-    """Divide layers over stages, the last ones having fewer by one at most.
-
-    >>> evenly(10, 4)
-    [3, 3, 2, 2]
-    """
-    return [layers // stages + (i < layers % stages) for i in range(stages)]

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from twin.description.attention import UNFUSED
 from twin.description.grid import divisors
 from twin.description.job import Job
-from twin.strategies.megatron.job import MegatronJob, Schedule, check_context
+from twin.strategies.megatron.job import MegatronJob, Schedule
 from twin.strategies.megatron.orders import problems
+from twin.strategies.megatron.rules import check_context
 from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")

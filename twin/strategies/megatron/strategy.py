@@ -10,8 +10,7 @@ from twin.description.grid import Mesh, divisors, factorizations
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
-from twin.strategies.megatron import floor, groups
-from twin.strategies.megatron import job as rules
+from twin.strategies.megatron import floor, groups, rules
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.memory import every_memory, memory_by_category
