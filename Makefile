@@ -55,7 +55,7 @@ docs: $(STAMP)
 
 # Figures in the documents that commands print; half a minute. DATA=DIR: where tables that are not in the repository are.
 figures: $(STAMP)
-	$(BIN)/python tools/figures.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m tools.figures $(if $(DATA),--data $(DATA))
 
 # Needs root and iproute2; about 25 minutes on two idle cores.
 validate-testbed: $(STAMP)

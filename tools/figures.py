@@ -1,6 +1,6 @@
 """Put the figures that commands print into the documents: `make figures`.
 
-    python tools/figures.py [--data DIR] [--check]
+    python -m tools.figures [--data DIR] [--check]
 
 A figure stands between `<!-- figure: NAME -->` and `<!-- /figure -->`, which no reader sees. `FIGURES` says for
 each name which command prints it. Tables of measurements that are not part of the repository are looked for in
@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tools.figure_tables import Answer, memorized, percent, repeated, table
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REGION = re.compile(r"(<!-- figure: (?P<name>[\w-]+) -->)(?P<shown>.*?)(<!-- /figure -->)", re.S)
@@ -34,6 +36,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fsdp": ("validate", "--measurements", "iteration-times-mpt-fsdp.csv", "--json"),
     "published": ("validate", "--measurements", "published-training.yaml", "--json"),
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
+    "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
     "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
@@ -48,18 +51,6 @@ RUNS = {
     "gpt-60b on 6144 of alps": "GPT-60B, 6,144 GH200",
 }
 NUMBERS = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven")
-Answer = dict[str, Any]
-
-
-def percent(value: float, *, signed: bool = False, digits: int = 0) -> str:
-    """Write a share as the documents do."""
-    return f"{100 * value:{'+' if signed else ''}.{digits}f} %".replace("-", "−")
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Write a table on lines of its own."""
-    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
-    return "\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
 
 def of(runs: list[Answer], name: str) -> Answer:
@@ -151,49 +142,43 @@ def collectives(answer: Answer) -> str:
     return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
 
 
-def memorized(answer: Answer) -> str:
-    """Write what was learnt by heart by each mask and k, and of the control."""
+def systems(answer: Answer) -> str:
+    """Write published systems, each with the 4D algorithm's time on the same job behind it."""
+    rows, points = [], answer["points"]
+    for number, point in enumerate(points):
+        name = point["name"]
+        if ": 4D" in name:
+            continue
+        beside = next(other for other in points[number:] if ": 4D" in other["name"])
+        if point["status"] != "done":
+            rows.append([name, point["reason"], "", "", "", ""])
+            continue
+        grid = " × ".join(str(beside[f"grid_{axis}"]) for axis in ("data", "z", "y", "x"))
+        rows.append(
+            [
+                name,
+                f"{point['step_seconds']:.2f}",
+                percent(point["model_percent_of_peak"] / 100),
+                percent(point["exposed_communication_seconds"] / point["step_seconds"]),
+                f"{beside['step_seconds']:.2f} ({grid})",
+                f"{beside['step_seconds'] / point['step_seconds']:.2f}",
+            ]
+        )
+    return table(("system", "step s", "of peak", "exposed", "4D s (data × z × y × x)", "4D ÷ system"), rows)
+
+
+def pieces(answer: Answer) -> str:
+    """Write the errors of figures that are no iteration's time, by kind and source."""
+    errors = dict[tuple[str, str], list[float]]()
+    for piece in answer["pieces"]:
+        errors.setdefault((piece["kind"], piece["source"]), []).append(piece["error"])
     rows = []
-    controls = {(row["model"], row["mask"], row["k"]): row for row in answer["rows"] if not row["repeats"]}
-    for row in answer["rows"]:
-        if row["repeats"]:
-            exact, beside = row["exact"], controls[row["model"], row["mask"], row["k"]]
-            drops = row["errors_at_drops"]
-            rows.append(
-                [
-                    f"{row['mask']}, {row['model']}" if row["model"] else row["mask"],
-                    "∞" if row["k"] is None else str(row["k"]),
-                    f"{exact['mean']:.3f} ({exact['least']:.2f}–{exact['most']:.2f})",
-                    f"{row['accuracy']['mean']:.3f}",
-                    f"{row['subsequence']['mean']:.3f}",
-                    f"{row['right_before_error']['mean']:.1f}",
-                    "" if row["right_before_drop"] is None else f"{row['right_before_drop']:.1f}",
-                    "" if drops is None else f"{drops:.2f}",
-                    f"{beside['exact']['mean']:.0f} / {beside['accuracy']['mean']:.3f}",
-                ]
-            )
-    head = (
-        "mask",
-        "k",
-        "exact match",
-        "tokens right",
-        "common subsequence",
-        "right before error",
-        "tokens before drop",
-    )
-    return table((*head, "first errors at drops", "control: exact / tokens"), rows)
-
-
-def repeated(answer: Answer) -> str:
-    """Write the share of texts that are repeated, a line for each model and mask, against how often they came."""
-    lines = dict[tuple[str, str], list[str]]()
-    times = sorted({row["repeats"] for row in answer["rows"]})
-    for row in sorted(answer["rows"], key=lambda row: (row["k"] is not None, row["repeats"])):
-        exact, tokens = row["exact"], row["accuracy"]["mean"]
-        line = lines.setdefault((row["model"], "∞" if row["k"] is None else f"{row['k']}, {row['mask']}"), [])
-        line.append(f"{exact['mean']:.3f} ({exact['least']:.2f}–{exact['most']:.2f}), {tokens:.3f}")
-    head = ("model", "k", *(f"{n} times" if n else "control" for n in times))
-    return table(head, [[model, k, *cells] for (model, k), cells in lines.items()])
+    for (kind, source), found in errors.items():
+        sizes = sorted(map(abs, found))
+        mean, bias = sum(sizes) / len(sizes), sum(found) / len(found)
+        shown = (percent(mean, digits=1), percent(sizes[-1], digits=1), percent(bias, signed=True, digits=1))
+        rows.append([kind.replace("_", " "), source, str(len(found)), *shown])
+    return table(("of", "source", "rows", "mean error", "largest", "bias"), rows)
 
 
 def left_out(answer: Answer) -> str:
@@ -222,6 +207,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "fsdp": ("fsdp", iterations),
     "published": ("published", iterations),
     "left-out": ("published", left_out),
+    "pieces": ("published", pieces),
+    "systems": ("systems", systems),
     "collectives": ("collectives", collectives),
     "collectives-left-out": ("collectives", left_out),
     "memorize": ("memorize", memorized),

@@ -129,14 +129,14 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
     if "recompute" in over:
         recomputes = ["none", *(["attention"] if job.attention in UNFUSED else []), "full"]  # type: ignore[list-item]
     shards = (own.distributed_optimizer, own.overlap_gradients, own.overlap_parameters)
-    if "sharding" in over and grid.data * grid.context > 1:
+    if "sharding" in over and job.flavour != "torch" and grid.data * grid.context > 1:
         # states that are divided beside compute take no longer and less memory
         beside = job.flavour == "megatron"
         shards = (True, beside, beside)
     sequence = [own.sequence_parallel]
     if (
         "sequence" in over
-        and job.flavour == "megatron"
+        and job.flavour != "deepspeed"
         and grid.tensor > 1
         and not job.model.sequence % (grid.tensor * grid.context)
     ):
@@ -149,7 +149,7 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         near = job.model_copy(update={"context_exchange": "hierarchical"}).traders
         exchanges += ["hierarchical"] if 1 < near < grid.context else []
     orders: list[tuple[Schedule, int]] = [(own.schedule, own.chunks)]
-    if "schedule" in over and job.flavour == "megatron":
+    if "schedule" in over and job.flavour != "deepspeed":
         orders = list(_orders(job)) if grid.pipeline > 1 else [("1f1b", 1)]
     sharded, gradients, parameters = shards
     for recompute, (order, chunks), split, exchange in product(recomputes, orders, sequence, exchanges):
