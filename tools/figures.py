@@ -22,7 +22,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
