@@ -6,11 +6,12 @@ and the last one, beside which gradients may travel. Equal ones share their ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
 
 from twin.schedule.emit import Emitter
-from twin.schedule.ops import Op, Repeat
+from twin.schedule.ops import Op, Repeat, Wait
 from twin.strategies.megatron import layer
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import Half, Linears
@@ -48,10 +49,11 @@ class Bodies:
     several: bool
     """Whether the rank has several chunks, which names then tell apart."""
     _known: dict[tuple[Kind, int, bool], tuple[Op, ...]] = field(default_factory=dict)
+    _pairs: dict[tuple[int, int, bool], tuple[Op, ...]] = field(default_factory=dict)
 
-    def prefix(self, action: Action) -> str:
+    def prefix(self, action: Action, variable: str = "micro") -> str:
         """Return what names of an action's ops begin with, its micro-batch left open."""
-        return f"micro{{micro}}/{action.kind}{action.chunk if self.several else ''}/"
+        return f"micro{{{variable}}}/{action.kind}{action.chunk if self.several else ''}/"
 
     def of(self, action: Action, stage: Stage, hooks: Callable[[], Hooks] = Hooks, *, first: bool) -> Op:
         """Return an action's ops, which are shared with equal actions; `hooks` say what happens beside all of these."""
@@ -60,6 +62,17 @@ class Bodies:
         if key not in self._known:
             self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
         return Repeat("micro", (action.micro,), self._known[key])
+
+    def pair(self, forward: Action, backward: Action, stages: Sequence[Stage], *, first: bool) -> Op:
+        """Return the ops of a forward and a backward pass at once, which are shared with equal pairs."""
+        key = (forward.chunk, backward.chunk, first)
+        if key not in self._pairs:
+            ahead = self._written(self.prefix(forward), forward, stages[forward.chunk], Hooks(), first=False)
+            prefix = self.prefix(backward, "behind")
+            behind = self._written(prefix, backward, stages[backward.chunk], Hooks(), first=first)
+            self._pairs[key] = tuple(at_once(ahead, behind))
+        inner = Repeat("behind", (backward.micro,), self._pairs[key])
+        return Repeat("micro", (forward.micro,), (inner,))
 
     def alone(self, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
         """Return the ops of an action beside which other things happen, with its micro-batch in their names."""
@@ -107,6 +120,20 @@ class Bodies:
             hooks.before(emit, TABLE)
             layer.embedding_backward(emit.under("embedding"), linears)
             hooks.after(emit, TABLE)
+
+
+def at_once(ahead: Sequence[Op], behind: Sequence[Op]) -> list[Op]:
+    """Put two passes of one rank into one order: where one would wait, the other goes on."""
+    found: list[Op] = []
+    for one, other in zip_longest(_until_waits(ahead), _until_waits(behind), fillvalue=()):
+        found += [*one, *other]
+    return found
+
+
+def _until_waits(ops: Sequence[Op]) -> list[tuple[Op, ...]]:
+    """Cut ops before each wait."""
+    cuts = [0, *(i for i, op in enumerate(ops) if i and isinstance(op, Wait)), len(ops)]
+    return [tuple(ops[begin:end]) for begin, end in pairwise(cuts)]
 
 
 def recomputed(job: MegatronJob, stage: Stage) -> range:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from twin.schedule.emit import Emitter
 from twin.schedule.ops import Schedule
-from twin.strategies.megatron.bodies import Bodies, Hooks
+from twin.strategies.megatron.bodies import Bodies, Hooks, at_once
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.messages import Post
@@ -44,10 +45,11 @@ class _Writer:
         self.actions = self.pipeline.actions(self.rank)
         self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
         self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
+        firsts = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
+        self.opened = tuple(firsts.values())
         self.sharding: Sharding | None = None
         if self.job.weight_parts > 1:
-            opened = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
-            self.sharding = Sharding(self.parameters, tuple(opened.values()), tuple(self.ends.values()))
+            self.sharding = Sharding(self.parameters, self.opened, tuple(self.ends.values()))
 
     def schedule(self) -> Schedule:
         """Write everything."""
@@ -98,15 +100,44 @@ class _Writer:
         return self.pipeline.outgoing(self.rank, action)
 
     def _overlapping(self) -> None:
-        """Send and go on; be ready for the next message while the op before it runs."""
+        """Send and go on; be ready for the next message while the op before it runs.
+
+        Passes at once need what comes for both, and send when both are done.
+        """
         coming = [self._incoming(action) for action in self.actions]
-        for number, action in enumerate(self.actions):
-            self.post.post(coming[number])
-            self.post.take(coming[number])
-            self.post.post(next((message for message in coming[number + 1 :] if message is not None), None))
-            self._act(action)
-            self.post.send(self._outgoing(action))
-            self._reduce(action)
+        number = 0
+        while number < len(self.actions):
+            size = 2 if self.actions[number].with_next else 1
+            together = self.actions[number : number + size]
+            for message in coming[number : number + size]:
+                self.post.post(message)
+            for message in coming[number : number + size]:
+                self.post.take(message)
+            number += size
+            self.post.post(next((message for message in coming[number:] if message is not None), None))
+            if size == 1:
+                self._act(together[0])
+            else:
+                self._act_at_once(*together)
+            for action in together:
+                self.post.send(self._outgoing(action))
+            for action in together:
+                self._reduce(action)
+
+    def _act_at_once(self, ahead: Action, behind: Action) -> None:
+        """Write a forward and a backward pass of which each goes on where the other waits."""
+        hooks = [self._hooks(action) for action in (ahead, behind)]
+        first = self._is_first(behind)
+        if hooks == [None, None]:
+            self.emit.ops.append(self.bodies.pair(ahead, behind, self.stages, first=first))
+        else:
+            passes = [
+                self.bodies.alone(action, self.stages[action.chunk], beside or Hooks(), first=first)
+                for action, beside in zip((ahead, behind), hooks, strict=True)
+            ]
+            self.emit.ops += at_once(*passes)
+        for action in (ahead, behind):
+            self._reduce(action, before_sending=True)
 
     def _reduce(self, action: Action, *, before_sending: bool = False) -> None:
         """Send gradients that leave behind an action."""
@@ -134,32 +165,31 @@ class _Writer:
 
     def _act(self, action: Action) -> None:
         """Write what an action does."""
-        stage = self.stages[action.chunk]
-        first = action.micro == self.begins.get(action.chunk)
-        hooks: Hooks | None = None
-        if self.sharding is not None:
-            self._act_sharded(self.sharding, action, stage, first=first)
-            return
-        if action.kind == "F":
-            hooks = self.gathers.pop(action.chunk, None)
-        elif self.job.overlap_gradients and self.parameters.sharers > 1 and action == self.ends[action.chunk]:
-            hooks = self.buckets[action.chunk] = Buckets(self.parameters, stage, cut=_is_cut(stage))
-        if hooks is None:
+        stage, first = self.stages[action.chunk], self._is_first(action)
+        if self.sharding is not None and not self.sharding.alone(action):
+            beside = partial(self.sharding.hooks, action, stage, first=first)
+            self.emit.ops.append(self.bodies.of(action, stage, beside, first=first))
+        elif (hooks := self._hooks(action)) is None:
             self.emit.ops.append(self.bodies.of(action, stage, first=first))
         else:
             self.emit.ops += self.bodies.alone(action, stage, hooks, first=first)
-
-    def _act_sharded(self, sharding: Sharding, action: Action, stage: Stage, *, first: bool) -> None:
-        """Write what an action does whose weights are cut."""
-
-        def hooks() -> Hooks:
-            return sharding.hooks(action, stage, first=first)
-
-        if sharding.alone(action):
-            self.emit.ops += self.bodies.alone(action, stage, hooks(), first=first)
-        else:
-            self.emit.ops.append(self.bodies.of(action, stage, hooks, first=first))
         self._reduce(action, before_sending=True)
+
+    def _is_first(self, action: Action) -> bool:
+        """Tell whether an action writes the sums of its chunk's gradients."""
+        return action.micro == self.begins.get(action.chunk)
+
+    def _hooks(self, action: Action) -> Hooks | None:
+        """Return what happens beside this action and not beside others of its kind; None if nothing does."""
+        stage = self.stages[action.chunk]
+        if self.sharding is not None:
+            return self.sharding.hooks(action, stage, first=self._is_first(action)) if action in self.opened else None
+        if action.kind == "F":
+            return self.gathers.pop(action.chunk, None)
+        if self.job.overlap_gradients and self.parameters.sharers > 1 and action == self.ends[action.chunk]:
+            buckets = self.buckets[action.chunk] = Buckets(self.parameters, stage, cut=_is_cut(stage))
+            return buckets
+        return None
 
     def _gather(self) -> None:
         """Begin to gather what other ranks have updated."""
