@@ -19,6 +19,9 @@ MAX_LANES = 64
 COLUMNS = 1400
 """Pixels of the picture."""
 LANE_PIXELS = 26
+WIDE = 0.86
+ASIDE = (0.0, -WIDE / 4, WIDE / 4)
+"""Of two passes at once one is drawn above the other."""
 BORDER = "rgba(255, 255, 255, 0.7)"
 """Between boxes of one colour, on a white page and on a dark one."""
 
@@ -94,11 +97,12 @@ def _boxes(run: PipelineRun, shown: list[StageRun]) -> list[go.Bar]:
     traces = []
     for kind, chunk in _kinds(run):
         name = _name(kind, chunk, run)
-        lane, start, end, micro, words = [], [], [], [], []
+        lane, start, end, micro, words, width = [], [], [], [], [], []
         for place, stage in enumerate(shown):
             passes = stage.passes
             for i in np.flatnonzero((np.array(passes.kind) == kind) & (passes.chunk == chunk)).tolist():
-                lane.append(place)
+                lane.append(place + ASIDE[side := int(passes.side[i])])
+                width.append(WIDE if side == 0 else WIDE / 2)
                 start.append(float(passes.start[i]))
                 end.append(float(passes.end[i]))
                 micro.append(str(passes.micro[i]))
@@ -113,7 +117,7 @@ def _boxes(run: PipelineRun, shown: list[StageRun]) -> list[go.Bar]:
                 x=np.array(end) - np.array(start),
                 base=start,
                 orientation="h",
-                width=0.86,
+                width=width,
                 name=name,
                 marker={"color": pass_colour(kind, chunk, run.chunks), "line": {"width": 1, "color": BORDER}},
                 text=micro,

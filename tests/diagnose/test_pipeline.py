@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from tests.strategies.bare import job, kernels_of
 from twin.diagnose.pipeline import pipeline_of
+from twin.engine.program import COMPUTE
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.strategies.megatron.orders import order, replay, stage_of
@@ -203,3 +204,36 @@ def test_a_step_by_hand() -> None:
     assert bubbles_of(ran_ops, last=12.0, step=15.0) == Bubbles(
         computing=4.0, exposed_in_passes=1.0, warm_up=1.0 + 2.0, imbalance=0.0, drain=3.0, messages=1.0, end_of_step=3.0
     )
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("dualpipe", 1), ("dualpipe_v", 2)])
+def test_passes_at_once_are_counted_once(schedule: str, chunks: int) -> None:
+    """Parts add up to the step, computing is the time in which kernels run, and pairs have two sides."""
+    model = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 4096}
+    described = load_job(
+        {
+            "strategy": "megatron",
+            "model": model,
+            "machine": "dgx-h100",
+            "ranks": 4,
+            "grid": {"pipeline": 2, "tensor": 2},
+            "schedule": schedule,
+            "chunks": chunks,
+            "batch": {"sequences": 16, "micro_sequences": 2},
+            "recompute": False,
+        }
+    )
+    simulation = simulate(described)
+    found = pipeline_of(simulation)
+    assert found is not None
+    for stage, part in zip(found.stages, simulation.parts, strict=True):
+        assert stage.bubbles.step == pytest.approx(simulation.step_seconds, rel=1e-9)
+        in_passes = np.array([not isinstance(pass_of(part.program.name(i)), int) for i in range(len(part.program))])
+        compute = in_passes & (np.asarray(part.program.code) == COMPUTE)
+        times = part.timeline.start[0][compute], part.timeline.end[0][compute]
+        assert stage.bubbles.computing == pytest.approx(union_length(times), rel=1e-9)
+        sides = stage.passes.side.tolist()
+        assert sides.count(1) == sides.count(2) > 0
+        assert len(stage.passes) == len(
+            set(zip(stage.passes.kind, stage.passes.micro, stage.passes.chunk, strict=True))
+        )

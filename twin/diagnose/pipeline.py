@@ -7,7 +7,7 @@ import numpy as np
 from twin.engine.program import COMPUTE, START
 from twin.engine.simulate import Part, Simulation
 from twin.trace.bubbles import PipelineRun
-from twin.trace.passes import RankOps, numbered, pass_of
+from twin.trace.passes import RankOps, numbered, pass_of, variable_of
 
 
 def pipeline_of(simulation: Simulation) -> PipelineRun | None:
@@ -35,9 +35,12 @@ def _ops(part: Part, row: int) -> RankOps:
     """Columns of one class of ranks."""
     program, timeline = part.program, part.timeline
     count = len(program)
-    micro = np.fromiter((values.get("micro", -1) for _, values in program.ops), dtype=np.int64, count=count)
+    which = np.asarray(program.ops.which)
+    variables = [variable_of(op.name) for op in program.ops.distinct]
+    open_ = zip(which.tolist(), program.ops, strict=True)
+    micro = np.fromiter((values.get(variables[i], -1) for i, (_, values) in open_), dtype=np.int64, count=count)
     distinct = [pass_of(op.name) for op in program.ops.distinct]
-    names, number = numbered(distinct, np.asarray(program.ops.which), micro)
+    names, number = numbered(distinct, which, micro)
     code = np.asarray(program.code)
     times = (timeline.arrival[row], timeline.start[row], timeline.end[row])
     return RankOps(names, number, code == COMPUTE, code == START, *times)

@@ -17,8 +17,9 @@ function pipe(from, to) {
     const t = traces[b.kind] ||= {type: "bar", orientation: "h", name: b.kind, base: [], x: [], y: [], width: [], text: [], hovertext: [], hovertemplate: "%{hovertext}<extra></extra>",
       marker: {color: pipeline.colours[b.kind], line: {width: 1, color: colour("page")}}, textposition: "inside", insidetextanchor: "middle", textangle: 0, showlegend: false};
     const alone = b.i !== undefined;
-    t.base.push(b.start); t.x.push(b.end - b.start); t.y.push(b.row);
-    t.width.push(Math.max(.04, .86 * b.share));
+    const side = alone && b.lane.side ? b.lane.side[b.i] : 0;  // of two at once one is drawn above the other
+    t.base.push(b.start); t.x.push(b.end - b.start); t.y.push(b.row + [0, -.215, .215][side]);
+    t.width.push(side ? .43 : Math.max(.04, .86 * b.share));
     t.text.push(alone ? String(b.lane.micro[b.i]) : "");
     t.hovertext.push(alone ? tell(b.lane, b.i) : `<b>${b.count} passes</b>, mostly ${b.kind}<br>busy ${(100 * b.share).toFixed(0)} % of ${(b.end - b.start).toFixed(3)} ms; zoom in to tell them apart`);
     if (!alone) t.marker.line.width = 0;

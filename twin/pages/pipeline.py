@@ -51,6 +51,7 @@ def _lane(stage: StageRun, chunks: int) -> dict[str, Any]:
         "start": np.round(1e3 * passes.start, 6).tolist(),
         "end": np.round(1e3 * passes.end, 6).tolist(),
         "computing": np.round(1e3 * passes.computing, 6).tolist(),
+        **({"side": passes.side.tolist()} if passes.side.any() else {}),
     }
 
 

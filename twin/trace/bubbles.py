@@ -147,7 +147,8 @@ def bubbles_of(ops: RankOps, *, last: float, step: float) -> Bubbles:
     first_backward = passes.start[backward[0]] if len(backward) else np.inf
     forward = passes.end[passes.forward]
     last_forward = forward.max() if len(forward) else 0.0
-    begin = np.concatenate([[0.0], np.minimum(passes.end, last)])
+    reached = np.maximum.accumulate(passes.end)  # passes at once overlap
+    begin = np.concatenate([[0.0], np.minimum(reached, last)])
     end = np.maximum(np.concatenate([passes.start, [last]]), begin)
     under_way = _covered(*ops.messages)
     messages = under_way(end) - under_way(begin)
@@ -155,9 +156,11 @@ def bubbles_of(ops: RankOps, *, last: float, step: float) -> Bubbles:
     early = end <= first_backward
     late = ~early & (begin >= last_forward)
     computing = float(passes.computing.sum())
+    again = np.concatenate([[0.0], reached[:-1]])[: len(passes)]
+    under_way_seconds = float((reached - np.maximum(passes.start, np.minimum(again, reached))).sum())
     return Bubbles(
         computing=computing,
-        exposed_in_passes=float((passes.end - passes.start).sum()) - computing,
+        exposed_in_passes=under_way_seconds - computing,
         warm_up=float(idle[early].sum()),
         imbalance=float(idle[~early & ~late].sum()),
         drain=float(idle[late].sum()),

@@ -33,7 +33,7 @@ PASS_KINDS: dict[PassKind, str] = {
 NEITHER, MESSAGE = -1, -2
 """In place of a pass's number: an op of no pass, and one of a message."""
 
-_PASS = re.compile(r"micro(\d+|\{micro\})/([FBIW])(\d*)/")
+_PASS = re.compile(r"micro(\d+|\{(\w+)\})/([FBIW])(\d*)/")
 
 
 class PassName(NamedTuple):
@@ -46,7 +46,7 @@ class PassName(NamedTuple):
 
 
 def pass_of(name: str) -> PassName | int:
-    """Read the name of an op; `{micro}` may stand for its micro-batch.
+    """Read the name of an op; a variable such as `{micro}` may stand for its micro-batch.
 
     >>> pass_of("micro3/F1/block7/norm1")
     PassName(kind='F', chunk=1, micro=3)
@@ -58,8 +58,18 @@ def pass_of(name: str) -> PassName | int:
     found = _PASS.match(name)
     if found is None:
         return NEITHER
-    micro, kind, chunk = found.groups()
-    return PassName(cast("PassKind", kind), int(chunk or 0), None if micro == "{micro}" else int(micro))
+    micro, variable, kind, chunk = found.groups()
+    return PassName(cast("PassKind", kind), int(chunk or 0), None if variable else int(micro))
+
+
+def variable_of(name: str) -> str:
+    """Return which variable stands for the micro-batch in a name that leaves it open.
+
+    >>> variable_of("micro{behind}/B1/block7/norm1"), variable_of("reduce/adamw")
+    ('behind', 'micro')
+    """
+    found = _PASS.match(name)
+    return "micro" if found is None or found[2] is None else found[2]
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,14 @@ class Passes:
     def micro_batches(self) -> int:
         """Micro-batches that go through the rank."""
         return int(self.micro.max()) + 1 if len(self) else 0
+
+    @cached_property
+    def side(self) -> Ints:
+        """Say of passes at once which is which: 1 of the one that began first, 2 of the other, 0 of a pass alone."""
+        found = np.zeros(len(self), dtype=np.int64)
+        both = np.flatnonzero(self.start[1:] < self.end[:-1])
+        found[both], found[both + 1] = 1, 2
+        return found
 
     @cached_property
     def forward(self) -> NDArray[np.bool_]:
@@ -148,8 +166,9 @@ def numbered(
     """Return the passes in the order in which they begin, and to which of them each op belongs.
 
     `which` of the names is that of each op, in program order, and `micro` its micro-batch where the name leaves it
-    open. What is no pass stays what it is. Ops of a pass follow each other: one that comes later waits for what the
-    pass has left under way, such as a reduction of gradients, and is not part of it.
+    open. What is no pass stays what it is. Ops of a pass follow each other, or take turns with those of one other pass:
+    one that comes later waits for what the pass has left under way, such as a reduction of gradients, and is not part
+    of it.
 
     >>> names, number = numbered([PassName("F", 0, None), MESSAGE], np.array([0, 1, 0]), np.array([2, -1, 3]))
     >>> [name.micro for name in names], number.tolist()
@@ -172,6 +191,10 @@ def numbered(
     order = np.sort(first[keys >= 0])
     of_stretch = np.where(key[begins] >= 0, NEITHER, key[begins])
     of_stretch[order] = np.arange(len(order))
+    stretches = key[begins]
+    turns = 2 + np.flatnonzero((stretches[2:] >= 0) & (stretches[2:] == stretches[:-2]) & (stretches[1:-1] >= 0))
+    for turn in turns.tolist():  # one after the other: each goes on from the one before
+        of_stretch[turn] = of_stretch[turn - 2]
     number = np.repeat(of_stretch, np.diff(begins, append=len(key)))
     at = begins[order]
     places = zip(found[at].tolist(), own[at].tolist(), strict=True)
