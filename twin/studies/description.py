@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, StrictBool, ValidationError, field_validator, model_validator
 
 from twin.description.load import apply_override
 from twin.description.parameter import Kind
@@ -83,6 +83,8 @@ class Study(Spec):
     that no job has may be used there: `ranks: nodes * 8`."""
     objective: ObjectiveName = "step_seconds"
     """What the best point of a sweep is best in, and what the importance of its factors is about."""
+    only_fitting: StrictBool = False
+    """Points that do not fit into memory are refused, and not simulated: most of a large space does not."""
     points: list[dict[str, Any]] = Field(default_factory=list)
     """Points written out, each a mapping of keys; combined with all of `vary`."""
     x: str | None = None

@@ -149,9 +149,10 @@ def _value(tree: ast.expr, known: Callable[[str], Any]) -> Number:
     if not isinstance(tree, ast.BinOp):
         name = ast.unparse(tree)
         found = known(name)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        if type(found) not in {int, float}:  # true is no number here
             raise ValueError(f"{name} is {'not given' if found is None else found!r}, and must be a number")
-        return found
+        number: Number = found
+        return number
     left, right = _value(tree.left, known), _value(tree.right, known)
     if isinstance(tree.op, ast.Div):
         return _quotient(left, right)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from twin.studies.derived import Row, label_of
 from twin.studies.description import Study
-from twin.studies.objective import ObjectiveName, feasible, penalty
+from twin.studies.objective import ObjectiveName, feasible, is_rate, penalty
 
 MAX_FACTORS = 10
 """More would be more than a thousand coalitions of each point."""
@@ -50,6 +50,11 @@ class Factor:
     feasibility_share: float
     """The same as `shapley_share`, of whether a point can run at all."""
     levels: tuple[Level, ...]
+
+    def best_level(self, objective: ObjectiveName) -> Level:
+        """Return the value with the best mean; of equal ones the first."""
+        best = max if is_rate(objective) else min
+        return best(self.levels, key=lambda level: level.mean)
 
 
 @dataclass(frozen=True)

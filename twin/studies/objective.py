@@ -6,9 +6,10 @@ Every objective is a step's time or a rate per step, so that a measured time giv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 ObjectiveName = Literal["step_seconds", "tokens_per_second", "hardware_percent_of_peak", "model_percent_of_peak"]
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
@@ -30,7 +31,7 @@ def penalty(values: Sequence[float], objective: ObjectiveName) -> float:
     return min(values) if is_rate(objective) else max(values)
 
 
-def best_first(rows: Sequence[Mapping[str, Any]], objective: ObjectiveName) -> list[Mapping[str, Any]]:
+def best_first(rows: Sequence[AnyRow], objective: ObjectiveName) -> list[AnyRow]:
     """Return the points that can run, best first; equal ones in the order of the study."""
     sign = -1.0 if is_rate(objective) else 1.0
     return sorted((row for row in rows if feasible(row)), key=lambda row: sign * row[objective])

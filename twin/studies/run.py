@@ -79,7 +79,10 @@ def compute(
             tick()
     order = sorted((point for point in points if not point.refusal), key=lambda p: -_size(p.raw))
     study = loaded.study
-    tasks = [Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds) for p in order]
+    tasks = [
+        Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds, only_fitting=study.only_fitting)
+        for p in order
+    ]
     if not tasks:
         return
     with ExitStack() as stack:
