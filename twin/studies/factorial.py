@@ -9,8 +9,8 @@ from typing import Any
 from twin.pages.picture import Picture
 from twin.studies.compute import UNFIT
 from twin.studies.derived import Row
-from twin.studies.figures import text
-from twin.studies.importance import Importance
+from twin.studies.figures import SERIES, text
+from twin.studies.importance import Factor, Importance, Level
 from twin.studies.objective import feasible
 from twin.trace.palette import BLUE, GREEN, LIGHT_GREY, ORANGE
 
@@ -63,7 +63,12 @@ def importance_json(found: Importance | None) -> dict[str, Any] | None:
                 "mean_absolute": factor.mean_absolute,
                 "feasibility_share": factor.feasibility_share,
                 "levels": [
-                    {"value": level.value, "mean": level.mean, "feasible_share": level.feasible_share}
+                    {
+                        "value": level.value,
+                        "mean": level.mean,
+                        "best": level.best,
+                        "feasible_share": level.feasible_share,
+                    }
                     for level in factor.levels
                 ],
             }
@@ -124,25 +129,52 @@ def _bars(found: Importance) -> Picture:
 
 
 def _levels(found: Importance) -> Picture:
-    marks = [(factor, level) for factor in found.factors for level in factor.levels][:MAX_LEVELS]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "x": [[text(factor.name) for factor, _ in marks], [text(level.value) for _, level in marks]],
-            "y": [level.mean for _, level in marks],
-            "marker": {"color": BLUE},
-            "hovertext": [
-                text(f"{factor.name} {level.value}: {level.mean:.4g}, {level.feasible_share:.0%} of its points can run")
-                for factor, level in marks
-            ],
-            "hoverinfo": "text",
-        }
-    ]
-    unit = found.objective.replace("_", " ")
+    places: list[tuple[int, Level]] = []
+    data: list[dict[str, Any]] = []
+    for number, factor in enumerate(found.factors):
+        begin = len(places) + number  # a place is left between two factors
+        here = [(begin + i, level) for i, level in enumerate(factor.levels)]
+        if len(places) + len(here) > MAX_LEVELS:
+            break
+        places += here
+        data += _values(factor, here, SERIES[number % len(SERIES)])
     layout = {
-        "xaxis": {"type": "multicategory", "automargin": True},
-        "yaxis": {"title": {"text": f"mean {unit}"}, "rangemode": "tozero"},
+        "xaxis": {
+            "tickvals": [place for place, _ in places],
+            "ticktext": [text(level.value) for _, level in places],
+            "automargin": True,
+        },
+        "yaxis": {"title": {"text": found.objective.replace("_", " ")}, "rangemode": "tozero"},
         "height": 480,
     }
-    note = "Mean over all points with each value, those that cannot run at the penalty."
+    note = (
+        "Diamonds: the best point with each value that can run. Bars: the mean over all points with it, those that "
+        "cannot run at the penalty."
+    )
     return Picture("What each value does", note, data, layout)
+
+
+def _values(factor: Factor, here: Sequence[tuple[int, Level]], colour: str) -> list[dict[str, Any]]:
+    """Draw the values of one factor."""
+    hover = [
+        text(
+            f"{factor.name} {level.value}: mean {level.mean:.4g}, "
+            f"best {'none can run' if level.best is None else f'{level.best:.4g}'}, "
+            f"{level.feasible_share:.0%} of its points can run"
+        )
+        for _, level in here
+    ]
+    common = {"x": [place for place, _ in here], "hovertext": hover, "hoverinfo": "text"}
+    diamond = {"color": colour, "size": 10, "symbol": "diamond"}
+    return [
+        common
+        | {"type": "bar", "name": text(factor.name), "y": [v.mean for _, v in here], "marker": {"color": colour}},
+        common
+        | {
+            "type": "scatter",
+            "mode": "markers",
+            "y": [v.best for _, v in here],
+            "marker": diamond,
+            "showlegend": False,
+        },
+    ]

@@ -36,6 +36,8 @@ class Level:
     mean: float
     """Of the objective, points that cannot run counting as the penalty."""
     feasible_share: float
+    best: float | None
+    """Of the points that can run; None if none can."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,17 @@ def importance(study: Study, rows: Sequence[Row]) -> Importance | None:
         own, others = 1 << at, len(effects) - 1 - (1 << at)
         # the first point with each value: its label is the value's
         firsts = np.moveaxis(named, at, 0).reshape(shape[at], -1)[:, 0]
-        level = (
-            Level(str(label_of(rows[i], name)), float(mean), float(chance))
-            for i, mean, chance in zip(firsts, means[own].ravel(), chances[own].ravel(), strict=True)
-        )
+        level = [
+            Level(str(label_of(rows[i], name)), float(mean), float(chance), _best(study.objective, slab, able))
+            for i, mean, chance, slab, able in zip(
+                firsts,
+                means[own].ravel(),
+                chances[own].ravel(),
+                np.moveaxis(grid, at, 0),
+                np.moveaxis(runs, at, 0),
+                strict=True,
+            )
+        ]
         found.append(
             Factor(
                 name,
@@ -147,6 +156,12 @@ def variances(means: Sequence[Array]) -> Array:
     if np.ptp(means[-1]) == 0:  # rounding would leave a little
         return np.zeros(len(means))
     return np.array([float(mean.var()) for mean in means])
+
+
+def _best(objective: ObjectiveName, values: Array, able: Array) -> float | None:
+    """Return the best of the values that can run."""
+    ready = values[able > 0]
+    return None if not ready.size else float(ready.max() if is_rate(objective) else ready.min())
 
 
 def _shares(worth: Array) -> Array:
