@@ -121,7 +121,7 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
 def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
     """What would be submitted; there is no SLURM here to submit it to."""
     pytest.importorskip("dask_jobqueue")
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "studies.md").read_text(encoding="utf-8")
     shown = text.split("# ~/.config/dask/jobqueue.yaml\n")[1].split("```")[0]
     (tmp_path / "jobqueue.yaml").write_text(shown)
     script = python(

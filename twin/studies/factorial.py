@@ -166,15 +166,9 @@ def _values(factor: Factor, here: Sequence[tuple[int, Level]], colour: str) -> l
     ]
     common = {"x": [place for place, _ in here], "hovertext": hover, "hoverinfo": "text"}
     diamond = {"color": colour, "size": 10, "symbol": "diamond"}
+    marks = {"type": "scatter", "mode": "markers", "marker": diamond, "showlegend": False}
+    bars = {"type": "bar", "name": text(factor.name), "marker": {"color": colour}}
     return [
-        common
-        | {"type": "bar", "name": text(factor.name), "y": [v.mean for _, v in here], "marker": {"color": colour}},
-        common
-        | {
-            "type": "scatter",
-            "mode": "markers",
-            "y": [v.best for _, v in here],
-            "marker": diamond,
-            "showlegend": False,
-        },
+        common | bars | {"y": [level.mean for _, level in here]},
+        common | marks | {"y": [level.best for _, level in here]},
     ]
