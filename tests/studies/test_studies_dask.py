@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import twin
-from tests.studies.studies_files import write_study
+from tests.studies.studies_files import TINY, write_study
 from tests.tiers import makes
 from twin.cli import main
 from twin.description.problems import DescriptionError
@@ -22,9 +24,12 @@ from twin.studies.run import Where, run_study
 pytest.importorskip("distributed", reason="Dask is an extra")
 ROOT = Path(twin.__file__).parents[1]
 # Dask leaves sockets and event loops to the garbage collector
-pytestmark = pytest.mark.filterwarnings(
-    "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings(
+        "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,28 @@ def test_workers_elsewhere_say_the_same(tmp_path, scheduler):
             k: answer[k] for k in ("status", "reason", "figures", "job")
         }
     assert run_study(study, tmp_path / "there", Where(scheduler=scheduler)).computed == 0
+
+
+@pytest.mark.parametrize("options", [["--over", "recompute"], ["--strategy", "four_d,fsdp"]])
+def test_a_search_elsewhere_says_the_same(tmp_path, scheduler, capsys, options):
+    """Every byte of what is printed and written, but for the seconds that it took."""
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(TINY | {"grid": "auto", "batch": {"sequences": 32}}))
+    printed, written = [], []
+    for name, where in (("here", ["--workers", "1"]), ("there", ["--scheduler", scheduler])):
+        out = tmp_path / name
+        with pytest.raises(SystemExit) as ended:
+            main(["search", str(job), "--json", "--out", str(out), *where, *options])
+        assert not ended.value.code
+        told = capsys.readouterr()
+        printed.append(re.sub(r'"wall_seconds": [^,\n]*', "", told.out))
+        table = pq.read_table(out / "candidates.parquet")
+        written.append((table, (out / "best.yaml").read_bytes()))
+    assert "candidates, " in told.err
+    assert "with 2 workers" in told.err
+    assert printed[0] == printed[1]
+    assert written[0][0].equals(written[1][0])
+    assert written[0][1] == written[1][1]
 
 
 def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
