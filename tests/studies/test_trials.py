@@ -185,6 +185,18 @@ def test_a_jobs_search_is_a_space():
     assert first is not None
     assert simulate(load_job(first.job)).step_seconds == first.predicted_seconds
     assert trials.at(first.values) == first
+    assert all(len(values) > 1 for values in trials.choices.values())
+    assert {"grid.data", "batch.micro_sequences", "recompute"} <= set(trials.choices)
+
+
+def test_every_option_of_a_search_is_a_plain_value():
+    keys = TINY | {"grid": "auto", "batch": {"sequences": 32}, "ranks": 2}
+    trials = trials_of_job(keys, over="overlap", objective="tokens_per_second")
+    assert trials.choices["overlap.all_reduce"] == [True, False]
+    assert all(type(value) in {int, bool, str, type(None)} for values in trials.choices.values() for value in values)
+    assert len({json.dumps(dict(trial.values)) for trial in trials.space}) == len(trials.space)
+    rates = [trial.predicted for trial in trials.left]
+    assert rates == sorted(rates, reverse=True)
 
 
 def test_an_optimizer_finds_the_best_through_it(study):

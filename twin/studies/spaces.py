@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from twin.search.best import Given, settled, under
+from twin.search.candidates import Candidate
 from twin.search.over import parse_over
 from twin.search.search import Search, search
 from twin.strategies import load_job, strategy_of
@@ -72,16 +73,25 @@ def _of_run(run: StudyRun) -> Iterator[Trial]:
 
 def _of_search(raw: Mapping[str, Any], found: Search, objective: ObjectiveName) -> Iterator[Trial]:
     base = under(raw, found.job.strategy)
-    for number, entry in enumerate(found.entries, 1):
+    every = [_values(entry.candidate) for entry in found.entries]
+    varied = [key for key in every[0] if len({values[key] for values in every}) > 1]
+    for number, (entry, values) in enumerate(zip(found.entries, every, strict=True), 1):
         candidate, figures = entry.candidate, entry.figures
-        values: dict[str, Any] = {f"grid.{axis}": size for axis, size in candidate.grid.by_axis().items()}
-        values |= {"batch.micro_sequences": candidate.micro_sequences, **candidate.options.as_json()}
-        micro = candidate.micro_sequences or 1
         yield Trial(
             number=number,
-            values=values,
-            job=settled(base, candidate.grid, micro, candidate.options),
+            values={key: values[key] for key in varied},
+            job=settled(base, candidate.grid, candidate.micro_sequences or 1, candidate.options),
             predicted_seconds=None if figures is None else figures.step_seconds,
             predicted=None if figures is None else getattr(figures, objective),
             reason="" if figures is not None else candidate.reason or entry.failure,
         )
+
+
+def _values(candidate: Candidate) -> dict[str, Any]:
+    """Return what a candidate is, by dotted names and as plain values."""
+    found: dict[str, Any] = {f"grid.{axis}": size for axis, size in candidate.grid.by_axis().items()}
+    found["batch.micro_sequences"] = candidate.micro_sequences
+    for key, value in candidate.options.as_json().items():
+        below = value if isinstance(value, dict) else {"": value}
+        found |= {f"{key}.{inner}".rstrip("."): each for inner, each in below.items()}
+    return found
