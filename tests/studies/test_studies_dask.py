@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import twin
-from tests.studies.studies_files import write_study
+from tests.studies.studies_files import TINY, write_study
 from tests.tiers import makes
 from twin.cli import main
 from twin.description.problems import DescriptionError
@@ -22,9 +24,12 @@ from twin.studies.run import Where, run_study
 pytest.importorskip("distributed", reason="Dask is an extra")
 ROOT = Path(twin.__file__).parents[1]
 # Dask leaves sockets and event loops to the garbage collector
-pytestmark = pytest.mark.filterwarnings(
-    "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings(
+        "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,28 @@ def test_workers_elsewhere_say_the_same(tmp_path, scheduler):
     assert run_study(study, tmp_path / "there", Where(scheduler=scheduler)).computed == 0
 
 
+@pytest.mark.parametrize("options", [["--over", "recompute"], ["--strategy", "four_d,fsdp"]])
+def test_a_search_elsewhere_says_the_same(tmp_path, scheduler, capsys, options):
+    """Every byte of what is printed and written, but for the seconds that it took."""
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(TINY | {"grid": "auto", "batch": {"sequences": 32}}))
+    printed, written = [], []
+    for name, where in (("here", ["--workers", "1"]), ("there", ["--scheduler", scheduler])):
+        out = tmp_path / name
+        with pytest.raises(SystemExit) as ended:
+            main(["search", str(job), "--json", "--out", str(out), *where, *options])
+        assert not ended.value.code
+        told = capsys.readouterr()
+        printed.append(re.sub(r'"wall_seconds": [^,\n]*', "", told.out))
+        table = pq.read_table(out / "candidates.parquet")
+        written.append((table, (out / "best.yaml").read_bytes()))
+    assert "candidates, " in told.err
+    assert "with 2 workers" in told.err
+    assert printed[0] == printed[1]
+    assert written[0][0].equals(written[1][0])
+    assert written[0][1] == written[1][1]
+
+
 def test_a_scheduler_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("twin.studies.cluster.CONNECT_SECONDS", 1)
     study = write_study(tmp_path, vary={"seed": [1, 2]})
@@ -121,7 +148,7 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
 def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
     """What would be submitted; there is no SLURM here to submit it to."""
     pytest.importorskip("dask_jobqueue")
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "studies.md").read_text(encoding="utf-8")
     shown = text.split("# ~/.config/dask/jobqueue.yaml\n")[1].split("```")[0]
     (tmp_path / "jobqueue.yaml").write_text(shown)
     script = python(

@@ -40,7 +40,7 @@ def test_named_values_scale_as_the_values_do(tmp_path):
         assert row["ranks"] == same["ranks"] == named[name]
         assert row["ranks_label"] == name
         assert row.get("efficiency") == same.get("efficiency")
-        assert [cell(c, row) for c in results.tables[0][1] if c.key == "ranks"] == [name]
+        assert [cell(c, row) for c in results.tables[0].columns if c.key == "ranks"] == [name]
     drawn = pictures(run.loaded.study, results.rows, [])
     assert drawn[0].data[0]["x"] == [8, 16]
 

@@ -212,6 +212,6 @@ def test_points_that_crashed_are_tried_again(finished, monkeypatch):
 
 
 def test_a_point_is_an_answer_whatever_its_job():
-    answer = compute_point({"number": 1, "raw": {"machine": 3}, "engine": "folded", "seeds": 1})
+    answer = compute_point({"number": 1, "raw": {"machine": 3}, "engine": "folded", "seeds": 1, "only_fitting": False})
     assert answer["status"] == "refused"
     assert "machine" in answer["reason"]

@@ -18,6 +18,18 @@ Overrides = Annotated[
         "machine.nic.bandwidth='50 GB/s'. May be repeated.",
     ),
 ]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Compute on the workers of this Dask scheduler; only your own: it can run any code."
+    ),
+]
+Slurm = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=10_000, metavar="N", help="Compute in N SLURM jobs that Dask starts (~/.config/dask/jobqueue.yaml)."
+    ),
+]
 
 
 def rank_list(text: str, ranks: int) -> list[int] | None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from twin.commands.options import Json, Scheduler, Slurm
+
+if TYPE_CHECKING:
+    from twin.description.job import Job
+    from twin.engine.crew import Workers
+    from twin.search.best import Given
+
+    Asked = tuple[Job, frozenset[str], Mapping[str, frozenset[int]] | None]
+    """One search: its job, what it varies, and what it restricts."""
+
 # Commands import what they need when they run, so that --help is instant.
-# ruff: noqa: PLC0415
+# ruff: noqa: PLC0415, T201
 
 
 class ByName(StrEnum):
@@ -71,12 +85,17 @@ def search(
     workers: Annotated[
         int | None, typer.Option(min=1, max=256, help="Processes to use; as many as there are cores if absent.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    scheduler: Scheduler = None,
+    slurm: Slurm = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many candidates there are and how long they would take.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate every grid of a job's ranks and say which is fastest."""
     from twin.description.problems import fail
-    from twin.engine.parallel import cores
     from twin.search.best import Given
+    from twin.search.candidates import unsettled
     from twin.search.fleet import search_fleet
     from twin.search.over import parse_over
     from twin.search.quantities import parse_deadline, parse_grid, parse_ranks, parse_tokens
@@ -85,6 +104,7 @@ def search(
     from twin.show import search as shown
     from twin.strategies import strategy_of
 
+    where = _Where(workers, scheduler, slurm, dry_run)
     if strategy:
         others = {
             "--by": by is not ByName.simulation,
@@ -96,7 +116,8 @@ def search(
         }
         if said := [name for name, value in others.items() if value]:
             raise fail(said[0], "is for a search under the job's own strategy; leave it or --strategy out")
-        _across(job, overrides or [], strategy, out, top=top, force=force, workers=workers, as_json=as_json)
+        given = Given(job, tuple(overrides or ()))
+        _across(given, strategy, out, top=top, force=force, where=where, as_json=as_json)
         return
     counts = parse_ranks(ranks) if ranks else []
     wanted = parse_tokens(tokens) if tokens else None
@@ -107,17 +128,20 @@ def search(
     described = given.job()
     own = strategy_of(described)
     varied, only = parse_over(over, own), parse_grid(grid or [], own.axes)
-    with search_directory(out, overwrite=force) as place:
+    counts = counts or [described.ranks]
+    asked = [(unsettled(described, count), varied, only) for count in counts]
+    with search_directory(None if dry_run else out, overwrite=force) as place, where.crew() as crew:
+        where.announce(asked if by is ByName.simulation else [], crew, pruned=False, as_json=as_json)
         with console.progress("simulating candidates") as advance:
             fleet = search_fleet(
                 described,
-                counts or [described.ranks],
+                counts,
                 tokens=wanted,
                 within_seconds=deadline,
                 over=varied,
                 by=by.value,
                 only=only,
-                workers=workers or cores(),
+                workers=crew,
                 progress=advance,
             )
         if place is not None:
@@ -128,30 +152,59 @@ def search(
         shown.search(fleet, given.fixed, top, out)
 
 
+@dataclass(frozen=True)
+class _Where:
+    """Where candidates are simulated, and whether they are."""
+
+    workers: int | None
+    scheduler: str | None
+    slurm: int | None
+    dry_run: bool
+
+    @contextmanager
+    def crew(self) -> Iterator[Workers]:
+        """Give the processes; of SLURM none are started for a dry run."""
+        from twin.engine.parallel import cores
+        from twin.studies.crew import crew
+
+        here = self.workers or cores()
+        with crew(here, self.scheduler, None if self.dry_run else self.slurm) as found:
+            yield found
+
+    def announce(self, asked: Sequence[Asked], crew: Workers, *, pruned: bool, as_json: bool) -> None:
+        """Say how large the searches are before one begins on other nodes; a dry run ends with it."""
+        if not self.dry_run and self.scheduler is None and self.slurm is None:
+            return
+        from twin.search.estimate import estimate, estimate_json, words
+        from twin.show import console
+
+        found = [estimate(job, over=over, only=only) for job, over, only in asked]
+        if not self.dry_run:
+            print(words(found, crew, pruned=pruned), file=sys.stderr)
+            return
+        if as_json:
+            console.print_json(estimate_json(found, crew))
+        else:
+            console.make_console().print(words(found, crew, pruned=pruned), soft_wrap=True)
+        raise typer.Exit
+
+
 def _across(
-    job: Path,
-    overrides: list[str],
-    strategy: str,
-    out: Path | None,
-    *,
-    top: int,
-    force: bool,
-    workers: int | None,
-    as_json: bool,
+    given: Given, strategy: str, out: Path | None, *, top: int, force: bool, where: _Where, as_json: bool
 ) -> None:
     """Search under several strategies."""
-    from twin.engine.parallel import cores
-    from twin.search.across import across_json, parse_strategies, search_across
-    from twin.search.best import Given
+    from twin.search.across import across_json, openings, parse_strategies, search_across
     from twin.search.write import search_directory, write_across
     from twin.show import across as shown
     from twin.show import console
 
-    given, strategies = Given(job, tuple(overrides)), parse_strategies(strategy)
+    strategies = parse_strategies(strategy)
     given.job()  # what is wrong with the file is said before anything is searched
-    with search_directory(out, overwrite=force) as place:
+    with search_directory(None if where.dry_run else out, overwrite=force) as place, where.crew() as crew:
+        asked: list[Asked] = [(job, over, None) for job, over in openings(given, strategies)[0].values()]
+        where.announce(asked, crew, pruned=True, as_json=as_json)
         with console.progress("simulating candidates") as advance:
-            found = search_across(given, strategies, workers=workers or cores(), progress=advance)
+            found = search_across(given, strategies, workers=crew, progress=advance)
         if place is not None:
             write_across(place, found, given)
     if as_json:

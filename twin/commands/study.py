@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from twin.commands.options import Json, Overrides
+from twin.commands.options import Json, Overrides, Scheduler, Slurm
 from twin.description.problems import fail
 
 # Commands import what they need when they run, so that --help is instant.
@@ -30,21 +30,8 @@ def study(
     ] = None,
     overrides: Overrides = None,
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes to use; 0: one for each core.")] = 0,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Compute on the workers of this Dask scheduler; only your own: it can run any code."
-        ),
-    ] = None,
-    slurm: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            metavar="N",
-            help="Compute in N SLURM jobs that Dask starts (~/.config/dask/jobqueue.yaml).",
-        ),
-    ] = None,
+    scheduler: Scheduler = None,
+    slurm: Slurm = None,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing what a study wrote to DIR.")] = False,
     as_json: Json = False,
 ) -> None:

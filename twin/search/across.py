@@ -13,6 +13,7 @@ from typing import Any
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, did_you_mean, fail
+from twin.engine.crew import Workers
 from twin.search.best import Given, under
 from twin.search.over import MICRO
 from twin.search.search import Progress, RankedCandidate, Search, search
@@ -82,8 +83,20 @@ def job_of(given: Given, strategy: str) -> Job:
     return load_job(raw)
 
 
+def openings(given: Given, strategies: Sequence[str]) -> tuple[dict[str, tuple[Job, frozenset[str]]], dict[str, str]]:
+    """Return the job under each of these strategies with the options that are varied there; and why others cannot."""
+    opened: dict[str, tuple[Job, frozenset[str]]] = {}
+    reasons: dict[str, str] = {}
+    for name in strategies:
+        try:
+            opened[name] = job_of(given, name), frozenset((*named(name).worth_varying, MICRO))
+        except DescriptionError as error:
+            reasons[name] = "; ".join(map(str, error.problems))
+    return opened, reasons
+
+
 def search_across(
-    given: Given, strategies: Sequence[str], *, workers: int = 1, progress: Progress = lambda _done, _all: None
+    given: Given, strategies: Sequence[str], *, workers: Workers = 1, progress: Progress = lambda _done, _all: None
 ) -> Across:
     """Search a job under each of these strategies, with all options that each varies.
 
@@ -91,15 +104,13 @@ def search_across(
     """
     begin = time.perf_counter()
     found: dict[str, Search] = {}
-    reasons: dict[str, str] = {}
-    for number, name in enumerate(strategies):
+    opened, reasons = openings(given, strategies)
+    for number, (name, (job, over)) in enumerate(opened.items()):
 
         def advance(done: int, whole: int, number: int = number) -> None:
-            progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(strategies))
+            progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(opened))
 
         try:
-            over = frozenset((*named(name).worth_varying, MICRO))
-            job = job_of(given, name)
             found[name] = search(job, over=over, prune=True, workers=workers, progress=advance)
         except DescriptionError as error:
             reasons[name] = "; ".join(map(str, error.problems))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
+from twin.engine.crew import Workers
 from twin.search.candidates import unsettled
 from twin.search.search import NO_GRID, By, Progress, Search, search
 from twin.search.tables import entry_json, flat_table, search_json
@@ -93,7 +94,7 @@ def search_fleet(
     over: frozenset[str] = frozenset(),
     by: By = "simulation",
     only: Mapping[str, frozenset[int]] | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Fleet:
     """Search a job on each of these numbers of ranks.

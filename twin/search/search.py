@@ -16,7 +16,7 @@ from typing import Literal
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
-from twin.engine.parallel import in_parallel
+from twin.engine.crew import Workers, done_by, size_of
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, candidates, unsettled
@@ -138,7 +138,7 @@ def search(
     by: By = "simulation",
     only: Mapping[str, frozenset[int]] | None = None,
     prune: bool = False,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Search:
     """Search every grid of a job's ranks, and the options in `over`.
@@ -184,16 +184,14 @@ def why_nothing(found: Sequence[Candidate]) -> str:
 
 
 def simulated(
-    base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress, batch: int = BATCH
+    base: Job, entries: Sequence[RankedCandidate], workers: Workers, progress: Progress, batch: int = BATCH
 ) -> list[RankedCandidate]:
     """Simulate all of these, longest first, so that no process is left with a long one alone."""
     order = sorted(range(len(entries)), key=lambda i: -(entries[i].candidate.micro_steps or 0))
     batches = [order[i : i + batch] for i in range(0, len(order), batch)]
     work = partial(figures_of, base)
     asked = [tuple(entries[i].candidate for i in batch) for batch in batches]
-    answers = in_parallel(
-        work, asked, workers, lambda done, _all: progress(min(done * batch, len(order)), len(order)), chunk=1
-    )
+    answers = done_by(workers, work, asked, lambda done, _all: progress(min(done * batch, len(order)), len(order)))
     found = list(entries)
     for numbers, answer in zip(batches, answers, strict=True):
         for index, figures in zip(numbers, answer, strict=True):
@@ -203,14 +201,14 @@ def simulated(
 
 
 def without_hopeless(
-    base: Job, entries: Sequence[RankedCandidate], workers: int, progress: Progress
+    base: Job, entries: Sequence[RankedCandidate], workers: Workers, progress: Progress
 ) -> list[RankedCandidate]:
     """Simulate them by their floors, lowest first, until no floor that is left is below the fastest."""
     least = floors(base, [entry.candidate for entry in entries])
     order = sorted(range(len(entries)), key=lambda i: least[i])
     found, best, done = list(entries), float("inf"), 0
     while done < len(order) and least[order[done]] < best:
-        wave = [i for i in order[done : done + WAVE * workers] if least[i] < best]
+        wave = [i for i in order[done : done + WAVE * size_of(workers)] if least[i] < best]
         answers = simulated(base, [entries[i] for i in wave], workers, _silent, batch=1)
         for index, answer in zip(wave, answers, strict=True):
             found[index] = answer
@@ -218,8 +216,12 @@ def without_hopeless(
                 best = min(best, answer.figures.step_seconds)
         done += len(wave)
         progress(done, done + sum(least[i] < best for i in order[done:]))
-    for index in order[done:]:
-        found[index] = replace(found[index], floor_seconds=least[index])
+    for index in order:
+        entry = found[index]
+        # waves are larger with more workers: what one simulated in vain is left out, so that all say the same
+        is_best = entry.figures is not None and entry.figures.step_seconds == best
+        if least[index] >= best and not is_best:
+            found[index] = replace(entry, figures=None, failure="", floor_seconds=least[index])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -10,6 +11,7 @@ from rich.table import Table
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
+    from twin.studies.importance import Importance
     from twin.studies.results import Results
 
 MAX_ROWS, MAX_EFFECTS, REASON_LENGTH = 60, 25, 110
@@ -26,11 +28,9 @@ def study(results: Results, wall_seconds: float) -> None:
         _effects(results)
     else:
         _points(results)
-    refused = [row for row in results.rows if row["status"] != "done"]
-    for row in refused[:MAX_ROWS]:
-        reason = row["reason"]
-        shown = reason if len(reason) <= 2 * REASON_LENGTH else reason[: 2 * REASON_LENGTH] + "…"
-        console.print(f"[yellow]point {row['point']} {row['status']}:[/] {escape(shown)}")
+    if results.importance is not None:
+        _importance(results.importance)
+    _unable(results)
     if caveats := results.caveats:
         console.print("")
         for machine, caveat in caveats.items():
@@ -45,22 +45,67 @@ def study(results: Results, wall_seconds: float) -> None:
 
 
 def _points(results: Results) -> None:
-    from twin.studies.table import cell
+    from twin.studies.table import BEST, cell
 
     console = make_console()
-    for number, (title, shown) in enumerate(results.tables):
-        columns = [column for column in shown if column.key != "reason"]
-        if number:
-            console.print(f"\n[bold]{title}[/]")
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-        for column in columns:
-            table.add_column(escape(column.title), justify="right", overflow="fold")
-        for row in results.rows[:MAX_ROWS]:
+    many = len(results.rows) > MAX_ROWS
+    tables = [one for one in results.tables if one.title == BEST] if many else []
+    tables = tables or [one for one in results.tables if one.title != BEST]
+    for number, one in enumerate(tables):
+        columns = [column for column in one.columns if column.key != "reason"]
+        if number or one.title == BEST:
+            console.print(f"{chr(10) if number else ''}[bold]{one.title}[/]")
+        table = _table([column.title for column in columns])
+        for row in one.rows[:MAX_ROWS]:
             style = "" if row["status"] == "done" and row.get("memory_fits", True) else "dim"
             table.add_row(*(escape(cell(column, row)) for column in columns), style=style)
         console.print(table)
-    if len(results.rows) > MAX_ROWS:
-        console.print(f"The first {MAX_ROWS} of {len(results.rows):,} points; all are in table.csv.")
+    if many:
+        shown = len(tables[0].rows[:MAX_ROWS])
+        which = f"best {shown}" if tables[0].title == BEST else f"first {shown}"
+        console.print(f"The {which} of {len(results.rows):,} points; all are in table.csv.")
+
+
+def _table(titles: Sequence[str], left: int = 0) -> Table:
+    """Return an empty table whose first `left` columns are text."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for number, title in enumerate(titles):
+        table.add_column(escape(title), justify="left" if number < left else "right", overflow="fold")
+    return table
+
+
+def _importance(found: Importance) -> None:
+    from twin.studies.factorial import TITLES, cells, words
+
+    console = make_console()
+    console.print(f"\n{words(found)}")
+    table = _table(TITLES, left=1)
+    for line in cells(found):
+        table.add_row(*(escape(value) for value in line))
+    console.print(table)
+
+
+def _unable(results: Results) -> None:
+    """Say why points cannot run: each by itself, or by reason where they are many."""
+    from twin.studies.factorial import reasons
+
+    console = make_console()
+    refused = [row for row in results.rows if row["status"] != "done"]
+    if len(refused) > MAX_ROWS:
+        console.print("")
+        for word, count, row in reasons(results.rows):
+            console.print(
+                f"[yellow]{count:,} points:[/] {escape(word)}; "
+                f"such as point {row['point']}: {escape(_short(row['reason']))}",
+                soft_wrap=True,
+            )
+        return
+    for row in refused:
+        console.print(f"[yellow]point {row['point']} {row['status']}:[/] {escape(_short(row['reason']))}")
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= 2 * REASON_LENGTH else reason[: 2 * REASON_LENGTH] + "…"
 
 
 def _effects(results: Results) -> None:
@@ -68,9 +113,7 @@ def _effects(results: Results) -> None:
 
     console = make_console()
     console.print(f"Step of the base job: {results.effects[0].base_seconds:.4g} s")
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for number, title in enumerate(EFFECT_TITLES):
-        table.add_column(title, justify="left" if number == 0 else "right", overflow="fold")
+    table = _table(EFFECT_TITLES, left=1)
     moving = [effect for effect in results.effects if effect.swing_seconds > 0]
     for effect in moving[:MAX_EFFECTS]:
         table.add_row(*(escape(value) for value in effect_cells(effect)))
@@ -82,6 +125,7 @@ def _effects(results: Results) -> None:
 def study_object(results: Results, wall_seconds: float) -> dict[str, Any]:
     """Return what `study --json` prints."""
     from twin.studies.directory import JOBS, TABLES
+    from twin.studies.factorial import importance_json
 
     run = results.run
     status = [row["status"] for row in results.rows]
@@ -108,5 +152,6 @@ def study_object(results: Results, wall_seconds: float) -> dict[str, Any]:
             }
             for e in results.effects
         ],
+        "importance": importance_json(results.importance),
         "wall_seconds": wall_seconds,
     }

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
+from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.engine.every_rank import simulate_every_rank
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
+from twin.search.candidates import lacking
 from twin.search.choose import choose
 from twin.strategies import load_job
 
@@ -33,7 +35,13 @@ LEFT_OUT = {"job", "caveat", "wall_seconds", "percent_of_peak"}
 """What `simulate --json` prints and a point does not repeat."""
 
 
+UNFIT = "does not fit into memory"
+"""What such a point's reason begins with."""
 EngineName = Literal["folded", "des", "ranks"]
+
+
+class UnfitError(Exception):
+    """A job does not fit into memory, and is not to be simulated."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class PointOptions:
     engine: EngineName = "folded"
     seeds: int = 1
     """Draws of the all-ranks engine: its figures get percentiles."""
+    only_fitting: bool = False
+    """Refuse what does not fit into memory, unsimulated."""
 
 
 class Task(TypedDict):
@@ -52,6 +62,7 @@ class Task(TypedDict):
     raw: dict[str, Any]
     engine: EngineName
     seeds: int
+    only_fitting: bool
 
 
 class Answer(TypedDict):
@@ -82,13 +93,15 @@ def compute_point(task: Task) -> Answer:
 
     try:
         job = load_job(task["raw"])
-        job, figures = simulate_point(job, PointOptions(task["engine"], task["seeds"]))
+        job, figures = simulate_point(job, PointOptions(task["engine"], task["seeds"], task["only_fitting"]))
+    except UnfitError as error:
+        return answer("refused", str(error), {}, {})
     except DescriptionError as error:
         return answer("refused", "; ".join(str(problem) for problem in error.problems), {}, {})
     except Exception as error:
         # one broken point must not end a study of thousands
         return answer("crashed", f"{type(error).__name__}: {error}".strip(": "), {}, {})
-    reason = "" if figures["memory_fits"] else f"does not fit into memory: {figures['memory_advice']}"
+    reason = "" if figures["memory_fits"] else f"{UNFIT}: {figures['memory_advice']}"
     return answer("done", reason, figures, dict(task["raw"]) | settled(job))
 
 
@@ -96,12 +109,14 @@ def simulate_point(job: Job, options: PointOptions) -> tuple[Job, dict[str, Any]
     """Simulate one step of a job, choosing grid and micro-batch if they are `auto`.
 
     Returns the concrete job, and the figures of `fourfold simulate --json` as flat columns, all in
-    SI units.
+    SI units. Raises UnfitError where memory does not suffice and that is asked for.
     """
     simulation, tried = None, 1
     if not job.is_concrete:
         choice = choose(job)
         simulation, job, tried = choice.best, choice.best.job, len(choice.simulations)
+    if options.only_fitting and not (use := memory_use(job)).fits:
+        raise UnfitError(f"{UNFIT}: {lacking(use, job.concrete_micro_sequences)}")
     if options.engine == "ranks":
         every = simulate_every_rank(job, seeds=options.seeds, ranks=[])
         columns = flat(as_json(every.simulation, every.figures, 0.0)) | flat(every.distribution())

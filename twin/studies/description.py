@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, StrictBool, ValidationError, field_validator, model_validator
 
 from twin.description.load import apply_override
 from twin.description.parameter import Kind
@@ -25,6 +25,8 @@ from twin.description.problems import DescriptionError, did_you_mean, fail, from
 from twin.description.spec import Spec
 from twin.description.strict_yaml import read_yaml
 from twin.description.units import SUFFIXES, parse_quantity
+from twin.studies.formulas import own_factors, problems_of
+from twin.studies.objective import ObjectiveName
 
 StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "target"]
 CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
@@ -76,6 +78,13 @@ class Study(Spec):
     """Keys set in every point."""
     vary: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
     """Keys and their values; every combination is a point. A mapping names the values."""
+    formulas: dict[str, str] = Field(default_factory=dict)
+    """Keys that follow from others at each point, such as `batch.sequences: grid.data * 4`, in this order. Varied names
+    that no job has may be used there: `ranks: nodes * 8`."""
+    objective: ObjectiveName = "step_seconds"
+    """What the best point of a sweep is best in, and what the importance of its factors is about."""
+    only_fitting: StrictBool = False
+    """Points that do not fit into memory are refused, and not simulated: most of a large space does not."""
     points: list[dict[str, Any]] = Field(default_factory=list)
     """Points written out, each a mapping of keys; combined with all of `vary`."""
     x: str | None = None
@@ -124,6 +133,9 @@ class Study(Spec):
             problems.append("target: missing; give target: {tokens: …}")
         if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:
             problems.append("vary: scaling studies vary ranks; add ranks to vary or points")
+        problems += problems_of(self.varied, self.formulas)
+        if self.formulas and self.study == "sensitivity":
+            problems.append("formulas: are not for a sensitivity study; leave them out")
         if self.x is not None and self.x not in self.varied:
             problems.append(f"x: {self.x!r} does not vary; {did_you_mean(self.x, self.varied or ['ranks'])}")
         if problems:
@@ -134,6 +146,11 @@ class Study(Spec):
     def varied(self) -> tuple[str, ...]:
         """Keys that differ between points, those of `points` first."""
         return tuple(dict.fromkeys([*(key for point in self.points for key in point), *self.vary]))
+
+    @property
+    def own_factors(self) -> frozenset[str]:
+        """Varied names that only formulas know, and no job."""
+        return own_factors(self.varied, self.formulas)
 
     @property
     def named(self) -> bool:

@@ -42,11 +42,12 @@ DECIDING = (
     "schedule/**/*.py",
     "cost/**/*.py",
     "engine/**/*.py",
-    "study/*.py",
-    "study/search/*.py",
-    "study/studies/compute.py",
-    "study/studies/points.py",
-    "study/studies/sensitivity.py",
+    "strategies/**/*.py",
+    "search/*.py",
+    "studies/compute.py",
+    "studies/formulas.py",
+    "studies/points.py",
+    "studies/sensitivity.py",
 )
 """Parts of the twin that decide what a point's figures are."""
 

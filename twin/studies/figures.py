@@ -11,6 +11,7 @@ from twin.pages.picture import Picture
 from twin.strategies import known_axes
 from twin.studies.derived import Effect, Row, by_series, label_of
 from twin.studies.description import Study
+from twin.studies.objective import best_first
 from twin.studies.table import grid_of
 from twin.trace.palette import (
     BLUE,
@@ -53,7 +54,9 @@ def pictures(study: Study, rows: Sequence[Row], found: Sequence[Effect]) -> list
     strong = study.study == "strong_scaling"
     if study.horizontal == "name":
         return [breakdown(study, done)]
-    drawn = [_lines(study, done, "step_seconds", "Seconds per step", "s", ideal=strong)]
+    drawn = []
+    if study.study != "sweep" or len(by_series(study, done)) <= MAX_LINES:  # of hundreds of lines none is seen
+        drawn.append(_lines(study, done, "step_seconds", "Seconds per step", "s", ideal=strong))
     if study.study in {"weak_scaling", "strong_scaling"}:
         drawn.append(_efficiency(study, done))
     elif study.study == "sweep" and len(study.varied) == 2:
@@ -208,7 +211,9 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
 
 def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
     """Draw what each step is made of."""
-    shown = rows[:MAX_BARS]
+    few = len(rows) <= MAX_BARS
+    ordered = rows if few or study.study != "sweep" else best_first(rows, study.objective)
+    shown = ordered[:MAX_BARS]
     names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal))) for row in shown]
     # points of weak scaling that differ in nothing else still differ in their model
     names = [
@@ -226,7 +231,8 @@ def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
         for column, (part, colour) in PARTS.items()
         if any(row.get(column, 0.0) > 0 for row in shown)
     ]
-    more = f" The first {MAX_BARS} of {len(rows)} points." if len(rows) > MAX_BARS else ""
+    which = "first" if ordered is rows else "best"
+    more = "" if few else f" The {which} {len(shown)} of {len(rows):,} points."
     shares = study.study == "strong_scaling"  # the smallest jobs would dwarf all others
     return Picture(
         "Where the step goes",

@@ -6,22 +6,14 @@ from collections.abc import Sequence
 
 from twin.pages.picture import Picture
 from twin.pages.shell import filled
-from twin.studies.derived import Row
-from twin.studies.table import Column, cell
+from twin.studies.table import Table, cell
 
 MAX_ROWS = 1000
 """Rows of a table in the page: more are slow to lay out, and nobody reads them there."""
 
 
-def page(
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    drawn: Sequence[Picture],
-    tables: Sequence[tuple[str, Sequence[Column]]],
-    rows: Sequence[Row],
-) -> str:
+def page(title: str, facts: Sequence[tuple[str, str]], drawn: Sequence[Picture], tables: Sequence[Table]) -> str:
     """Return the page."""
-    note = f"The first {MAX_ROWS:,} of {len(rows):,}; all are in table.csv." if len(rows) > MAX_ROWS else ""
     return filled(
         "twin.studies",
         "page.html",
@@ -30,8 +22,12 @@ def page(
         data=[{"data": picture.data, "layout": picture.layout} for picture in drawn],
         plotly=True,
         drawn=drawn,
-        tables=tables,
-        rows=rows[:MAX_ROWS],
-        note=note,
+        tables=[(table, _note(table)) for table in tables],
+        most=MAX_ROWS,
         cell=cell,
     )
+
+
+def _note(table: Table) -> str:
+    many = len(table.rows)
+    return f"The first {MAX_ROWS:,} of {many:,}; all are in table.csv." if many > MAX_ROWS else ""

@@ -16,6 +16,7 @@ from twin.search.choose import choose
 from twin.strategies import load_job
 from twin.studies.compute import settled
 from twin.studies.description import MAX_POINTS, LoadedStudy, anchored, apply
+from twin.studies.formulas import worked_out
 from twin.studies.sensitivity import levers
 
 Label = str | int | float | bool
@@ -33,6 +34,8 @@ class Point:
     """Varied keys and their values as they are set."""
     raw: dict[str, Any]
     """The job, ready for `load_job`."""
+    refusal: str = ""
+    """Why there is no such job, where a formula of the study has no value."""
 
 
 def points_of(loaded: LoadedStudy, folder: Path) -> list[Point]:
@@ -55,13 +58,16 @@ def points_of(loaded: LoadedStudy, folder: Path) -> list[Point]:
             f"makes {count:,} points ({sizes}), more than the {MAX_POINTS:,} of one study; vary fewer keys or values",
         )
     points: list[Point] = []
+    own = study.own_factors
     for row in rows:
         for combination in itertools.product(*choices):
             cells = row | {key: (shown, value) for key, shown, value in combination}
             values = {key: value for key, (_, value) in cells.items()}
-            raw = with_values(loaded.base, values, folder, "vary")
+            derived, refusal = worked_out(study.formulas, values, loaded.base)
+            settings = {key: value for key, value in values.items() if key not in own} | derived
+            raw = with_values(loaded.base, settings, folder, "vary")
             labels = {key: shown for key, (shown, _) in cells.items()}
-            points.append(Point(len(points) + 1, labels, values, raw))
+            points.append(Point(len(points) + 1, labels, settings, raw, refusal))
     check_keys(points)
     return points
 
@@ -117,7 +123,8 @@ def label(value: Any) -> Label:
 def check_keys(points: Sequence[Point]) -> None:
     """Refuse a study that varies a key which no job has; values are checked point by point.
 
-    Of the points, those are looked at which bring a key for the first time.
+    Of the points, those are looked at which bring a key for the first time; what a formula may spoil is no
+    unknown key.
     """
     seen: set[str] = set()
     problems: dict[str, Problem] = {}

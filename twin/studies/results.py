@@ -15,13 +15,19 @@ import pyarrow.parquet as pq
 from twin.description.files import write_whole
 from twin.description.units import format_si
 from twin.strategies import load_job
+from twin.studies import factorial
 from twin.studies.derived import Effect, Row, effects, rows_of
 from twin.studies.description import canonical
 from twin.studies.directory import TABLES
 from twin.studies.figures import pictures
+from twin.studies.importance import Importance, importance
+from twin.studies.objective import best_first
 from twin.studies.page import page
 from twin.studies.run import StudyRun
-from twin.studies.table import Column, columns_of, target_columns
+from twin.studies.table import BEST, Table, columns_of, target_columns
+
+MAX_BEST = 20
+"""Points in the table of the best ones."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,10 @@ class Results:
     rows: tuple[Row, ...]
     effects: tuple[Effect, ...]
     """Of a sensitivity study, the largest first."""
-    tables: tuple[tuple[str, tuple[Column, ...]], ...]
-    """Titles and columns of the tables of points."""
+    importance: Importance | None
+    """Of a sweep over every combination of several factors."""
+    tables: tuple[Table, ...]
+    """The tables of points."""
     facts: tuple[tuple[str, str], ...]
     caveats: dict[str, str]
     """What to know before trusting predictions, by machine."""
@@ -45,11 +53,15 @@ def results_of(run: StudyRun) -> Results:
     rows = rows_of(run)
     found = effects(rows) if study.study == "sensitivity" else []
     first = tuple(columns_of(study, rows))
-    tables: list[tuple[str, tuple[Column, ...]]] = [("Points", first)]
+    factors = importance(study, rows)
+    tables = [Table("Points", first, tuple(rows))]
+    if factors is not None and len(rows) > MAX_BEST:
+        without = tuple(column for column in first if column.key != "reason")
+        tables.insert(0, Table(BEST, without, tuple(best_first(rows, study.objective)[:MAX_BEST])))
     if further := target_columns(study):
         named = tuple(column for column in first if column.key in {"point", *study.varied})
-        tables.append(("To the target", named + tuple(further)))
-    return Results(run, tuple(rows), tuple(found), tuple(tables), tuple(facts_of(run, rows)), caveats_of(run))
+        tables.append(Table("To the target", named + tuple(further), tuple(rows)))
+    return Results(run, tuple(rows), tuple(found), factors, tuple(tables), tuple(facts_of(run, rows)), caveats_of(run))
 
 
 def caveats_of(run: StudyRun) -> dict[str, str]:
@@ -70,10 +82,12 @@ def write_results(results: Results) -> None:
     """Write `points.parquet`, `table.csv` and `study.html` of a finished study."""
     run, rows = results.run, results.rows
     drawn = pictures(run.loaded.study, rows, results.effects)
+    if results.importance is not None:
+        drawn = [*factorial.pictures(results.importance), *drawn]
     contents: dict[str, str | bytes] = {
         "points.parquet": _parquet(rows),
         "table.csv": _csv(rows),
-        "study.html": page(run.loaded.title, [*results.facts, *results.caveats.items()], drawn, results.tables, rows),
+        "study.html": page(run.loaded.title, [*results.facts, *results.caveats.items()], drawn, results.tables),
     }
     for name in TABLES:
         write_whole(run.directory / name, contents[name])

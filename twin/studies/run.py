@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twin.studies.compute import Answer, Task, compute_point
+from twin.studies.compute import Answer, Status, Task, compute_point
 from twin.studies.description import LoadedStudy, load_study
 from twin.studies.directory import StudyDirectory, code_digest, study_directory
 from twin.studies.points import Point, points_of
 from twin.studies.workers import completed
 
 Completed = Generator[tuple[Task, Answer | None], None, None]
+LOST = "its worker died, twice; out of memory?"
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,21 @@ def compute(
     points: Sequence[Point], loaded: LoadedStudy, where: Where, directory: StudyDirectory, tick: Callable[[], None]
 ) -> None:
     """Compute points, large jobs first so that the last ones are short, and keep each at once."""
-    order = sorted(points, key=lambda p: -_size(p.raw))
+    for point in points:
+        if point.refusal:
+            directory.add(_answered(point.number, "refused", point.refusal))
+            tick()
+    order = sorted((point for point in points if not point.refusal), key=lambda p: -_size(p.raw))
     study = loaded.study
-    tasks = [Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds) for p in order]
+    tasks = [
+        Task(number=p.number, raw=p.raw, engine=study.engine, seeds=study.seeds, only_fitting=study.only_fitting)
+        for p in order
+    ]
     if not tasks:
         return
     with ExitStack() as stack:
         for task, answer in stack.enter_context(closing(_answers(tasks, where, stack))):
-            directory.add(answer or _lost(task))
+            directory.add(answer or _answered(task["number"], "crashed", LOST))
             tick()
 
 
@@ -101,12 +109,6 @@ def _size(raw: dict[str, Any]) -> int:
     return ranks if isinstance(ranks, int) else 0
 
 
-def _lost(task: Task) -> Answer:
-    return Answer(
-        number=task["number"],
-        status="crashed",
-        reason="its worker died, twice; out of memory?",
-        figures={},
-        job={},
-        wall_seconds=0.0,
-    )
+def _answered(number: int, status: Status, reason: str) -> Answer:
+    """Return the answer to a point that was not computed."""
+    return Answer(number=number, status=status, reason=reason, figures={}, job={}, wall_seconds=0.0)

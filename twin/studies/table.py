@@ -22,6 +22,15 @@ class Column:
     show: Callable[[Any], str] = str
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of points."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
 def _seconds(value: float) -> str:
     return f"{value:,.2f} s" if value >= 1 else format_si(value, "s").replace(" us", " µs")
 
@@ -47,8 +56,15 @@ FIGURES = (
     Column("speedup", "speed-up", lambda v: f"{v:.2f}"),
     Column("efficiency", "efficiency", _percent),
 )
+BEST = "Best"
+"""Title of the table of the best points of a sweep over several factors."""
 GRID = "grid_"
 """What keys of sizes of axes begin with."""
+OBJECTIVES = (
+    Column("model_percent_of_peak", "MFU", lambda v: f"{v:.1f} %"),
+    Column("tokens_per_second", "tokens/s", lambda v: f"{v:,.0f}"),
+)
+"""Shown where they are a study's objective."""
 TO_TARGET = (
     Column("target_seconds", "days", lambda v: f"{v / DAY:,.1f}"),
     Column("target_gpu_hours", "GPU hours", lambda v: f"{v:,.0f}"),
@@ -65,7 +81,8 @@ def columns_of(study: Study, rows: Sequence[Row]) -> list[Column]:
     elif study.horizontal == "name":
         varied = ("name",)
     columns = [Column("point", "point"), *(Column(key, key, _plain) for key in varied)]
-    columns += [column for column in FIGURES if any(column.key in row for row in rows)]
+    wanted = (*FIGURES, *(column for column in OBJECTIVES if column.key == study.objective))
+    columns += [column for column in wanted if any(column.key in row for row in rows)]
     grids = [grid for row in rows if (grid := grid_of(row))]
     if "grid" not in varied and grids:
         columns.append(Column(GRID, " × ".join(grids[0])))

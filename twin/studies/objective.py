@@ -1,0 +1,46 @@
+"""What a study is to make best, and what a point counts that cannot run.
+
+Every objective is a step's time or a rate per step, so that a measured time gives a measured objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+ObjectiveName = Literal["step_seconds", "tokens_per_second", "hardware_percent_of_peak", "model_percent_of_peak"]
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+
+
+def is_rate(objective: ObjectiveName) -> bool:
+    """Tell whether more is better: all but the step's time are rates."""
+    return objective != "step_seconds"
+
+
+def feasible(row: Mapping[str, Any]) -> bool:
+    """Tell whether a point breaks no rule and fits into memory."""
+    return row["status"] == "done" and bool(row.get("memory_fits", True))
+
+
+def penalty(values: Sequence[float], objective: ObjectiveName) -> float:
+    """Return what a point counts that cannot run: the worst of those that can.
+
+    As the configuration search of arXiv 2312.12705, whose optimizer takes the worst observed value for a failure.
+    """
+    return min(values) if is_rate(objective) else max(values)
+
+
+def best_first(rows: Sequence[AnyRow], objective: ObjectiveName) -> list[AnyRow]:
+    """Return the points that can run, best first; equal ones in the order of the study."""
+    sign = -1.0 if is_rate(objective) else 1.0
+    return sorted((row for row in rows if feasible(row)), key=lambda row: sign * row[objective])
+
+
+def at_seconds(predicted: float, predicted_seconds: float, seconds: float, objective: ObjectiveName) -> float:
+    """Return the objective of a point whose step takes other seconds than predicted.
+
+    >>> at_seconds(40.0, 10.0, 20.0, "hardware_percent_of_peak"), at_seconds(10.0, 10.0, 20.0, "step_seconds")
+    (20.0, 20.0)
+    """
+    return predicted * predicted_seconds / seconds if is_rate(objective) else seconds
