@@ -1,4 +1,4 @@
-"""Running transfers on the links they share, as SimPy sees them.
+"""Running transfers on the links they share.
 
 Whenever a transfer begins, ends or changes its speed limit, the transfers that are connected with
 it through links get new speeds (`twin.engine.sharing`), and the ends of those that changed are
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import simpy
 
+from twin.engine.clock import Clock, Timer
 from twin.engine.sharing import Flow, assign_speeds
 
 SAME_TIME = 1e-14
@@ -69,7 +71,7 @@ class Links:
     """All shared resources, and the flows on them."""
 
     def __init__(
-        self, environment: simpy.Environment, capacity: list[float], cores: frozenset[int] = frozenset()
+        self, environment: simpy.Environment | Clock, capacity: list[float], cores: frozenset[int] = frozenset()
     ) -> None:
         self._environment = environment
         self._capacity = capacity
@@ -132,7 +134,7 @@ class Links:
             seconds = 0.0
         timer = self._environment.timeout(seconds)
 
-        def end(_event: simpy.Event) -> None:
+        def end(_event: Any) -> None:
             if plan == flow.plan:
                 flow.plan += 1
                 self._end(flow)
@@ -140,7 +142,7 @@ class Links:
         listen(timer, end)
 
 
-def listen(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+def listen(event: simpy.Event | Timer, callback: Callable[[Any], None]) -> None:
     """Call back when an event happens."""
     assert event.callbacks is not None
     event.callbacks.append(callback)

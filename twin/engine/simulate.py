@@ -14,7 +14,7 @@ from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import did_you_mean, fail
-from twin.engine import des, lockstep
+from twin.engine import classes, des, lockstep
 from twin.engine.layout import CORES, Groups, Ints, Layout, Relation, each_alone, groups_of
 from twin.engine.links import Transfer
 from twin.engine.pricing import Prices, price
@@ -236,14 +236,21 @@ def simulate(
     setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
         setting = _differing(setting, programs[0], cast, differences)
-    alike = engine == "folded" and lockstep.applies(setting)
-    known = Segments.of(programs, setting) if engine == "folded" and len(programs) > 1 else None
-    timelines = [lockstep.run(programs[0], setting)] if alike else des.run(programs, setting, known)
+    timelines = _run(programs, setting, engine)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
     )
     return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out)
+
+
+def _run(programs: list[Program], setting: Setting, engine: Engine) -> list[Timeline]:
+    """Let the engine that is quickest do what it applies to, and SimPy the rest; `des` is SimPy always."""
+    if engine == "folded" and lockstep.applies(setting):
+        return [lockstep.run(programs[0], setting)]
+    if engine == "folded" and len(programs) > 1 and classes.applies(setting):
+        return classes.run(programs, setting, Segments.of(programs, setting))
+    return des.run(programs, setting)
 
 
 def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:

@@ -1,0 +1,373 @@
+"""Several classes of ranks: an event for each stretch of ops and for each collective.
+
+The rules are those of the SimPy engine (`twin.engine.des`), written once more without processes: a heap of what
+happens next, and ranks that go on when something has. What a class does alone is known beforehand
+(`twin.engine.segments`) and is one event. So is a message whose speed nothing can change: its end is known when it
+begins. Equal to the SimPy engine to rounding, which tests hold.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from twin.description.problems import fail
+from twin.engine.clock import Clock
+from twin.engine.layout import NOWHERE
+from twin.engine.links import ActiveFlow, Links, Transfer
+from twin.engine.program import COMPUTE, WAIT, Program
+from twin.engine.segment import Known, Run, Segment
+from twin.engine.segments import Plan, Segments
+from twin.engine.setting import Setting, Timeline
+from twin.engine.streams import BUSY, check_ended, differing
+
+NOTHING, OP, SEGMENT = 0, 1, 2
+"""What a rank works at."""
+
+
+def applies(setting: Setting) -> bool:
+    """Whether ranks have cores of their own and nothing is random."""
+    return not setting.cores and setting.compute_factor is None and setting.collective_factor is None
+
+
+def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:
+    """Simulate one step of a setting to which this applies; timelines by role, rank classes in ascending order.
+
+    With `segments` what is known beforehand is not gone through op by op.
+
+    Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
+    """
+    return _Engine(programs, setting, segments).run()
+
+
+class _Pending:
+    """One collective in a stream's queue."""
+
+    __slots__ = ("arrived", "call", "over", "transfer", "waiting")
+
+    def __init__(self, call: int, transfer: Transfer) -> None:
+        self.call = call
+        self.transfer = transfer
+        self.arrived: list[tuple[_Rank, int]] = []
+        """Members with the ops that start it."""
+        self.waiting: list[_Rank] = []
+        """Those whose compute stream stands still until it is over."""
+        self.over = False
+
+
+class _Rank:
+    """A class of ranks: where it is in its program, and what it works at."""
+
+    def __init__(
+        self, number: int, program: Program, slowness: float, plan: Plan, rows: Sequence[array[float]]
+    ) -> None:
+        self.number = number
+        self.program = program
+        self.slowness = slowness
+        self.parts = plan.parts
+        self.start, self.end, self.arrival, self.share = rows
+        self.part = 0
+        """The next part of the plan."""
+        self.op = self.stop = 0
+        """The next op, and where the ops of this part end."""
+        self.host = 0.0
+        """When the host has issued everything so far."""
+        self.issued = self.prepared = -1
+        """The last op that the host has issued, and the last start that a CPU has worked for itself."""
+        self.pending: dict[int, _Pending] = {}
+        """Collectives that are awaited later, by op."""
+        self.streams: list[_Stream | None] = []
+        """Of each call."""
+        self.transfers: list[Transfer | None] = []
+        self.heeded: list[_Stream] = []
+        """Streams whose speed depends on what their members do."""
+        self.under_way: list[_Stream] = []
+        """Those of them on which a collective is running."""
+        self.collectives = 0
+        """Collectives that are running."""
+        self.idle_at = 0
+        """Op at which the compute stream stands still; BUSY if it works."""
+        self.works_at = NOTHING
+        self.plan = 0
+        self.since = self.remaining = 0.0
+        """Of an op: seconds left at a time, undisturbed."""
+        self.segment: Segment | None = None
+        self.run: Run | None = None
+        """Of a segment, if something has run beside it."""
+        self.known = Known(rows)
+
+
+class _Stream:
+    """The queue of one communicator on one class of groups: in order, all members together."""
+
+    def __init__(self, members: list[_Rank], beside: float) -> None:
+        self.members = members
+        self.several_roles = any(member.program is not members[0].program for member in members)
+        self.beside = beside
+        self.steady = self.several_roles or beside == 1.0
+        """Whether it does not matter for its speed what its members do."""
+        self.queue: deque[_Pending] = deque()
+        self.arrived = dict.fromkeys((member.number for member in members), 0)
+        self.done = 0
+        self.running = False
+        self.flow: ActiveFlow | None = None
+
+    def limit(self) -> float:
+        """Return the speed of a transfer with links to itself."""
+        if self.steady:
+            return self.beside
+        op = self.members[0].idle_at
+        at_rest = op != BUSY and all(member.idle_at == op for member in self.members)
+        return 1.0 if at_rest else self.beside
+
+
+class _Engine:
+    """Ranks, streams, links and the clock."""
+
+    def __init__(self, programs: Sequence[Program], setting: Setting, segments: Segments | None) -> None:
+        self.clock = Clock()
+        self.links = Links(self.clock, setting.capacity)
+        self.stretch = 1.0 + setting.compute_slowdown
+        role = setting.role or [0] * len(setting.slowness)
+        self._of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
+        self.ranks = []
+        for c, slowness in enumerate(setting.slowness):
+            program = programs[role[c]]
+            plan = Plan([(0, len(program), None)]) if segments is None else segments.plan(c)
+            rows = [array("d", bytes(8 * len(program))) for _ in range(4)]
+            self.ranks.append(_Rank(c, program, slowness, plan, rows))
+        self._connect(setting)
+
+    def _connect(self, setting: Setting) -> None:
+        """Give ranks their streams and prices."""
+        beside = 1.0 / (1.0 + setting.collective_slowdown)
+        streams = {
+            communicator: [_Stream([self.ranks[m] for m in of], beside) for of in members]
+            for communicator, members in setting.members.items()
+        }
+        for rank in self.ranks:
+            for call, (communicator, _, _) in enumerate(rank.program.calls):
+                group = setting.group_class[communicator][rank.number]
+                there = group != NOWHERE
+                rank.streams.append(streams[communicator][group] if there else None)
+                rank.transfers.append(setting.transfers[call][group] if there else None)
+            own = dict.fromkeys(stream for stream in rank.streams if stream is not None)
+            rank.heeded = [stream for stream in own if not stream.steady]
+
+    def run(self) -> list[Timeline]:
+        """Let everything happen."""
+        for rank in self.ranks:
+            self._go_on(rank)
+        self.clock.run()
+        check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
+        for rank in self.ranks:
+            rank.known.write()
+        return [_timeline([self.ranks[c] for c in classes]) for classes in self._of_role]
+
+    def _go_on(self, rank: _Rank) -> None:
+        """Let a rank come to the next thing that takes time."""
+        now, program = self.clock.now, rank.program
+        while True:
+            op = rank.op
+            if op == rank.stop:
+                if self._next_part(rank):
+                    return
+                continue
+            if rank.issued < op:
+                rank.host += program.host_seconds[op]
+                rank.issued = op
+            if program.code[op] == WAIT:
+                rank.start[op] = rank.arrival[op] = now
+                pending = rank.pending.pop(program.target[op])
+                if not pending.over:
+                    self._is_at(rank, op)
+                    pending.waiting.append(rank)
+                    return
+                rank.end[op] = now
+            elif rank.host > now:
+                self._is_at(rank, op)
+                self.clock.at(rank.host, self._issued, rank)
+                return
+            elif self._begin(rank, op, program.amount[op]):
+                return
+            rank.op = op + 1
+
+    def _next_part(self, rank: _Rank) -> bool:
+        """Come to the next part of the plan; tell if that takes time, or there is none."""
+        if rank.part == len(rank.parts):
+            self._is_at(rank, rank.op)
+            return True
+        first, rank.stop, segment = rank.parts[rank.part]
+        rank.part += 1
+        if segment is None or not self._may_take(rank, segment):
+            return False
+        rank.op = rank.stop
+        self._take(rank, first, segment)
+        return True
+
+    def _begin(self, rank: _Rank, op: int, amount: float) -> bool:
+        """Begin to compute, or come to a collective; tell if that takes time."""
+        now, computes = self.clock.now, rank.program.code[op] == COMPUTE
+        if computes:
+            rank.start[op] = rank.arrival[op] = now
+        if computes or (amount > 0.0 and rank.prepared < op):  # a CPU issues what it runs itself
+            rank.prepared = op
+            self._is_at(rank, BUSY)
+            if amount > 0.0:
+                self._work(rank, amount * rank.slowness)
+                return True
+        if computes:
+            rank.end[op] = now
+        else:
+            rank.arrival[op] = now
+            self._arrive(rank, op, rank.program.target[op])
+        return False
+
+    def _issued(self, rank: _Rank, _plan: int) -> None:
+        """The host has issued the op that the device waits for."""
+        self._go_on(rank)
+
+    def _is_at(self, rank: _Rank, op: int) -> None:
+        """The compute stream stands still at an op, or is BUSY: that changes the speed of collectives."""
+        if op == rank.idle_at:
+            return
+        rank.idle_at = op
+        for stream in rank.under_way:
+            if stream.flow is not None and (limit := stream.limit()) != stream.flow.limit:
+                self.links.limit(stream.flow, limit)
+
+    # Work
+
+    def _may_take(self, rank: _Rank, segment: Segment) -> bool:
+        """Whether a segment takes now what it takes alone, or beside messages."""
+        ahead = rank.host + segment.lead_seconds <= self.clock.now
+        return ahead and not any(stream.queue for stream in rank.heeded)
+
+    def _take(self, rank: _Rank, first: int, segment: Segment) -> None:
+        """Begin a segment."""
+        now = self.clock.now
+        rank.host += segment.host_seconds
+        rank.issued = rank.op - 1
+        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
+        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
+        rank.known.begins(first, now)
+        self._is_at(rank, BUSY)
+        self._plan(rank)
+
+    def _work(self, rank: _Rank, seconds: float) -> None:
+        """Begin an op that takes so long undisturbed."""
+        rank.remaining, rank.since, rank.works_at = seconds, self.clock.now, OP
+        self._plan(rank)
+
+    def _plan(self, rank: _Rank) -> None:
+        """Note when a rank will be done, if nothing changes."""
+        rank.plan += 1
+        if rank.works_at == OP:
+            left = max(0.0, rank.remaining) * (self.stretch if rank.collectives else 1.0)
+        elif rank.run is not None:
+            left = max(0.0, rank.run.left_seconds())
+        else:
+            assert rank.segment is not None
+            left = rank.segment.seconds
+        self.clock.at(self.clock.now + left, self._done, rank, rank.plan)
+
+    def _done(self, rank: _Rank, plan: int) -> None:
+        """An op or a segment is done, unless that was planned anew."""
+        if plan != rank.plan:
+            return
+        if rank.works_at == SEGMENT:
+            assert rank.segment is not None
+            rank.known.ends(rank.segment, rank.run)
+        elif rank.program.code[rank.op] == COMPUTE:
+            rank.end[rank.op] = self.clock.now
+            rank.op += 1
+        rank.works_at = NOTHING
+        self._go_on(rank)
+
+    def _change_pace(self, rank: _Rank, *, slow: bool) -> None:
+        """The first collective beside a rank's work begins, or the last one ends."""
+        if self.stretch == 1.0 or rank.works_at == NOTHING:
+            return
+        now = self.clock.now
+        if rank.works_at == OP:
+            rank.remaining -= (now - rank.since) / (1.0 if slow else self.stretch)
+            rank.since = now
+        else:
+            assert rank.segment is not None
+            if rank.run is None:
+                rank.run = Run(rank.segment, rank.since, slow=False)
+            rank.run.change(now, slow=slow)
+        self._plan(rank)
+
+    # Collectives
+
+    def _arrive(self, rank: _Rank, op: int, call: int) -> None:
+        """A member's stream has come to its next collective."""
+        stream, transfer = rank.streams[call], rank.transfers[call]
+        assert stream is not None
+        assert transfer is not None
+        place = stream.arrived[rank.number] - stream.done
+        stream.arrived[rank.number] += 1
+        if place == len(stream.queue):
+            stream.queue.append(_Pending(call, transfer))
+        pending = stream.queue[place]
+        if pending.call != call:
+            raise fail("schedule", differing(rank.program, op, pending.call, call))
+        pending.arrived.append((rank, op))
+        rank.pending[op] = pending
+        self._begin_if_ready(stream)
+
+    def _begin_if_ready(self, stream: _Stream) -> None:
+        if stream.running or not stream.queue or len(stream.queue[0].arrived) < len(stream.members):
+            return
+        stream.running = True
+        pending, now = stream.queue[0], self.clock.now
+        for rank, op in pending.arrived:
+            rank.start[op] = now
+            rank.collectives += 1
+            if rank.collectives == 1:
+                self._change_pace(rank, slow=True)
+            if not stream.steady:
+                rank.under_way.append(stream)
+        transfer = pending.transfer
+        if stream.steady and not transfer.demands:
+            end = now + transfer.startup_seconds + transfer.transfer_seconds / stream.beside
+            self.clock.at(end, self._finish, stream)
+        else:
+            self.clock.at(now + transfer.startup_seconds, self._start_flow, stream)
+
+    def _start_flow(self, stream: _Stream, _plan: int) -> None:
+        """The start-up of a collective is over."""
+        transfer = stream.queue[0].transfer
+        stream.flow = self.links.begin(transfer, stream.limit(), lambda: self._finish(stream, 0))
+
+    def _finish(self, stream: _Stream, _plan: int) -> None:
+        now, pending = self.clock.now, stream.queue.popleft()
+        share = 1.0 if stream.flow is None else stream.flow.share(now)
+        stream.flow = None
+        stream.done += 1
+        stream.running = False
+        for rank, op in pending.arrived:
+            rank.end[op] = now
+            rank.share[op] = share
+            rank.collectives -= 1
+            if not rank.collectives:
+                self._change_pace(rank, slow=False)
+            if not stream.steady:
+                rank.under_way.remove(stream)
+        pending.over = True
+        self._begin_if_ready(stream)
+        for rank in pending.waiting:
+            rank.end[rank.op] = now
+            rank.op += 1
+            self._go_on(rank)
+
+
+def _timeline(ranks: Sequence[_Rank]) -> Timeline:
+    """Put the rows of the classes of a role below each other."""
+    rows = ((rank.start, rank.end, rank.arrival, rank.share) for rank in ranks)
+    columns = [[np.asarray(row) for row in of] for of in zip(*rows, strict=True)]
+    return Timeline(*(of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns))
