@@ -9,23 +9,18 @@ begins. Equal to the SimPy engine to rounding, which tests hold.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence
-
-import numpy as np
 
 from twin.description.problems import fail
 from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
-from twin.engine.links import ActiveFlow, Links, Transfer
+from twin.engine.links import Links
+from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream, timeline_of
 from twin.engine.program import COMPUTE, WAIT, Program
-from twin.engine.segment import Known, Run, Segment
+from twin.engine.segment import Run, Segment
 from twin.engine.segments import Plan, Segments
 from twin.engine.setting import Setting, Timeline
 from twin.engine.streams import BUSY, check_ended, differing
-
-NOTHING, OP, SEGMENT = 0, 1, 2
-"""What a rank works at."""
 
 
 def applies(setting: Setting) -> bool:
@@ -43,87 +38,6 @@ def run(programs: Sequence[Program], setting: Setting, segments: Segments | None
     return _Engine(programs, setting, segments).run()
 
 
-class _Pending:
-    """One collective in a stream's queue."""
-
-    __slots__ = ("arrived", "call", "over", "transfer", "waiting")
-
-    def __init__(self, call: int, transfer: Transfer) -> None:
-        self.call = call
-        self.transfer = transfer
-        self.arrived: list[tuple[_Rank, int]] = []
-        """Members with the ops that start it."""
-        self.waiting: list[_Rank] = []
-        """Those whose compute stream stands still until it is over."""
-        self.over = False
-
-
-class _Rank:
-    """A class of ranks: where it is in its program, and what it works at."""
-
-    def __init__(
-        self, number: int, program: Program, slowness: float, plan: Plan, rows: Sequence[array[float]]
-    ) -> None:
-        self.number = number
-        self.program = program
-        self.slowness = slowness
-        self.parts = plan.parts
-        self.start, self.end, self.arrival, self.share = rows
-        self.part = 0
-        """The next part of the plan."""
-        self.op = self.stop = 0
-        """The next op, and where the ops of this part end."""
-        self.host = 0.0
-        """When the host has issued everything so far."""
-        self.issued = self.prepared = -1
-        """The last op that the host has issued, and the last start that a CPU has worked for itself."""
-        self.pending: dict[int, _Pending] = {}
-        """Collectives that are awaited later, by op."""
-        self.streams: list[_Stream | None] = []
-        """Of each call."""
-        self.transfers: list[Transfer | None] = []
-        self.heeded: list[_Stream] = []
-        """Streams whose speed depends on what their members do."""
-        self.under_way: list[_Stream] = []
-        """Those of them on which a collective is running."""
-        self.collectives = 0
-        """Collectives that are running."""
-        self.idle_at = 0
-        """Op at which the compute stream stands still; BUSY if it works."""
-        self.works_at = NOTHING
-        self.plan = 0
-        self.since = self.remaining = 0.0
-        """Of an op: seconds left at a time, undisturbed."""
-        self.segment: Segment | None = None
-        self.run: Run | None = None
-        """Of a segment, if something has run beside it."""
-        self.known = Known(rows)
-
-
-class _Stream:
-    """The queue of one communicator on one class of groups: in order, all members together."""
-
-    def __init__(self, members: list[_Rank], beside: float) -> None:
-        self.members = members
-        self.several_roles = any(member.program is not members[0].program for member in members)
-        self.beside = beside
-        self.steady = self.several_roles or beside == 1.0
-        """Whether it does not matter for its speed what its members do."""
-        self.queue: deque[_Pending] = deque()
-        self.arrived = dict.fromkeys((member.number for member in members), 0)
-        self.done = 0
-        self.running = False
-        self.flow: ActiveFlow | None = None
-
-    def limit(self) -> float:
-        """Return the speed of a transfer with links to itself."""
-        if self.steady:
-            return self.beside
-        op = self.members[0].idle_at
-        at_rest = op != BUSY and all(member.idle_at == op for member in self.members)
-        return 1.0 if at_rest else self.beside
-
-
 class _Engine:
     """Ranks, streams, links and the clock."""
 
@@ -138,14 +52,14 @@ class _Engine:
             program = programs[role[c]]
             plan = Plan([(0, len(program), None)]) if segments is None else segments.plan(c)
             rows = [array("d", bytes(8 * len(program))) for _ in range(4)]
-            self.ranks.append(_Rank(c, program, slowness, plan, rows))
+            self.ranks.append(Member(c, program, slowness, plan, rows))
         self._connect(setting)
 
     def _connect(self, setting: Setting) -> None:
         """Give ranks their streams and prices."""
         beside = 1.0 / (1.0 + setting.collective_slowdown)
         streams = {
-            communicator: [_Stream([self.ranks[m] for m in of], beside) for of in members]
+            communicator: [Stream([self.ranks[m] for m in of], beside) for of in members]
             for communicator, members in setting.members.items()
         }
         for rank in self.ranks:
@@ -165,9 +79,9 @@ class _Engine:
         check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
         for rank in self.ranks:
             rank.known.write()
-        return [_timeline([self.ranks[c] for c in classes]) for classes in self._of_role]
+        return [timeline_of([self.ranks[c] for c in classes]) for classes in self._of_role]
 
-    def _go_on(self, rank: _Rank) -> None:
+    def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
         now, program = self.clock.now, rank.program
         while True:
@@ -195,7 +109,7 @@ class _Engine:
                 return
             rank.op = op + 1
 
-    def _next_part(self, rank: _Rank) -> bool:
+    def _next_part(self, rank: Member) -> bool:
         """Come to the next part of the plan; tell if that takes time, or there is none."""
         if rank.part == len(rank.parts):
             self._is_at(rank, rank.op)
@@ -208,7 +122,7 @@ class _Engine:
         self._take(rank, first, segment)
         return True
 
-    def _begin(self, rank: _Rank, op: int, amount: float) -> bool:
+    def _begin(self, rank: Member, op: int, amount: float) -> bool:
         """Begin to compute, or come to a collective; tell if that takes time."""
         now, computes = self.clock.now, rank.program.code[op] == COMPUTE
         if computes:
@@ -226,11 +140,11 @@ class _Engine:
             self._arrive(rank, op, rank.program.target[op])
         return False
 
-    def _issued(self, rank: _Rank, _plan: int) -> None:
+    def _issued(self, rank: Member, _plan: int) -> None:
         """The host has issued the op that the device waits for."""
         self._go_on(rank)
 
-    def _is_at(self, rank: _Rank, op: int) -> None:
+    def _is_at(self, rank: Member, op: int) -> None:
         """The compute stream stands still at an op, or is BUSY: that changes the speed of collectives."""
         if op == rank.idle_at:
             return
@@ -241,12 +155,12 @@ class _Engine:
 
     # Work
 
-    def _may_take(self, rank: _Rank, segment: Segment) -> bool:
+    def _may_take(self, rank: Member, segment: Segment) -> bool:
         """Whether a segment takes now what it takes alone, or beside messages."""
         ahead = rank.host + segment.lead_seconds <= self.clock.now
         return ahead and not any(stream.queue for stream in rank.heeded)
 
-    def _take(self, rank: _Rank, first: int, segment: Segment) -> None:
+    def _take(self, rank: Member, first: int, segment: Segment) -> None:
         """Begin a segment."""
         now = self.clock.now
         rank.host += segment.host_seconds
@@ -257,12 +171,12 @@ class _Engine:
         self._is_at(rank, BUSY)
         self._plan(rank)
 
-    def _work(self, rank: _Rank, seconds: float) -> None:
+    def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""
         rank.remaining, rank.since, rank.works_at = seconds, self.clock.now, OP
         self._plan(rank)
 
-    def _plan(self, rank: _Rank) -> None:
+    def _plan(self, rank: Member) -> None:
         """Note when a rank will be done, if nothing changes."""
         rank.plan += 1
         if rank.works_at == OP:
@@ -274,7 +188,7 @@ class _Engine:
             left = rank.segment.seconds
         self.clock.at(self.clock.now + left, self._done, rank, rank.plan)
 
-    def _done(self, rank: _Rank, plan: int) -> None:
+    def _done(self, rank: Member, plan: int) -> None:
         """An op or a segment is done, unless that was planned anew."""
         if plan != rank.plan:
             return
@@ -287,7 +201,7 @@ class _Engine:
         rank.works_at = NOTHING
         self._go_on(rank)
 
-    def _change_pace(self, rank: _Rank, *, slow: bool) -> None:
+    def _change_pace(self, rank: Member, *, slow: bool) -> None:
         """The first collective beside a rank's work begins, or the last one ends."""
         if self.stretch == 1.0 or rank.works_at == NOTHING:
             return
@@ -304,7 +218,7 @@ class _Engine:
 
     # Collectives
 
-    def _arrive(self, rank: _Rank, op: int, call: int) -> None:
+    def _arrive(self, rank: Member, op: int, call: int) -> None:
         """A member's stream has come to its next collective."""
         stream, transfer = rank.streams[call], rank.transfers[call]
         assert stream is not None
@@ -312,7 +226,7 @@ class _Engine:
         place = stream.arrived[rank.number] - stream.done
         stream.arrived[rank.number] += 1
         if place == len(stream.queue):
-            stream.queue.append(_Pending(call, transfer))
+            stream.queue.append(Pending(call, transfer))
         pending = stream.queue[place]
         if pending.call != call:
             raise fail("schedule", differing(rank.program, op, pending.call, call))
@@ -320,7 +234,7 @@ class _Engine:
         rank.pending[op] = pending
         self._begin_if_ready(stream)
 
-    def _begin_if_ready(self, stream: _Stream) -> None:
+    def _begin_if_ready(self, stream: Stream) -> None:
         if stream.running or not stream.queue or len(stream.queue[0].arrived) < len(stream.members):
             return
         stream.running = True
@@ -339,12 +253,12 @@ class _Engine:
         else:
             self.clock.at(now + transfer.startup_seconds, self._start_flow, stream)
 
-    def _start_flow(self, stream: _Stream, _plan: int) -> None:
+    def _start_flow(self, stream: Stream, _plan: int) -> None:
         """The start-up of a collective is over."""
         transfer = stream.queue[0].transfer
         stream.flow = self.links.begin(transfer, stream.limit(), lambda: self._finish(stream, 0))
 
-    def _finish(self, stream: _Stream, _plan: int) -> None:
+    def _finish(self, stream: Stream, _plan: int) -> None:
         now, pending = self.clock.now, stream.queue.popleft()
         share = 1.0 if stream.flow is None else stream.flow.share(now)
         stream.flow = None
@@ -364,10 +278,3 @@ class _Engine:
             rank.end[rank.op] = now
             rank.op += 1
             self._go_on(rank)
-
-
-def _timeline(ranks: Sequence[_Rank]) -> Timeline:
-    """Put the rows of the classes of a role below each other."""
-    rows = ((rank.start, rank.end, rank.arrival, rank.share) for rank in ranks)
-    columns = [[np.asarray(row) for row in of] for of in zip(*rows, strict=True)]
-    return Timeline(*(of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
-from twin.schedule.ops import Op, Repeat
+from twin.schedule.ops import Copy, Op
 from twin.strategies.megatron import layer
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import Half, Linears
@@ -44,6 +44,7 @@ class Bodies:
     several: bool
     """Whether the rank has several chunks, which names then tell apart."""
     _known: dict[tuple[Kind, int, bool], tuple[Op, ...]] = field(default_factory=dict)
+    _micros: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def prefix(self, action: Action) -> str:
         """Return what names of an action's ops begin with, its micro-batch left open."""
@@ -55,7 +56,11 @@ class Bodies:
         key = (action.kind, action.chunk, first)
         if key not in self._known:
             self._known[key] = tuple(self._written(self.prefix(action), action, stage, Hooks(), first=first))
-        return Repeat("micro", (action.micro,), self._known[key])
+        return Copy(self._known[key], self._values(action.micro))
+
+    def _values(self, micro: int) -> dict[str, int]:
+        """Return what the variable of an action's names stands for; equal ones are one."""
+        return self._micros.setdefault(micro, {"micro": micro})
 
     def alone(self, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
         """Return the ops of an action beside which other things happen, with its micro-batch in their names."""

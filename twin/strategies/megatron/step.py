@@ -11,10 +11,13 @@ from twin.schedule.ops import Schedule
 from twin.strategies.megatron.bodies import Bodies, Hooks
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
-from twin.strategies.megatron.messages import Post
-from twin.strategies.megatron.orders import Action, ticks
+from twin.strategies.megatron.messages import Mail, Post
+from twin.strategies.megatron.orders import Action, Kind, ticks
 from twin.strategies.megatron.place import Message, Pipeline, Stage
 from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
+
+PASSES: tuple[Kind, ...] = ("F", "B", "I")
+"""Those that need and give something; weight gradients do not."""
 
 
 def generate(job: MegatronJob, rank: int) -> Schedule:
@@ -31,6 +34,10 @@ class _Writer:
     """Of each chunk whose weights are on their way."""
     buckets: dict[int, Buckets] = field(default_factory=dict)
     """Of each chunk whose gradients are."""
+    incoming: dict[tuple[Kind, int], Message] = field(default_factory=dict)
+    """What passes of a kind and chunk need of other ranks."""
+    outgoing: dict[tuple[Kind, int], Message] = field(default_factory=dict)
+    """What they give to other ranks."""
 
     def __post_init__(self) -> None:
         self.local = Local(self.job)
@@ -42,6 +49,10 @@ class _Writer:
         self.post = Post(self.emit, self.local, self.several)
         self.actions = self.pipeline.actions(self.rank)
         self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
+        ways = [(kind, chunk) for kind in PASSES for chunk in range(self.pipeline.chunks)]
+        for messages, of in ((self.incoming, self.pipeline.incoming), (self.outgoing, self.pipeline.outgoing)):
+            found = {way: of(self.rank, way[1], forward=way[0] == "F") for way in ways}
+            messages.update({way: message for way, message in found.items() if message is not None})
         self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
 
     def schedule(self) -> Schedule:
@@ -57,6 +68,7 @@ class _Writer:
         else:
             self._overlapping()
         self.post.end()
+        self.post.write()
         reduce = self.emit.under("reduce", phase="reduce")
         started = [name for bucket in self.buckets.values() for name in bucket.started]
         finish(reduce, self.parameters, self.stages, started)
@@ -69,7 +81,7 @@ class _Writer:
             self._act(action)
             sent = self._outgoing(action)
             coming = None if following is None else self._incoming(following)
-            fused = sent is not None and coming is not None and sent.peers == coming.peers
+            fused = sent is not None and coming is not None and sent[0].peers == coming[0].peers
             self.post.exchange([sent], [coming] if fused else [])
 
     def _in_pairs(self) -> None:
@@ -83,19 +95,24 @@ class _Writer:
                 [self._outgoing(action) for action in pair], [self._incoming(action) for action in following]
             )
 
-    def _incoming(self, action: Action) -> Message | None:
-        return self.pipeline.incoming(self.rank, action)
+    def _incoming(self, action: Action) -> Mail | None:
+        message = self.incoming.get((action.kind, action.chunk))
+        return None if message is None else (message, action.micro)
 
-    def _outgoing(self, action: Action) -> Message | None:
-        return self.pipeline.outgoing(self.rank, action)
+    def _outgoing(self, action: Action) -> Mail | None:
+        message = self.outgoing.get((action.kind, action.chunk))
+        return None if message is None else (message, action.micro)
 
     def _overlapping(self) -> None:
         """Send and go on; be ready for the next message while the op before it runs."""
         coming = [self._incoming(action) for action in self.actions]
-        for number, action in enumerate(self.actions):
-            self.post.post(coming[number])
-            self.post.take(coming[number])
-            self.post.post(next((message for message in coming[number + 1 :] if message is not None), None))
+        following: list[Mail | None] = [None]
+        for mail in reversed(coming[1:]):
+            following.append(following[-1] if mail is None else mail)
+        for action, mail in zip(self.actions, coming, strict=True):
+            self.post.post(mail)
+            self.post.take(mail)
+            self.post.post(following.pop())
             self._act(action)
             self.post.send(self._outgoing(action))
 
@@ -119,7 +136,8 @@ class _Writer:
                 self.post.exchange([self._outgoing(back)], [])
 
     def _act(self, action: Action) -> None:
-        """Write what an action does."""
+        """Write what an action does, behind the messages that come before it."""
+        self.post.write()
         stage = self.stages[action.chunk]
         first = action.micro == self.begins.get(action.chunk)
         hooks: Hooks | None = None
