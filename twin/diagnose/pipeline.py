@@ -34,8 +34,7 @@ def pipeline_of(simulation: Simulation) -> PipelineRun | None:
 def _ops(part: Part, row: int) -> RankOps:
     """Columns of one class of ranks."""
     program, timeline = part.program, part.timeline
-    count = len(program)
-    micro = np.fromiter((values.get("micro", -1) for _, values in program.ops), dtype=np.int64, count=count)
+    micro = program.ops.values_of("micro")
     distinct = [pass_of(op.name) for op in program.ops.distinct]
     names, number = numbered(distinct, np.asarray(program.ops.which), micro)
     code = np.asarray(program.code)

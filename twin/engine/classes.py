@@ -51,7 +51,7 @@ class _Engine:
         for c, slowness in enumerate(setting.slowness):
             program = programs[role[c]]
             plan = Plan([(0, len(program), None)]) if segments is None else segments.plan(c)
-            rows = [array("d", bytes(8 * len(program))) for _ in range(4)]
+            rows = [array("d", [0.0]) * len(program) for _ in range(4)]
             self.ranks.append(Member(c, program, slowness, plan, rows))
         self._connect(setting)
 
@@ -84,6 +84,7 @@ class _Engine:
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
         now, program = self.clock.now, rank.program
+        code, host_seconds = program.code, program.host_seconds
         while True:
             op = rank.op
             if op == rank.stop:
@@ -91,9 +92,9 @@ class _Engine:
                     return
                 continue
             if rank.issued < op:
-                rank.host += program.host_seconds[op]
+                rank.host += host_seconds[op]
                 rank.issued = op
-            if program.code[op] == WAIT:
+            if code[op] == WAIT:
                 rank.start[op] = rank.arrival[op] = now
                 pending = rank.pending.pop(program.target[op])
                 if not pending.over:
@@ -116,7 +117,9 @@ class _Engine:
             return True
         first, rank.stop, segment = rank.parts[rank.part]
         rank.part += 1
-        if segment is None or not self._may_take(rank, segment):
+        if segment is None or rank.host + segment.lead_seconds > self.clock.now:
+            return False
+        if rank.heeded and any(stream.queue for stream in rank.heeded):
             return False
         rank.op = rank.stop
         self._take(rank, first, segment)
@@ -155,19 +158,13 @@ class _Engine:
 
     # Work
 
-    def _may_take(self, rank: Member, segment: Segment) -> bool:
-        """Whether a segment takes now what it takes alone, or beside messages."""
-        ahead = rank.host + segment.lead_seconds <= self.clock.now
-        return ahead and not any(stream.queue for stream in rank.heeded)
-
     def _take(self, rank: Member, first: int, segment: Segment) -> None:
-        """Begin a segment."""
+        """Begin a segment, which takes now what it takes alone or beside messages."""
         now = self.clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
-        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
+        rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
-        rank.known.begins(first, now)
         self._is_at(rank, BUSY)
         self._plan(rank)
 
@@ -194,7 +191,7 @@ class _Engine:
             return
         if rank.works_at == SEGMENT:
             assert rank.segment is not None
-            rank.known.ends(rank.segment, rank.run)
+            rank.known.add(rank.first, rank.segment, rank.run or rank.since)
         elif rank.program.code[rank.op] == COMPUTE:
             rank.end[rank.op] = self.clock.now
             rank.op += 1
@@ -203,7 +200,7 @@ class _Engine:
 
     def _change_pace(self, rank: Member, *, slow: bool) -> None:
         """The first collective beside a rank's work begins, or the last one ends."""
-        if self.stretch == 1.0 or rank.works_at == NOTHING:
+        if self.stretch == 1.0:
             return
         now = self.clock.now
         if rank.works_at == OP:
@@ -242,7 +239,7 @@ class _Engine:
         for rank, op in pending.arrived:
             rank.start[op] = now
             rank.collectives += 1
-            if rank.collectives == 1:
+            if rank.collectives == 1 and rank.works_at != NOTHING:
                 self._change_pace(rank, slow=True)
             if not stream.steady:
                 rank.under_way.append(stream)
@@ -268,7 +265,7 @@ class _Engine:
             rank.end[op] = now
             rank.share[op] = share
             rank.collectives -= 1
-            if not rank.collectives:
+            if not rank.collectives and rank.works_at != NOTHING:
                 self._change_pace(rank, slow=False)
             if not stream.steady:
                 rank.under_way.remove(stream)

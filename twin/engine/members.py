@@ -70,6 +70,8 @@ class Member:
         self.plan = 0
         self.since = self.remaining = 0.0
         """Of an op: seconds left at a time, undisturbed."""
+        self.first = 0
+        """Of a segment: its first op."""
         self.segment: Segment | None = None
         self.run: Run | None = None
         """Of a segment, if something has run beside it."""

@@ -73,6 +73,11 @@ class Ops(Sequence[Named]):
             self._values.append({**self._values[number], **changed})
         self.which.extend(self.which[first:stop])
 
+    def values_of(self, variable: str, missing: int = -1) -> NDArray[np.int64]:
+        """Return what a variable stands for in the name of each op."""
+        values = np.array([values.get(variable, missing) for values in self._values], dtype=np.int64)
+        return np.repeat(values, np.diff(self._begins, append=len(self.which)))
+
     def __len__(self) -> int:
         return len(self.which)
 

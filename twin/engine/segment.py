@@ -128,23 +128,20 @@ class Known:
     def __init__(self, rows: Sequence[array[float]]) -> None:
         self._rows = rows
         """Start, end, arrival and share of the rank's ops."""
-        self._first, self._begin = 0, 0.0
         self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
         """By segment: where it began, op and time, with nothing ever beside it."""
         self._changed: list[tuple[int, Segment, Run]] = []
 
-    def begins(self, first: int, now: float) -> None:
-        """Note that one begins, with this op."""
-        self._first, self._begin = first, now
-
-    def ends(self, segment: Segment, run: Run | None) -> None:
-        """Note that it has ended; without a run nothing was ever beside it."""
-        if run is not None:
-            self._changed.append((self._first, segment, run))
+    def add(self, first: int, segment: Segment, run: Run | float) -> None:
+        """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
+        if isinstance(run, Run):
+            self._changed.append((first, segment, run))
             return
-        _, firsts, begins = self._alone.setdefault(id(segment), (segment, [], []))
-        firsts.append(self._first)
-        begins.append(self._begin)
+        known = self._alone.get(id(segment))
+        if known is None:
+            known = self._alone[id(segment)] = (segment, [], [])
+        known[1].append(first)
+        known[2].append(run)
 
     def write(self) -> None:
         """Write the times of all their ops."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -96,7 +97,7 @@ class Simulation:
     global_links_left_out: bool = False
     """Whether contention on the links between dragonfly groups was left out to keep classes few."""
 
-    @property
+    @cached_property
     def step_seconds(self) -> float:
         """Last rank's end minus first rank's start."""
         return max(part.timeline.step_seconds for part in self.parts)
