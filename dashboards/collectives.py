@@ -16,8 +16,8 @@ from twin.description.grid import Axes
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
+from twin.engine.priced import Priced
 from twin.engine.program import START
-from twin.engine.simulate import Priced
 from twin.engine.single import BUS_FACTOR
 from twin.strategies import load_job
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.engine import des, lockstep
-from twin.engine.program import compile_program
+from twin.engine.compiler import compile_program
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Compute, Repeat, Start, Wait
 from twin.strategies import load_job

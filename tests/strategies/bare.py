@@ -57,7 +57,7 @@ def kernels_of(seconds: Seconds, message_seconds: float = 0.0) -> Iterator[None]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Bodies, "_written", written)
-        patched.setattr("twin.engine.program.kernel_seconds", _seconds)
+        patched.setattr("twin.engine.compiler.kernel_seconds", _seconds)
         algorithms.register("given", alone=True)(offer)
         try:
             yield

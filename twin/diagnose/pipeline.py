@@ -34,11 +34,12 @@ def pipeline_of(simulation: Simulation) -> PipelineRun | None:
 def _ops(part: Part, row: int) -> RankOps:
     """Columns of one class of ranks."""
     program, timeline = part.program, part.timeline
-    count = len(program)
     which = np.asarray(program.ops.which)
     variables = [variable_of(op.name) for op in program.ops.distinct]
-    open_ = zip(which.tolist(), program.ops, strict=True)
-    micro = np.fromiter((values.get(variables[i], -1) for i, (_, values) in open_), dtype=np.int64, count=count)
+    micro = program.ops.values_of("micro")
+    for variable in sorted(set(variables) - {"micro"}):
+        named = np.array([each == variable for each in variables], dtype=bool)[which]
+        micro = np.where(named, program.ops.values_of(variable), micro)
     distinct = [pass_of(op.name) for op in program.ops.distinct]
     names, number = numbered(distinct, which, micro)
     code = np.asarray(program.code)

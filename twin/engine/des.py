@@ -29,19 +29,14 @@ from twin.description.problems import fail
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links, Transfer
 from twin.engine.program import COMPUTE, START, Program
-from twin.engine.segments import Plan, Run, Segments, write
 from twin.engine.setting import Setting, Timeline
-from twin.engine.streams import MismatchError, Rank, Recorder, Stream
+from twin.engine.streams import MismatchError, Rank, Recorder, Stream, check_ended
 
 Process = Generator[simpy.Event, None, None]
-MAX_SHOWN = 4
-"""Ranks that wait for ever, of which the message tells."""
 
 
-def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:
+def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
     """Simulate one step and return when everything happened, by role: rank classes in ascending order.
-
-    With `segments` what is known beforehand is not gone through op by op.
 
     Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
     """
@@ -69,28 +64,15 @@ def run(programs: Sequence[Program], setting: Setting, segments: Segments | None
         ]
         factors, noise = _factors_of(rank.number, rank.program, setting, indices)
         walk = _walk(environment, rank, own, transfers, recorder, factors, noise)
-        if segments is not None:
-            walk = _walk_segments(environment, rank, own, transfers, recorder, segments.plan(rank.number))
         environment.process(walk)
     try:
         environment.run()
     except MismatchError as error:
         raise fail("schedule", str(error)) from None
-    _check_ended(ranks)
+    check_ended((rank.number, rank.program, rank.at) for rank in ranks if rank.at < len(rank.program))
     recorded = (recorder.start, recorder.end, recorder.arrival, recorder.share)
     of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
     return [Timeline(*(np.array([rows[c] for c in classes]) for rows in recorded)) for classes in of_role]
-
-
-def _check_ended(ranks: Sequence[Rank]) -> None:
-    """Refuse programs in which somebody waits for what nobody sends."""
-    stuck = [rank for rank in ranks if rank.at < len(rank.program)]
-    if not stuck:
-        return
-    names = "; ".join(f"class {r.number} at {r.program.name(r.at)}" for r in stuck[:MAX_SHOWN])
-    raise fail(
-        "schedule", f"ranks wait for each other for ever: {names}; each op needs its peers' ops, in the same order"
-    )
 
 
 def _factors_of(
@@ -188,32 +170,3 @@ def _walk_ops(
                 rank.stands_still(i)
                 yield event
             end[i] = environment.now
-
-
-def _walk_segments(
-    environment: simpy.Environment,
-    rank: Rank,
-    streams: dict[str, Stream],
-    transfers: Sequence[Transfer | None],
-    recorder: Recorder,
-    plan: Plan,
-) -> Process:
-    """One rank's program, in segments where the host is ahead, else op by op."""
-    program = rank.program
-    rows = {name: getattr(recorder, name)[rank.number] for name in ("start", "end", "arrival", "share")}
-    call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
-    state, own = _State(), list(streams.values())
-    for first, length, segment in plan.parts:
-        rank.at = first
-        now = environment.now
-        ahead = segment is not None and state.host + segment.lead_seconds <= now
-        if segment is not None and ahead and not any(stream.heeds_compute for stream in own):
-            run = Run(segment, now, slow=rank.beside)
-            rank.goes_on()
-            yield rank.segment(run)
-            state.host += segment.host_seconds
-            write(rows, run, first)
-            continue
-        yield from _walk_ops(environment, rank, call_stream, transfers, rows, state, range(first, first + length))
-    rank.at = len(program)
-    rank.stands_still(len(program))

@@ -1,4 +1,4 @@
-"""Running transfers on the links they share, as SimPy sees them.
+"""Running transfers on the links they share.
 
 Whenever a transfer begins, ends or changes its speed limit, the transfers that are connected with
 it through links get new speeds (`twin.engine.sharing`), and the ends of those that changed are
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import simpy
 
+from twin.engine.clock import Clock, Timer
 from twin.engine.sharing import Flow, assign_speeds
 
 SAME_TIME = 1e-14
@@ -69,12 +71,14 @@ class Links:
     """All shared resources, and the flows on them."""
 
     def __init__(
-        self, environment: simpy.Environment, capacity: list[float], cores: frozenset[int] = frozenset()
+        self, environment: simpy.Environment | Clock, capacity: list[float], cores: frozenset[int] = frozenset()
     ) -> None:
         self._environment = environment
         self._capacity = capacity
         self._cores = cores
         self._users: list[dict[int, ActiveFlow]] = [{} for _ in capacity]
+        self._alone: dict[tuple[tuple[tuple[int, float], ...], float, float, float], float] = {}
+        """Speeds of flows that share links with nobody."""
 
     def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
         """Let a flow start now; `finish` is called when all its bytes have moved."""
@@ -97,17 +101,37 @@ class Links:
 
     def _share(self, changed: ActiveFlow, *, starting: bool, present: bool = True) -> None:
         """Give speeds to all flows that are connected with one that has come, gone or changed."""
+        users = self._users
+        if all(len(users[resource]) <= present for resource, _ in changed.demands):
+            if present:
+                self._give(changed, self._speed_alone(changed), starting=starting)
+            return
         affected = self._connected(changed)
-        if present and not affected:
-            affected = [changed]  # a flow without shared resources
         before = [flow.speed for flow in affected]
         assign_speeds(affected, self._capacity, self._cores)
-        now = self._environment.now
         for flow, old in zip(affected, before, strict=True):
-            if flow.speed != old or (starting and flow is changed):
-                flow.remaining -= (now - flow.since) * old
-                flow.since = now
-                self._plan(flow)
+            speed, flow.speed = flow.speed, old
+            self._give(flow, speed, starting=starting and flow is changed)
+
+    def _give(self, flow: ActiveFlow, speed: float, *, starting: bool) -> None:
+        """Let a flow go on at a speed."""
+        if speed != flow.speed or starting:
+            now = self._environment.now
+            flow.remaining -= (now - flow.since) * flow.speed
+            flow.since = now
+            flow.speed = speed
+            self._plan(flow)
+
+    def _speed_alone(self, flow: ActiveFlow) -> float:
+        """Return the speed of a flow that shares with nobody: equal ones have the same."""
+        demands = tuple(flow.demands)
+        key = (demands, flow.peak_rate, flow.limit, flow.core_rate)
+        found = self._alone.get(key)
+        if found is None:
+            only = Flow(demands, flow.peak_rate, flow.limit, core_rate=flow.core_rate)
+            assign_speeds([only], self._capacity, self._cores)
+            found = self._alone[key] = only.speed
+        return found
 
     def _connected(self, changed: ActiveFlow) -> list[ActiveFlow]:
         found: dict[int, ActiveFlow] = {}
@@ -132,7 +156,7 @@ class Links:
             seconds = 0.0
         timer = self._environment.timeout(seconds)
 
-        def end(_event: simpy.Event) -> None:
+        def end(_event: Any) -> None:
             if plan == flow.plan:
                 flow.plan += 1
                 self._end(flow)
@@ -140,7 +164,7 @@ class Links:
         listen(timer, end)
 
 
-def listen(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+def listen(event: simpy.Event | Timer, callback: Callable[[Any], None]) -> None:
     """Call back when an event happens."""
     assert event.callbacks is not None
     event.callbacks.append(callback)

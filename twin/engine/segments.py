@@ -13,18 +13,18 @@ This is exact, but only under conditions; `Segments.of` returns None where they 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine import lockstep
 from twin.engine.links import Transfer
-from twin.engine.program import COMPUTE, START, WAIT, Ops, Program
-from twin.engine.setting import Setting, Timeline
+from twin.engine.program import START, WAIT, Ops, Program
+from twin.engine.segment import Segment
+from twin.engine.setting import Setting
 
 Floats = NDArray[np.float64]
 FEWEST_OPS = 4
@@ -33,108 +33,11 @@ NO_TRANSFER = Transfer(0.0, 0.0, (), 0.0)
 
 
 @dataclass(frozen=True)
-class Segment:
-    """What a stretch of ops does when nothing else happens: seconds from its begin."""
-
-    alone: Timeline
-    """(1, ops)."""
-    code: NDArray[np.int8]
-    stretch: float
-    host_seconds: float
-    """Of all its ops."""
-    lead_seconds: float
-    """How far ahead the host must be at its begin, so that no op waits for it."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it takes alone."""
-        return self.alone.step_seconds
-
-    @cached_property
-    def clocks(self) -> tuple[list[float], list[float]]:
-        """Both clocks wherever one changes its pace: (alone, beside)."""
-        start, end = self.alone.start[0], self.alone.end[0]
-        computes, starts = self.code == COMPUTE, self.code == START
-        edges = np.unique(np.concatenate([[0.0, self.seconds], start, end]))
-        low, high = edges[:-1], edges[1:]
-
-        def covered(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-            """Which pieces lie inside one of some intervals."""
-            begun = np.searchsorted(np.sort(start[chosen]), low, side="right")
-            ended = np.searchsorted(np.sort(end[chosen]), low, side="right")
-            inside: NDArray[np.bool_] = begun > ended
-            return inside
-
-        slower = covered(computes) & ~covered(starts)
-        beside = np.concatenate([[0.0], np.cumsum((high - low) * np.where(slower, self.stretch, 1.0))])
-        return edges.tolist(), beside.tolist()
-
-
-def _other(at: float, own: Sequence[float], other: Sequence[float]) -> float:
-    """Read the other clock when one shows a time."""
-    number = min(max(bisect_right(own, at) - 1, 0), len(own) - 2)
-    width = own[number + 1] - own[number]
-    if width <= 0.0:
-        return other[number]
-    return other[number] + (at - own[number]) / width * (other[number + 1] - other[number])
-
-
-class Run:
-    """A segment on its way."""
-
-    __slots__ = ("_at", "_since", "_slow", "marks", "segment")
-
-    def __init__(self, segment: Segment, now: float, *, slow: bool) -> None:
-        self.segment = segment
-        self._since = now
-        self._at = 0.0
-        """What the clock `alone` shows."""
-        self._slow = slow
-        self.marks: list[tuple[float, float, bool]] = [(now, 0.0, slow)]
-        """When the pace changed: now, the clock `alone`, whether something ran beside from then on."""
-
-    def left_seconds(self) -> float:
-        """How long it takes from now on, if nothing changes."""
-        if not self._slow:
-            return self.segment.seconds - self._at
-        alone, beside = self.segment.clocks
-        return beside[-1] - _other(self._at, alone, beside)
-
-    def change(self, now: float, *, slow: bool) -> None:
-        """Note that something begins or ends beside it."""
-        passed = now - self._since
-        if self._slow:
-            alone, beside = self.segment.clocks
-            self._at = _other(_other(self._at, alone, beside) + passed, beside, alone)
-        else:
-            self._at += passed
-        self._at = min(self._at, self.segment.seconds)
-        self._since, self._slow = now, slow
-        self.marks.append((now, self._at, slow))
-
-    def times(self, alone: Floats) -> Floats:
-        """Say when something happened that happens so many seconds after the begin if nothing else does."""
-        if len(self.marks) == 1 and not self.marks[0][2]:
-            return self.marks[0][0] + alone
-        own, beside = self.segment.clocks
-        found = np.empty_like(alone)
-        bounds = [at for _, at, _ in self.marks[1:]]
-        piece = np.searchsorted(bounds, alone, side="left") if bounds else np.zeros(len(alone), dtype=np.int64)
-        for number, (now, at, slow) in enumerate(self.marks):
-            inside = piece == number
-            if slow:
-                found[inside] = now + np.interp(alone[inside], own, beside) - _other(at, own, beside)
-            else:
-                found[inside] = now + (alone[inside] - at)
-        return found
-
-
-@dataclass(frozen=True)
 class Plan:
     """One rank class's program as segments and single ops, in order."""
 
     parts: list[tuple[int, int, Segment | None]]
-    """First op, number of ops, and the segment; None: a single op, or ops to go through one by one."""
+    """First op, the one behind the last, and the segment; None: ops to go through one by one."""
 
 
 @dataclass
@@ -164,15 +67,13 @@ class Segments:
         """Plan one class of ranks."""
         role = self.setting.role[rank_class] if self.setting.role else 0
         program = self.programs[role]
-        singles = np.flatnonzero(_singles(program, self.outer))
-        parts: list[tuple[int, int, Segment | None]] = []
-        done = 0
-        for single in [*singles.tolist(), len(program)]:
-            if single > done:
-                parts.append((done, single - done, self._segment(rank_class, program, done, single)))
-            if single < len(program):
-                parts.append((single, 1, None))
-            done = single + 1
+        single = _singles(program, self.outer)
+        cuts = [0, *(np.flatnonzero(single[1:] != single[:-1]) + 1).tolist(), len(program)]
+        parts = [
+            (first, stop, None if single[first] else self._segment(rank_class, program, first, stop))
+            for first, stop in pairwise(cuts)
+            if first < stop
+        ]
         return Plan(parts)
 
     def _segment(self, rank_class: int, program: Program, first: int, stop: int) -> Segment:
@@ -293,12 +194,3 @@ def _going_on(program: Program, outer: frozenset[str]) -> set[str]:
     crossing = set(begun[number[begun] != number[waits]].tolist())
     crossing |= set(np.flatnonzero(code == START).tolist()) - set(begun.tolist())
     return {program.calls[target[start]][0] for start in crossing} - outer
-
-
-def write(rows: Mapping[str, array[float]], run: Run, first: int) -> None:
-    """Write the times of a segment's ops into the rows of its rank class."""
-    alone = run.segment.alone
-    stop = first + len(run.segment.code)
-    for name in ("start", "end", "arrival"):
-        np.frombuffer(rows[name])[first:stop] = run.times(getattr(alone, name)[0])
-    np.frombuffer(rows["share"])[first:stop] = alone.share[0]

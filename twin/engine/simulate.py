@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -13,19 +14,20 @@ from numpy.typing import NDArray
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
-from twin.description.problems import did_you_mean, fail
-from twin.engine import des, lockstep
-from twin.engine.layout import CORES, Groups, Ints, Layout, Relation, each_alone, groups_of
+from twin.description.problems import fail
+from twin.engine import classes, des, lockstep
+from twin.engine.layout import CORES, Ints, Relation
 from twin.engine.links import Transfer
-from twin.engine.pricing import Prices, price
-from twin.engine.program import START, Call, Program, compile_programs
+from twin.engine.priced import Cast, Priced
+from twin.engine.pricing import Prices
+from twin.engine.program import START, Call, Program
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.kernels import Attention, Gemm, Kernel
-from twin.schedule.ops import Schedule, Start
+from twin.schedule.ops import Schedule
 from twin.strategies import strategy_of
 
 Engine = Literal["folded", "des"]
@@ -95,7 +97,7 @@ class Simulation:
     global_links_left_out: bool = False
     """Whether contention on the links between dragonfly groups was left out to keep classes few."""
 
-    @property
+    @cached_property
     def step_seconds(self) -> float:
         """Last rank's end minus first rank's start."""
         return max(part.timeline.step_seconds for part in self.parts)
@@ -130,71 +132,6 @@ class Simulation:
     def timeline(self) -> Timeline:
         """The one timeline, where all ranks run the same program."""
         return self.only.timeline
-
-
-@dataclass(frozen=True)
-class Cast:
-    """Who does what: roles with their schedules, and the communicators that these name."""
-
-    roles: tuple[Role, ...]
-    schedules: tuple[Schedule, ...]
-    communicators: Mapping[str, Communicator]
-
-    @classmethod
-    def of(cls, job: Job, schedule: Schedule | None = None) -> Cast:
-        """Ask a job's strategy; or let every rank do what was recorded."""
-        strategy = strategy_of(job)
-        communicators = {c.name: c for c in strategy.communicators(job)}
-        if schedule is not None:
-            for op, _ in schedule.flat():
-                if isinstance(op, Start) and op.communicator not in communicators:
-                    raise fail("communicator", did_you_mean(op.communicator, communicators), op.communicator)
-            return cls((Role.everyone(job.ranks),), (schedule,), communicators)
-        roles = strategy.roles(job)
-        return cls(roles, tuple(strategy.schedule(job, role) for role in roles), communicators)
-
-    def second_in(self, role: Role) -> frozenset[str]:
-        """Name the communicators of two in which the ranks of a role are the second member."""
-        pairs = {name: c for name, c in self.communicators.items() if c.size == 2}
-        return frozenset(name for name, c in pairs.items() if np.isin(c.members[:, 1], role.ranks).any())
-
-    def number_of_rank(self, ranks: int) -> Ints:
-        """Return the role of every rank, (ranks,)."""
-        number = np.zeros(ranks, dtype=np.int64)
-        for i, role in enumerate(self.roles):
-            number[role.ranks] = i
-        return number
-
-
-@dataclass(frozen=True)
-class Priced:
-    """The programs of a job's roles with prices: all that an engine needs but the ranks' differences."""
-
-    cast: Cast
-    programs: list[Program]
-    groups: Mapping[Relation, Groups]
-    prices: Prices
-
-    @property
-    def calls(self) -> list[Call]:
-        """Every collective that differs from others, of all roles."""
-        return self.programs[0].calls
-
-    @classmethod
-    def of(cls, job: Job, schedule: Schedule | None = None) -> Priced:
-        """Price a concrete job, or a recorded schedule on it."""
-        machine, cast = job.machine, Cast.of(job, schedule)
-        described = [(s, cast.second_in(r)) for r, s in zip(cast.roles, cast.schedules, strict=True)]
-        programs = compile_programs(described, job)
-        calls = programs[0].calls
-        layout = Layout.of(job)
-        used = {cast.communicators[c].partition: cast.communicators[c].members for c, _, _ in calls}
-        groups = {relation: groups_of(members, relation, layout) for relation, members in used.items()}
-        if machine.cores is not None:
-            groups[CORES] = each_alone(job.ranks)
-        library = machine.libraries[job.library or machine.library]
-        prices = price(machine, library, calls, cast.communicators, groups, layout, job.degraded)
-        return cls(cast, programs, groups, prices)
 
 
 def simulate(
@@ -236,14 +173,21 @@ def simulate(
     setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
         setting = _differing(setting, programs[0], cast, differences)
-    alike = engine == "folded" and lockstep.applies(setting)
-    known = Segments.of(programs, setting) if engine == "folded" and len(programs) > 1 else None
-    timelines = [lockstep.run(programs[0], setting)] if alike else des.run(programs, setting, known)
+    timelines = _run(programs, setting, engine)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
     )
     return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out)
+
+
+def _run(programs: list[Program], setting: Setting, engine: Engine) -> list[Timeline]:
+    """Let the engine that is quickest do what it applies to, and SimPy the rest; `des` is SimPy always."""
+    if engine == "folded" and lockstep.applies(setting):
+        return [lockstep.run(programs[0], setting)]
+    if engine == "folded" and len(programs) > 1 and classes.applies(setting):
+        return classes.run(programs, setting, Segments.of(programs, setting))
+    return des.run(programs, setting)
 
 
 def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:

@@ -6,20 +6,45 @@ The rules are those of `twin.engine.des`.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import simpy
 
+from twin.description.problems import fail
 from twin.engine.links import ActiveFlow, Links, Transfer, listen
 from twin.engine.program import Program
-from twin.engine.segments import Run
 
 BUSY = -1
 """In place of an op, while the compute stream works."""
 
 
+MAX_SHOWN = 4
+"""Ranks that wait for ever, of which the message tells."""
+
+
 class MismatchError(RuntimeError):
     """Members of a group have come to different collectives."""
+
+
+def differing(program: Program, op: int, theirs: int, ours: int) -> str:
+    """Say that a peer has come to another call than a rank at an op."""
+    (_, kind, size), (_, own_kind, own_size) = program.calls[theirs], program.calls[ours]
+    return (
+        f"{program.name(op)}: a peer's op in the same place is {kind} of {size:,.0f} bytes, "
+        f"this one {own_kind} of {own_size:,.0f} bytes; members must start the same ops in the same order"
+    )
+
+
+def check_ended(stuck: Iterable[tuple[int, Program, int]]) -> None:
+    """Refuse programs in which somebody waits for what nobody sends: rank classes, each at an op of its program."""
+    names = [f"class {number} at {program.name(op)}" for number, program, op in islice(stuck, MAX_SHOWN)]
+    if names:
+        raise fail(
+            "schedule",
+            f"ranks wait for each other for ever: {'; '.join(names)}; each op needs its peers' ops, in the same order",
+        )
 
 
 @dataclass
@@ -60,7 +85,6 @@ class Rank:
         self._since = 0.0
         self._finished: simpy.Event | None = None
         self._plan = 0
-        self._run: Run | None = None
         self.idle_at = 0
         """Op at which the compute stream stands still, for a wait or the host; BUSY if it works."""
         self.streams: list[Stream] = []
@@ -91,18 +115,6 @@ class Rank:
         self._schedule()
         return self._finished
 
-    def segment(self, run: Run) -> simpy.Event:
-        """Go through ops whose times alone are known; the event happens when they are done."""
-        self._run = run
-        self._finished = self._environment.event()
-        self._schedule()
-        return self._finished
-
-    @property
-    def beside(self) -> bool:
-        """Whether one of the rank's collectives is running."""
-        return self._collectives > 0
-
     def _compute_on_shared_cores(self, seconds: float) -> simpy.Event:
         """Compute is a flow like any other, and the cores are what it shares."""
         finished = self._environment.event()
@@ -132,17 +144,14 @@ class Rank:
             self._change_stretch()
 
     def _change_stretch(self) -> None:
-        if self._run is not None:
-            self._run.change(self._environment.now, slow=self.beside)
-            self._schedule()
-        elif self._flow is not None:
+        if self._flow is not None:
             self._links.limit(self._flow, 1.0 / self._current_stretch)
         elif self._finished is not None:
             self._schedule()
 
     def _settle(self) -> None:
         now = self._environment.now
-        if self._finished is not None and self._run is None:
+        if self._finished is not None:
             self._remaining -= (now - self._since) / self._current_stretch
         self._since = now
 
@@ -153,15 +162,11 @@ class Rank:
     def _schedule(self) -> None:
         self._plan += 1
         plan = self._plan
-        if self._run is not None:
-            timer = self._environment.timeout(max(0.0, self._run.left_seconds()))
-        else:
-            timer = self._environment.timeout(max(0.0, self._remaining) * self._current_stretch)
+        timer = self._environment.timeout(max(0.0, self._remaining) * self._current_stretch)
 
         def finish(_event: simpy.Event) -> None:
             if plan == self._plan and self._finished is not None:
                 finished, self._finished = self._finished, None
-                self._run = None
                 finished.succeed()
 
         listen(timer, finish)
@@ -196,11 +201,6 @@ class Stream:
         self._done = 0
         self._running = False
 
-    @property
-    def heeds_compute(self) -> bool:
-        """Whether something is under way whose speed depends on whether its members compute."""
-        return bool(self._queue) and self._beside < 1.0 and not self._several_roles
-
     def arrive(self, rank: Rank, op: int, call: int, transfer: Transfer) -> simpy.Event:
         """Note that a member's stream has come to its next collective."""
         number = self._arrived[rank.number]
@@ -209,11 +209,7 @@ class Stream:
             self._queue.append(_Pending(call, transfer, self._environment.event()))
         pending = self._queue[number - self._done]
         if pending.call != call:
-            theirs, ours = rank.program.calls[pending.call], rank.program.calls[call]
-            raise MismatchError(
-                f"{rank.program.name(op)}: a peer's op in the same place is {theirs[1]} of {theirs[2]:,.0f} bytes, "
-                f"this one {ours[1]} of {ours[2]:,.0f} bytes; members must start the same ops in the same order"
-            )
+            raise MismatchError(differing(rank.program, op, pending.call, call))
         pending.ops.append((rank.number, op))
         self._begin_if_ready()
         return pending.done

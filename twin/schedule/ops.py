@@ -1,17 +1,17 @@
-"""The op language: `Compute`, `Start`, `Wait`, `Repeat`.
+"""The op language: `Compute`, `Start`, `Wait`, `Repeat`, `Copy`.
 
 A schedule is what one rank issues, in program order. Computes run one after the other on the
 rank's compute stream. A `Start` puts a collective on its communicator's stream once all
 compute issued before it is done; a `Wait` holds the compute stream until that collective is.
 
 * Names are stable across runs and halves of Fourfold, such as
-  `micro0/fwd/block3/mlp_up/gemm`; a `Repeat` fills in its variable (`micro{micro}`).
+  `micro0/fwd/block3/mlp_up/gemm`; a `Repeat` fills in its variable (`micro{micro}`), a `Copy` its variables.
 * An op carries what its cost depends on and nothing about the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,8 +82,23 @@ class Repeat:
     body: tuple[Op, ...]
 
 
-Op = Compute | Start | Wait | Repeat
 Simple = Compute | Start | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One of many copies of a body, which are equal but for what their names' variables stand for.
+
+    A wait in it may be for what another copy has started: their names, filled in, are the same. Each name that does
+    so has one variable.
+    """
+
+    body: tuple[Op, ...]
+    """Single ops."""
+    values: Mapping[str, int]
+
+
+Op = Compute | Start | Wait | Repeat | Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +122,7 @@ def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simp
         if isinstance(op, Repeat):
             for value in op.values:
                 yield from _flatten(op.body, {**values, op.variable: value})
+        elif isinstance(op, Copy):
+            yield from _flatten(op.body, {**values, **op.values})
         else:
             yield op, values

@@ -58,7 +58,7 @@ def breakdown(
     """
     axes = list(communication)
     marks = [compute, *(communication[a] for a in axes), *(waits.get(a, _NOTHING) for a in axes)]
-    times = np.unique(np.concatenate([part for pair in marks for part in pair] or [np.zeros(0)]))
+    times = _different(np.concatenate([part for pair in marks for part in pair] or [np.zeros(0)]))
     if len(times) < 2:
         return Breakdown(0.0, 0.0, step, dict.fromkeys(axes, 0.0))
     length = np.diff(times)
@@ -83,10 +83,17 @@ _NOTHING: Intervals = (np.zeros(0), np.zeros(0))
 def _covered(times: Floats, intervals: Intervals) -> NDArray[np.bool_]:
     """For each piece between neighbouring times, whether an interval covers it."""
     start, end = intervals
-    change = np.zeros(len(times), dtype=np.int64)
-    np.add.at(change, np.searchsorted(times, start), 1)
-    np.add.at(change, np.searchsorted(times, end), -1)
-    return change.cumsum()[:-1] > 0
+    begun = np.bincount(np.searchsorted(times, start), minlength=len(times))
+    ended = np.bincount(np.searchsorted(times, end), minlength=len(times))
+    covered: NDArray[np.bool_] = (begun - ended).cumsum()[:-1] > 0
+    return covered
+
+
+def _different(times: Floats) -> Floats:
+    """Return the times that differ, ascending; what is in order piece by piece, as a rank's times are, costs little."""
+    times.sort(kind="stable")
+    different: Floats = times[np.concatenate([np.ones(min(len(times), 1), dtype=bool), times[1:] != times[:-1]])]
+    return different
 
 
 def model_flops(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
 from twin.schedule.emit import Emitter
-from twin.schedule.ops import Op, Repeat, Wait
+from twin.schedule.ops import Copy, Op, Wait
 from twin.strategies.megatron import layer
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import Half, Linears
@@ -50,6 +50,7 @@ class Bodies:
     """Whether the rank has several chunks, which names then tell apart."""
     _known: dict[tuple[Kind, int, bool], tuple[Op, ...]] = field(default_factory=dict)
     _pairs: dict[tuple[int, int, bool], tuple[Op, ...]] = field(default_factory=dict)
+    _micros: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def prefix(self, action: Action, variable: str = "micro") -> str:
         """Return what names of an action's ops begin with, its micro-batch left open."""
@@ -61,7 +62,11 @@ class Bodies:
         key = (action.kind, action.chunk, first)
         if key not in self._known:
             self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
-        return Repeat("micro", (action.micro,), self._known[key])
+        return Copy(self._known[key], self._values(action.micro))
+
+    def _values(self, micro: int) -> dict[str, int]:
+        """Return what the variable of an action's names stands for; equal ones are one."""
+        return self._micros.setdefault(micro, {"micro": micro})
 
     def pair(self, forward: Action, backward: Action, stages: Sequence[Stage], *, first: bool) -> Op:
         """Return the ops of a forward and a backward pass at once, which are shared with equal pairs."""
@@ -71,8 +76,7 @@ class Bodies:
             prefix = self.prefix(backward, "behind")
             behind = self._written(prefix, backward, stages[backward.chunk], Hooks(), first=first)
             self._pairs[key] = tuple(at_once(ahead, behind))
-        inner = Repeat("behind", (backward.micro,), self._pairs[key])
-        return Repeat("micro", (forward.micro,), (inner,))
+        return Copy(self._pairs[key], {"micro": forward.micro, "behind": backward.micro})
 
     def alone(self, action: Action, stage: Stage, hooks: Hooks, *, first: bool) -> list[Op]:
         """Return the ops of an action beside which other things happen, with its micro-batch in their names."""

@@ -5,17 +5,27 @@ fused with that (`batch_isend_irecv`): both are under way at once. Interleaved d
 compute, behind each pair of a forward and a backward pass. Now it sends and goes on, as zero-bubble schedules do, and
 posts a receive while the op before it runs. DeepSpeed sends a tick late: activations before the next
 backward pass, gradients before the next forward pass.
+
+What is written between two passes is a few starts and waits, which differ from those between two others in the
+micro-batches only: such share their ops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from twin.schedule.emit import Emitter
+from twin.schedule.ops import Copy, Op
 from twin.strategies.megatron.linear import TENSOR
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.place import Message
+
+Mail = tuple[Message, int]
+"""A message of a micro-batch."""
+Move = Literal["receive", "received", "send", "sent"]
+"""To start one, or to wait for it."""
 
 
 @dataclass
@@ -26,58 +36,76 @@ class Post:
     local: Local
     several: bool
     """Whether ranks have several chunks, which names then tell apart."""
-    _coming: dict[Message, str] = field(default_factory=dict)
-    _arrived: set[Message] = field(default_factory=set)
-    _leaving: list[str] = field(default_factory=list)
+    _coming: set[Mail] = field(default_factory=set)
+    _arrived: set[Mail] = field(default_factory=set)
+    _leaving: list[Mail] = field(default_factory=list)
+    _moves: list[tuple[Move, Mail]] = field(default_factory=list)
+    """What is not yet written."""
+    _known: dict[tuple[tuple[Move, Message, int], ...], tuple[Op, ...]] = field(default_factory=dict)
 
-    def post(self, message: Message | None) -> None:
+    def post(self, mail: Mail | None) -> None:
         """Be ready for a message, once."""
-        if message is not None and message not in self._coming:
-            name = f"{self._where(message, message.receiver[1])}/receive"
-            self._coming[message] = self._under(message).start(
-                "receive", message.communicator, self.local.message_bytes, name
-            )
+        if mail is not None and mail not in self._coming:
+            self._coming.add(mail)
+            self._moves.append(("receive", mail))
 
-    def take(self, message: Message | None) -> None:
+    def take(self, mail: Mail | None) -> None:
         """Wait for a message."""
-        if message is None or message in self._arrived:
+        if mail is None or mail in self._arrived:
             return
-        self.post(message)
-        self._arrived.add(message)
-        under = self._under(message)
-        under.wait(self._coming[message])
-        if self.local.job.splits_messages:
-            name = f"{self._where(message, message.receiver[1])}/gather"
-            under.collective("all_gather", TENSOR, self.local.whole_bytes, name)
+        self.post(mail)
+        self._arrived.add(mail)
+        self._moves.append(("received", mail))
 
-    def send(self, message: Message | None) -> None:
+    def send(self, mail: Mail | None) -> None:
         """Send a message and go on."""
-        if message is not None:
-            self._leaving.append(self._start(message))
+        if mail is not None:
+            self._leaving.append(mail)
+            self._moves.append(("send", mail))
 
-    def exchange(self, sent: Sequence[Message | None], received: Sequence[Message | None]) -> None:
+    def exchange(self, sent: Sequence[Mail | None], received: Sequence[Mail | None]) -> None:
         """Start sends and receives together, and wait for all of them."""
-        leaving = [(message, self._start(message)) for message in sent if message is not None]
-        for message in received:
-            self.post(message)
-        for message, name in leaving:
-            self._under(message).wait(name)
-        for message in received:
-            self.take(message)
-
-    def _start(self, message: Message) -> str:
-        name = f"{self._where(message, message.sender[1])}/send"
-        return self._under(message).start("send", message.communicator, self.local.message_bytes, name)
+        leaving = [mail for mail in sent if mail is not None]
+        self._moves += [("send", mail) for mail in leaving]
+        for mail in received:
+            self.post(mail)
+        self._moves += [("sent", mail) for mail in leaving]
+        for mail in received:
+            self.take(mail)
 
     def end(self) -> None:
         """Wait for what was sent."""
-        for name in self._leaving:
-            self.emit.wait(name)
+        self._moves += [("sent", mail) for mail in self._leaving]
         self._leaving.clear()
 
-    def _under(self, message: Message) -> Emitter:
-        return self.emit.under("messages", phase="fwd" if message.forward else "bwd")
+    def write(self) -> None:
+        """Write what has come together since the last time."""
+        if not self._moves:
+            return
+        micros: dict[int, int] = {}
+        key = tuple((move, message, micros.setdefault(micro, len(micros))) for move, (message, micro) in self._moves)
+        self._moves.clear()
+        if key not in self._known:
+            self._known[key] = self._body(key)
+        self.emit.ops.append(Copy(self._known[key], {_variable(number): micro for micro, number in micros.items()}))
 
-    def _where(self, message: Message, chunk: int) -> str:
-        kind = "F" if message.forward else "B"
-        return f"micro{message.micro}/{kind}{chunk if self.several else ''}"
+    def _body(self, key: Sequence[tuple[Move, Message, int]]) -> tuple[Op, ...]:
+        """Write it with the micro-batches left open."""
+        ops: list[Op] = []
+        for move, message, number in key:
+            emit = Emitter("messages/", "fwd" if message.forward else "bwd", ops=ops)
+            place = message.sender if move in ("send", "sent") else message.receiver
+            kind = "F" if message.forward else "B"
+            where = f"micro{{{_variable(number)}}}/{kind}{place[1] if self.several else ''}"
+            if move in ("send", "receive"):
+                emit.start(move, message.communicator, self.local.message_bytes, f"{where}/{move}")
+                continue
+            emit.wait(f"messages/{where}/{'send' if move == 'sent' else 'receive'}")
+            if move == "received" and self.local.job.splits_messages:
+                emit.collective("all_gather", TENSOR, self.local.whole_bytes, f"{where}/gather")
+        return tuple(ops)
+
+
+def _variable(number: int) -> str:
+    """Name what stands for one of the micro-batches of which messages are written together."""
+    return f"micro{number or ''}"

@@ -15,11 +15,10 @@ Place = tuple[int, int]
 """Pipeline rank and chunk."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Message:
-    """What one stage sends to the next one, or back."""
+    """What one stage sends to the next one, or back, of each micro-batch."""
 
-    micro: int
     forward: bool
     """An activation; else a gradient."""
     sender: Place
@@ -99,20 +98,15 @@ class Pipeline:
             for chunk in range(self.chunks)
         }
 
-    def outgoing(self, rank: int, action: Action) -> Message | None:
-        """Return what an action gives to another rank."""
-        if action.kind == "W":
-            return None
-        return self._message(action, (rank, action.chunk), leaves=True)
+    def outgoing(self, rank: int, chunk: int, *, forward: bool) -> Message | None:
+        """Return what passes of a chunk give to another rank."""
+        return self._message((rank, chunk), forward=forward, leaves=True)
 
-    def incoming(self, rank: int, action: Action) -> Message | None:
-        """Return what an action needs of another rank."""
-        if action.kind == "W":
-            return None
-        return self._message(action, (rank, action.chunk), leaves=False)
+    def incoming(self, rank: int, chunk: int, *, forward: bool) -> Message | None:
+        """Return what passes of a chunk need of another rank."""
+        return self._message((rank, chunk), forward=forward, leaves=False)
 
-    def _message(self, action: Action, here: Place, *, leaves: bool) -> Message | None:
-        forward = action.kind == "F"
+    def _message(self, here: Place, *, forward: bool, leaves: bool) -> Message | None:
         direction = here[1] if self.order == "dualpipe" else 0
         own = stage_of(self.order, *here, self.ranks, self.job.chunks)
         there = self._places.get((own + (1 if forward == leaves else -1), direction))
@@ -120,7 +114,7 @@ class Pipeline:
             return None
         sender, receiver = (here, there) if leaves else (there, here)
         communicator = f"{_stream(self.job, forward, sender[1])}_{self._neighbour(sender[0], receiver[0], forward)}"
-        return Message(action.micro, forward, sender, receiver, communicator)
+        return Message(forward, sender, receiver, communicator)
 
     def _neighbour(self, sender: int, receiver: int, forward: bool) -> Neighbour:
         """Say which pair it is; against the usual way only the last rank and the first go on with the next chunk."""

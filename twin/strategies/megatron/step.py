@@ -12,11 +12,14 @@ from twin.schedule.ops import Schedule
 from twin.strategies.megatron.bodies import Bodies, Hooks, at_once
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
-from twin.strategies.megatron.messages import Post
-from twin.strategies.megatron.orders import Action, ticks
+from twin.strategies.megatron.messages import Mail, Post
+from twin.strategies.megatron.orders import Action, Kind, ticks
 from twin.strategies.megatron.place import Message, Pipeline, Stage
 from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
 from twin.strategies.megatron.sharded import Sharding
+
+PASSES: tuple[Kind, ...] = ("F", "B", "I")
+"""Those that need and give something; weight gradients do not."""
 
 
 def generate(job: MegatronJob, rank: int) -> Schedule:
@@ -33,6 +36,10 @@ class _Writer:
     """Of each chunk whose weights are on their way."""
     buckets: dict[int, Buckets] = field(default_factory=dict)
     """Of each chunk whose gradients are."""
+    incoming: dict[tuple[Kind, int], Message] = field(default_factory=dict)
+    """What passes of a kind and chunk need of other ranks."""
+    outgoing: dict[tuple[Kind, int], Message] = field(default_factory=dict)
+    """What they give to other ranks."""
 
     def __post_init__(self) -> None:
         self.local = Local(self.job)
@@ -44,6 +51,10 @@ class _Writer:
         self.post = Post(self.emit, self.local, self.several)
         self.actions = self.pipeline.actions(self.rank)
         self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
+        ways = [(kind, chunk) for kind in PASSES for chunk in range(self.pipeline.chunks)]
+        for messages, of in ((self.incoming, self.pipeline.incoming), (self.outgoing, self.pipeline.outgoing)):
+            found = {way: of(self.rank, way[1], forward=way[0] == "F") for way in ways}
+            messages.update({way: message for way, message in found.items() if message is not None})
         self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
         firsts = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
         self.opened = tuple(firsts.values())
@@ -64,6 +75,7 @@ class _Writer:
         else:
             self._overlapping()
         self.post.end()
+        self.post.write()
         reduce = self.emit.under("reduce", phase="reduce")
         started = [name for bucket in self.buckets.values() for name in bucket.started]
         finish(reduce, self.parameters, self.stages, started)
@@ -76,7 +88,7 @@ class _Writer:
             self._act(action)
             sent = self._outgoing(action)
             coming = None if following is None else self._incoming(following)
-            fused = sent is not None and coming is not None and sent.peers == coming.peers
+            fused = sent is not None and coming is not None and sent[0].peers == coming[0].peers
             self.post.exchange([sent], [coming] if fused else [])
             self._reduce(action)
 
@@ -93,11 +105,13 @@ class _Writer:
             for action in pair:
                 self._reduce(action)
 
-    def _incoming(self, action: Action) -> Message | None:
-        return self.pipeline.incoming(self.rank, action)
+    def _incoming(self, action: Action) -> Mail | None:
+        message = self.incoming.get((action.kind, action.chunk))
+        return None if message is None else (message, action.micro)
 
-    def _outgoing(self, action: Action) -> Message | None:
-        return self.pipeline.outgoing(self.rank, action)
+    def _outgoing(self, action: Action) -> Mail | None:
+        message = self.outgoing.get((action.kind, action.chunk))
+        return None if message is None else (message, action.micro)
 
     def _overlapping(self) -> None:
         """Send and go on; be ready for the next message while the op before it runs.
@@ -105,16 +119,20 @@ class _Writer:
         Passes at once need what comes for both, and send when both are done.
         """
         coming = [self._incoming(action) for action in self.actions]
+        following: list[Mail | None] = [None]
+        for mail in reversed(coming[1:]):
+            following.append(following[-1] if mail is None else mail)
+        following.reverse()
         number = 0
         while number < len(self.actions):
             size = 2 if self.actions[number].with_next else 1
             together = self.actions[number : number + size]
-            for message in coming[number : number + size]:
-                self.post.post(message)
-            for message in coming[number : number + size]:
-                self.post.take(message)
+            for mail in coming[number : number + size]:
+                self.post.post(mail)
+            for mail in coming[number : number + size]:
+                self.post.take(mail)
             number += size
-            self.post.post(next((message for message in coming[number:] if message is not None), None))
+            self.post.post(following[number - 1])
             if size == 1:
                 self._act(together[0])
             else:
@@ -126,6 +144,7 @@ class _Writer:
 
     def _act_at_once(self, ahead: Action, behind: Action) -> None:
         """Write a forward and a backward pass of which each goes on where the other waits."""
+        self.post.write()
         hooks = [self._hooks(action) for action in (ahead, behind)]
         first = self._is_first(behind)
         if hooks == [None, None]:
@@ -142,6 +161,7 @@ class _Writer:
     def _reduce(self, action: Action, *, before_sending: bool = False) -> None:
         """Send gradients that leave behind an action."""
         if self.sharding is not None and self.job.reduces_before_sending == before_sending:
+            self.post.write()
             self.sharding.reduce(self.emit.under("reduce"), action, self.stages[action.chunk])
 
     def _in_ticks(self) -> None:
@@ -164,7 +184,8 @@ class _Writer:
                 self.post.exchange([self._outgoing(back)], [])
 
     def _act(self, action: Action) -> None:
-        """Write what an action does."""
+        """Write what an action does, behind the messages that come before it."""
+        self.post.write()
         stage, first = self.stages[action.chunk], self._is_first(action)
         if self.sharding is not None and not self.sharding.alone(action):
             beside = partial(self.sharding.hooks, action, stage, first=first)

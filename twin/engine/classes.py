@@ -1,0 +1,277 @@
+"""Several classes of ranks: an event for each stretch of ops and for each collective.
+
+The rules are those of the SimPy engine (`twin.engine.des`), written once more without processes: a heap of what
+happens next, and ranks that go on when something has. What a class does alone is known beforehand
+(`twin.engine.segments`) and is one event. So is a message whose speed nothing can change: its end is known when it
+begins. Equal to the SimPy engine to rounding, which tests hold.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from twin.description.problems import fail
+from twin.engine.clock import Clock
+from twin.engine.layout import NOWHERE
+from twin.engine.links import Links
+from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream, timeline_of
+from twin.engine.program import COMPUTE, WAIT, Program
+from twin.engine.segment import Run, Segment
+from twin.engine.segments import Plan, Segments
+from twin.engine.setting import Setting, Timeline
+from twin.engine.streams import BUSY, check_ended, differing
+
+
+def applies(setting: Setting) -> bool:
+    """Whether ranks have cores of their own and nothing is random."""
+    return not setting.cores and setting.compute_factor is None and setting.collective_factor is None
+
+
+def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:
+    """Simulate one step of a setting to which this applies; timelines by role, rank classes in ascending order.
+
+    With `segments` what is known beforehand is not gone through op by op.
+
+    Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
+    """
+    return _Engine(programs, setting, segments).run()
+
+
+class _Engine:
+    """Ranks, streams, links and the clock."""
+
+    def __init__(self, programs: Sequence[Program], setting: Setting, segments: Segments | None) -> None:
+        self.clock = Clock()
+        self.links = Links(self.clock, setting.capacity)
+        self.stretch = 1.0 + setting.compute_slowdown
+        role = setting.role or [0] * len(setting.slowness)
+        self._of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
+        self.ranks = []
+        for c, slowness in enumerate(setting.slowness):
+            program = programs[role[c]]
+            plan = Plan([(0, len(program), None)]) if segments is None else segments.plan(c)
+            rows = [array("d", [0.0]) * len(program) for _ in range(4)]
+            self.ranks.append(Member(c, program, slowness, plan, rows))
+        self._connect(setting)
+
+    def _connect(self, setting: Setting) -> None:
+        """Give ranks their streams and prices."""
+        beside = 1.0 / (1.0 + setting.collective_slowdown)
+        streams = {
+            communicator: [Stream([self.ranks[m] for m in of], beside) for of in members]
+            for communicator, members in setting.members.items()
+        }
+        for rank in self.ranks:
+            for call, (communicator, _, _) in enumerate(rank.program.calls):
+                group = setting.group_class[communicator][rank.number]
+                there = group != NOWHERE
+                rank.streams.append(streams[communicator][group] if there else None)
+                rank.transfers.append(setting.transfers[call][group] if there else None)
+            own = dict.fromkeys(stream for stream in rank.streams if stream is not None)
+            rank.heeded = [stream for stream in own if not stream.steady]
+
+    def run(self) -> list[Timeline]:
+        """Let everything happen."""
+        for rank in self.ranks:
+            self._go_on(rank)
+        self.clock.run()
+        check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
+        for rank in self.ranks:
+            rank.known.write()
+        return [timeline_of([self.ranks[c] for c in classes]) for classes in self._of_role]
+
+    def _go_on(self, rank: Member) -> None:
+        """Let a rank come to the next thing that takes time."""
+        now, program = self.clock.now, rank.program
+        code, host_seconds = program.code, program.host_seconds
+        while True:
+            op = rank.op
+            if op == rank.stop:
+                if self._next_part(rank):
+                    return
+                continue
+            if rank.issued < op:
+                rank.host += host_seconds[op]
+                rank.issued = op
+            if code[op] == WAIT:
+                rank.start[op] = rank.arrival[op] = now
+                pending = rank.pending.pop(program.target[op])
+                if not pending.over:
+                    self._is_at(rank, op)
+                    pending.waiting.append(rank)
+                    return
+                rank.end[op] = now
+            elif rank.host > now:
+                self._is_at(rank, op)
+                self.clock.at(rank.host, self._issued, rank)
+                return
+            elif self._begin(rank, op, program.amount[op]):
+                return
+            rank.op = op + 1
+
+    def _next_part(self, rank: Member) -> bool:
+        """Come to the next part of the plan; tell if that takes time, or there is none."""
+        if rank.part == len(rank.parts):
+            self._is_at(rank, rank.op)
+            return True
+        first, rank.stop, segment = rank.parts[rank.part]
+        rank.part += 1
+        if segment is None or rank.host + segment.lead_seconds > self.clock.now:
+            return False
+        if rank.heeded and any(stream.queue for stream in rank.heeded):
+            return False
+        rank.op = rank.stop
+        self._take(rank, first, segment)
+        return True
+
+    def _begin(self, rank: Member, op: int, amount: float) -> bool:
+        """Begin to compute, or come to a collective; tell if that takes time."""
+        now, computes = self.clock.now, rank.program.code[op] == COMPUTE
+        if computes:
+            rank.start[op] = rank.arrival[op] = now
+        if computes or (amount > 0.0 and rank.prepared < op):  # a CPU issues what it runs itself
+            rank.prepared = op
+            self._is_at(rank, BUSY)
+            if amount > 0.0:
+                self._work(rank, amount * rank.slowness)
+                return True
+        if computes:
+            rank.end[op] = now
+        else:
+            rank.arrival[op] = now
+            self._arrive(rank, op, rank.program.target[op])
+        return False
+
+    def _issued(self, rank: Member, _plan: int) -> None:
+        """The host has issued the op that the device waits for."""
+        self._go_on(rank)
+
+    def _is_at(self, rank: Member, op: int) -> None:
+        """The compute stream stands still at an op, or is BUSY: that changes the speed of collectives."""
+        if op == rank.idle_at:
+            return
+        rank.idle_at = op
+        for stream in rank.under_way:
+            if stream.flow is not None and (limit := stream.limit()) != stream.flow.limit:
+                self.links.limit(stream.flow, limit)
+
+    # Work
+
+    def _take(self, rank: Member, first: int, segment: Segment) -> None:
+        """Begin a segment, which takes now what it takes alone or beside messages."""
+        now = self.clock.now
+        rank.host += segment.host_seconds
+        rank.issued = rank.op - 1
+        rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
+        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
+        self._is_at(rank, BUSY)
+        self._plan(rank)
+
+    def _work(self, rank: Member, seconds: float) -> None:
+        """Begin an op that takes so long undisturbed."""
+        rank.remaining, rank.since, rank.works_at = seconds, self.clock.now, OP
+        self._plan(rank)
+
+    def _plan(self, rank: Member) -> None:
+        """Note when a rank will be done, if nothing changes."""
+        rank.plan += 1
+        if rank.works_at == OP:
+            left = max(0.0, rank.remaining) * (self.stretch if rank.collectives else 1.0)
+        elif rank.run is not None:
+            left = max(0.0, rank.run.left_seconds())
+        else:
+            assert rank.segment is not None
+            left = rank.segment.seconds
+        self.clock.at(self.clock.now + left, self._done, rank, rank.plan)
+
+    def _done(self, rank: Member, plan: int) -> None:
+        """An op or a segment is done, unless that was planned anew."""
+        if plan != rank.plan:
+            return
+        if rank.works_at == SEGMENT:
+            assert rank.segment is not None
+            rank.known.add(rank.first, rank.segment, rank.run or rank.since)
+        elif rank.program.code[rank.op] == COMPUTE:
+            rank.end[rank.op] = self.clock.now
+            rank.op += 1
+        rank.works_at = NOTHING
+        self._go_on(rank)
+
+    def _change_pace(self, rank: Member, *, slow: bool) -> None:
+        """The first collective beside a rank's work begins, or the last one ends."""
+        if self.stretch == 1.0:
+            return
+        now = self.clock.now
+        if rank.works_at == OP:
+            rank.remaining -= (now - rank.since) / (1.0 if slow else self.stretch)
+            rank.since = now
+        else:
+            assert rank.segment is not None
+            if rank.run is None:
+                rank.run = Run(rank.segment, rank.since, slow=False)
+            rank.run.change(now, slow=slow)
+        self._plan(rank)
+
+    # Collectives
+
+    def _arrive(self, rank: Member, op: int, call: int) -> None:
+        """A member's stream has come to its next collective."""
+        stream, transfer = rank.streams[call], rank.transfers[call]
+        assert stream is not None
+        assert transfer is not None
+        place = stream.arrived[rank.number] - stream.done
+        stream.arrived[rank.number] += 1
+        if place == len(stream.queue):
+            stream.queue.append(Pending(call, transfer))
+        pending = stream.queue[place]
+        if pending.call != call:
+            raise fail("schedule", differing(rank.program, op, pending.call, call))
+        pending.arrived.append((rank, op))
+        rank.pending[op] = pending
+        self._begin_if_ready(stream)
+
+    def _begin_if_ready(self, stream: Stream) -> None:
+        if stream.running or not stream.queue or len(stream.queue[0].arrived) < len(stream.members):
+            return
+        stream.running = True
+        pending, now = stream.queue[0], self.clock.now
+        for rank, op in pending.arrived:
+            rank.start[op] = now
+            rank.collectives += 1
+            if rank.collectives == 1 and rank.works_at != NOTHING:
+                self._change_pace(rank, slow=True)
+            if not stream.steady:
+                rank.under_way.append(stream)
+        transfer = pending.transfer
+        if stream.steady and not transfer.demands:
+            end = now + transfer.startup_seconds + transfer.transfer_seconds / stream.beside
+            self.clock.at(end, self._finish, stream)
+        else:
+            self.clock.at(now + transfer.startup_seconds, self._start_flow, stream)
+
+    def _start_flow(self, stream: Stream, _plan: int) -> None:
+        """The start-up of a collective is over."""
+        transfer = stream.queue[0].transfer
+        stream.flow = self.links.begin(transfer, stream.limit(), lambda: self._finish(stream, 0))
+
+    def _finish(self, stream: Stream, _plan: int) -> None:
+        now, pending = self.clock.now, stream.queue.popleft()
+        share = 1.0 if stream.flow is None else stream.flow.share(now)
+        stream.flow = None
+        stream.done += 1
+        stream.running = False
+        for rank, op in pending.arrived:
+            rank.end[op] = now
+            rank.share[op] = share
+            rank.collectives -= 1
+            if not rank.collectives and rank.works_at != NOTHING:
+                self._change_pace(rank, slow=False)
+            if not stream.steady:
+                rank.under_way.remove(stream)
+        pending.over = True
+        self._begin_if_ready(stream)
+        for rank in pending.waiting:
+            rank.end[rank.op] = now
+            rank.op += 1
+            self._go_on(rank)

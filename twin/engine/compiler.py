@@ -1,0 +1,243 @@
+"""Schedules become programs: flattened and priced.
+
+Equal kernels and equal collectives are priced once; a GPT has a few dozen distinct ones. What is repeated or copied
+is written once, and its columns are copied.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from twin.cost.kernels import kernel_seconds, measured_kind
+from twin.description.job import Job
+from twin.description.library import CollectiveKind
+from twin.engine.program import COMPUTE, START, WAIT, Call, Program, Repeated
+from twin.schedule.kernels import Gemm, Kernel
+from twin.schedule.ops import Compute, Copy, Op, Repeat, Schedule, Start, Wait
+
+
+def compile_program(schedule: Schedule, job: Job) -> Program:
+    """Flatten a schedule and price its compute ops on the job's device."""
+    return compile_programs([(schedule, frozenset())], job)[0]
+
+
+def compile_programs(schedules: Sequence[tuple[Schedule, frozenset[str]]], job: Job) -> list[Program]:
+    """Flatten the schedules of all roles; they share one list of calls.
+
+    With each schedule come the communicators of two in which its ranks are the second member.
+    """
+    calls: dict[Call, int] = {}
+    programs = [Program.empty() for _ in schedules]
+    prices: Prices = {}
+    for program, (schedule, second) in zip(programs, schedules, strict=True):
+        compiler = _Compiler(program, job, calls, prices, second)
+        compiler.add(schedule.ops, {})
+        compiler.finish()
+    for program in programs:
+        program.calls.extend(calls)
+    return programs
+
+
+SEEN_BY_FIRST: dict[CollectiveKind, CollectiveKind] = {"send": "receive", "receive": "send"}
+"""What a message of a pair's second member is to the first."""
+
+
+Prices = dict[Kernel | tuple[Kernel, str], tuple[float, float]]
+"""Seconds on the device and of the host, of kernels that have been priced."""
+VARIABLE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass
+class _Body:
+    """What is copied: its columns as they were first written, and where it is."""
+
+    first: int
+    which: array[int]
+    code: array[int]
+    amount: array[float]
+    target: array[int]
+    host_seconds: array[float]
+    firsts: list[int]
+    """Where each copy begins."""
+    values: list[Mapping[str, int]]
+    """Of each copy."""
+    starts: list[tuple[int, str]]
+    """Places of the starts in the body, and their names."""
+    open: list[tuple[int, str]]
+    """The same of waits for what another copy starts."""
+
+    @classmethod
+    def written(cls, program: Program, first: int, copy: Copy, open_: Set[int]) -> _Body:
+        """Take what was written last; `open_` are ops that wait for something else."""
+        own = slice(first, len(program))
+        columns = (program.code[own], program.amount[own], program.target[own], program.host_seconds[own])
+        starts = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Start)]
+        waits = [
+            (place, op.name) for place, op in enumerate(copy.body) if first + place in open_ and isinstance(op, Wait)
+        ]
+        return cls(first, program.ops.which[own], *columns, [first], [copy.values], starts, waits)
+
+    def found(self, places: Sequence[tuple[int, str]]) -> dict[str, dict[int, int]]:
+        """Return the ops at some places in each copy, by name but for its variable, and by what that stands for."""
+        found: dict[str, dict[int, int]] = {}
+        for place, name in places:
+            if (variable := VARIABLE.search(name)) is not None:
+                at = {
+                    values[variable[1]]: first + place for values, first in zip(self.values, self.firsts, strict=True)
+                }
+                found.setdefault(name.replace(variable[0], "{}"), {}).update(at)
+        return found
+
+
+class _Compiler:
+    """Writes ops into a program."""
+
+    def __init__(
+        self, program: Program, job: Job, calls: dict[Call, int], prices: Prices, second: frozenset[str]
+    ) -> None:
+        self.calls = calls
+        self._second = second
+        self._program = program
+        self._job = job
+        self._device = job.machine.device
+        # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
+        self._on_device = self._device.type == "cpu"
+        own = self._device.collective_host_seconds
+        self._kernel_host = 0.0 if job.cuda_graphs else float(self._device.host_seconds)
+        host = _COLLECTIVE_HOST_KERNELS * self._kernel_host if own is None or job.cuda_graphs else float(own)
+        if job.profiler:
+            self._kernel_host *= _PROFILED
+            host *= _PROFILED
+        self._collective = (host, 0.0) if self._on_device else (0.0, host)
+        self._prices = prices
+        self._bodies: dict[int, tuple[int, int, Set[str]]] = {}
+        """Where a repeated body was written, and below which repeats."""
+        self._copied: dict[int, _Body] = {}
+        self._open: set[int] = set()
+        """Waits for what another copy starts."""
+
+    def add(self, ops: Sequence[Op], values: Mapping[str, int], *, copied: bool = False) -> None:
+        """Write these ops with these values of the enclosing repeats' variables.
+
+        A wait's collective was started among the same ops, but in a copy.
+        """
+        program, calls, by_name = self._program, self.calls, {}
+        append_op, append_code = program.ops.append, program.code.append
+        append_amount, append_target = program.amount.append, program.target.append
+        append_host = program.host_seconds.append
+        for op in ops:
+            if isinstance(op, Copy):
+                self._copy(op)
+                continue
+            if isinstance(op, Repeat):
+                self._repeat(op, values)
+                continue
+            if isinstance(op, Compute):
+                code, target = COMPUTE, -1
+                amount, host = self._price(op)
+            elif isinstance(op, Start):
+                code, (amount, host) = START, self._collective
+                kind = SEEN_BY_FIRST.get(op.kind, op.kind) if op.communicator in self._second else op.kind
+                target = calls.setdefault((op.communicator, kind, op.bytes), len(calls))
+                by_name[op.name] = len(program.code)
+            else:
+                code, amount, host = WAIT, 0.0, 0.0
+                if copied and op.name not in by_name:
+                    self._open.add(len(program.code))
+                target = by_name.get(op.name, -1) if copied else by_name[op.name]
+            append_op(op, values)
+            append_code(code)
+            append_amount(amount)
+            append_target(target)
+            append_host(host)
+
+    def _copy(self, copy: Copy) -> None:
+        """Write a body the first time, later its columns; what waits in it wait for is settled at the end."""
+        program, body = self._program, self._copied.get(id(copy.body))
+        if body is None:
+            first = len(program)
+            self.add(copy.body, copy.values, copied=True)
+            self._copied[id(copy.body)] = _Body.written(program, first, copy, self._open)
+            return
+        body.firsts.append(len(program.code))
+        body.values.append(copy.values)
+        program.ops.add(body.which, copy.values)
+        program.code.extend(body.code)
+        program.amount.extend(body.amount)
+        program.target.extend(body.target)
+        program.host_seconds.extend(body.host_seconds)
+
+    def finish(self) -> None:
+        """Settle what the waits in copies wait for."""
+        target, bodies = np.asarray(self._program.target), self._copied.values()
+        started: dict[str, dict[int, int]] = {}
+        for body in bodies:
+            places = {place for place, _ in body.open}
+            own = np.array([i for i, code in enumerate(body.code) if code == WAIT and i not in places], dtype=np.int64)
+            firsts = np.array(body.firsts)[:, None]
+            target[firsts + own] += (firsts - body.first).astype(target.dtype)
+            for name, at in body.found(body.starts).items():
+                started.setdefault(name, {}).update(at)
+        for body in bodies:
+            for name, at in body.found(body.open).items():
+                target[list(at.values())] = [started[name][value] for value in at]
+
+    def _repeat(self, repeat: Repeat, values: Mapping[str, int]) -> None:
+        """Write the body for the first value, and copy it for the others; or copy what was written of it before."""
+        if not repeat.values:
+            return
+        program, known = self._program, self._bodies.get(id(repeat.body))
+        if known is not None and known[2] == values.keys():
+            first, stop, _ = known
+            again = repeat.values
+        else:
+            first = len(program.code)
+            self.add(repeat.body, {**values, repeat.variable: repeat.values[0]})
+            stop, again = len(program.code), repeat.values[1:]
+            self._bodies[id(repeat.body)] = (first, stop, values.keys())
+            if again:
+                program.repeats.append(Repeated(first, stop - first, len(repeat.values)))
+        if not again:
+            return
+        target = np.asarray(program.target[first:stop])
+        waits = np.asarray(program.code[first:stop]) == WAIT
+        length, shift = stop - first, len(program.code) - first
+        copies = np.tile(target, (len(again), 1))
+        copies[:, waits] += np.arange(len(again), dtype=target.dtype)[:, None] * length + shift
+        program.target.frombytes(copies.astype(np.int32).tobytes())
+        for value in again:
+            program.ops.again(first, stop, {**values, repeat.variable: value})
+        program.code.extend(program.code[first:stop] * len(again))
+        program.amount.extend(program.amount[first:stop] * len(again))
+        program.host_seconds.extend(program.host_seconds[first:stop] * len(again))
+
+    def _price(self, op: Compute) -> tuple[float, float]:
+        """Seconds on the device at nominal speed, and seconds of the host."""
+        device, kernel = self._device, op.kernel
+        kind = measured_kind(device, kernel, op.phase)
+        key = (kernel, kind) if kind else kernel
+        price = self._prices.get(key)
+        if price is None:
+            seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
+            issue = (1 if kind in device.kernels else launches(kernel)) * self._kernel_host
+            price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
+            self._prices[key] = price
+        return price
+
+
+_COLLECTIVE_HOST_KERNELS = 2
+"""A collective costs the host its launch and two stream events: about two kernels, unless the device says."""
+
+_PROFILED = 30.498 / 17.839
+"""Host time of an op under torch.profiler, over that without: a network on an A100 that only waits for its host takes
+17.839 ms alone and 30.498 ms of host time when it is recorded (PyTorch 1.12; measured, github pytorch#82793)."""
+
+
+def launches(kernel: Kernel) -> int:
+    """How many device kernels the host launches for an op."""
+    return 1 if isinstance(kernel, Gemm) else kernel.kernels

@@ -1,0 +1,109 @@
+"""Ranks and streams of the engine of several classes (`twin.engine.classes`): where each is, and what it waits for."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from twin.engine.links import ActiveFlow, Transfer
+from twin.engine.program import Program
+from twin.engine.segment import Known, Run, Segment
+from twin.engine.segments import Plan
+from twin.engine.setting import Timeline
+from twin.engine.streams import BUSY
+
+NOTHING, OP, SEGMENT = 0, 1, 2
+"""What a rank works at."""
+
+
+class Pending:
+    """One collective in a stream's queue."""
+
+    __slots__ = ("arrived", "call", "over", "transfer", "waiting")
+
+    def __init__(self, call: int, transfer: Transfer) -> None:
+        self.call = call
+        self.transfer = transfer
+        self.arrived: list[tuple[Member, int]] = []
+        """Members with the ops that start it."""
+        self.waiting: list[Member] = []
+        """Those whose compute stream stands still until it is over."""
+        self.over = False
+
+
+class Member:
+    """A class of ranks: where it is in its program, and what it works at."""
+
+    def __init__(
+        self, number: int, program: Program, slowness: float, plan: Plan, rows: Sequence[array[float]]
+    ) -> None:
+        self.number = number
+        self.program = program
+        self.slowness = slowness
+        self.parts = plan.parts
+        self.start, self.end, self.arrival, self.share = rows
+        self.part = 0
+        """The next part of the plan."""
+        self.op = self.stop = 0
+        """The next op, and where the ops of this part end."""
+        self.host = 0.0
+        """When the host has issued everything so far."""
+        self.issued = self.prepared = -1
+        """The last op that the host has issued, and the last start that a CPU has worked for itself."""
+        self.pending: dict[int, Pending] = {}
+        """Collectives that are awaited later, by op."""
+        self.streams: list[Stream | None] = []
+        """Of each call."""
+        self.transfers: list[Transfer | None] = []
+        self.heeded: list[Stream] = []
+        """Streams whose speed depends on what their members do."""
+        self.under_way: list[Stream] = []
+        """Those of them on which a collective is running."""
+        self.collectives = 0
+        """Collectives that are running."""
+        self.idle_at = 0
+        """Op at which the compute stream stands still; BUSY if it works."""
+        self.works_at = NOTHING
+        self.plan = 0
+        self.since = self.remaining = 0.0
+        """Of an op: seconds left at a time, undisturbed."""
+        self.first = 0
+        """Of a segment: its first op."""
+        self.segment: Segment | None = None
+        self.run: Run | None = None
+        """Of a segment, if something has run beside it."""
+        self.known = Known(rows)
+
+
+class Stream:
+    """The queue of one communicator on one class of groups: in order, all members together."""
+
+    def __init__(self, members: list[Member], beside: float) -> None:
+        self.members = members
+        self.several_roles = any(member.program is not members[0].program for member in members)
+        self.beside = beside
+        self.steady = self.several_roles or beside == 1.0
+        """Whether it does not matter for its speed what its members do."""
+        self.queue: deque[Pending] = deque()
+        self.arrived = dict.fromkeys((member.number for member in members), 0)
+        self.done = 0
+        self.running = False
+        self.flow: ActiveFlow | None = None
+
+    def limit(self) -> float:
+        """Return the speed of a transfer with links to itself."""
+        if self.steady:
+            return self.beside
+        op = self.members[0].idle_at
+        at_rest = op != BUSY and all(member.idle_at == op for member in self.members)
+        return 1.0 if at_rest else self.beside
+
+
+def timeline_of(ranks: Sequence[Member]) -> Timeline:
+    """Put the rows of the classes of a role below each other."""
+    rows = ((rank.start, rank.end, rank.arrival, rank.share) for rank in ranks)
+    columns = [[np.asarray(row) for row in of] for of in zip(*rows, strict=True)]
+    return Timeline(*(of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns))

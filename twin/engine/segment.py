@@ -1,0 +1,158 @@
+"""A segment: a stretch of ops that one class of ranks goes through alone, and how it goes when something runs beside.
+
+There are two clocks, `alone` and `beside`; see `twin.engine.segments`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin.engine.program import COMPUTE, START
+from twin.engine.setting import Timeline
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a stretch of ops does when nothing else happens: seconds from its begin."""
+
+    alone: Timeline
+    """(1, ops)."""
+    code: NDArray[np.int8]
+    stretch: float
+    host_seconds: float
+    """Of all its ops."""
+    lead_seconds: float
+    """How far ahead the host must be at its begin, so that no op waits for it."""
+
+    @cached_property
+    def seconds(self) -> float:
+        """How long it takes alone."""
+        return self.alone.step_seconds
+
+    @property
+    def times(self) -> tuple[Floats, Floats, Floats]:
+        """Start, end and arrival of its ops."""
+        return self.alone.start[0], self.alone.end[0], self.alone.arrival[0]
+
+    @cached_property
+    def clocks(self) -> tuple[list[float], list[float]]:
+        """Both clocks wherever one changes its pace: (alone, beside)."""
+        start, end = self.alone.start[0], self.alone.end[0]
+        computes, starts = self.code == COMPUTE, self.code == START
+        edges = np.unique(np.concatenate([[0.0, self.seconds], start, end]))
+        low, high = edges[:-1], edges[1:]
+
+        def covered(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+            """Which pieces lie inside one of some intervals."""
+            begun = np.searchsorted(np.sort(start[chosen]), low, side="right")
+            ended = np.searchsorted(np.sort(end[chosen]), low, side="right")
+            inside: NDArray[np.bool_] = begun > ended
+            return inside
+
+        slower = covered(computes) & ~covered(starts)
+        beside = np.concatenate([[0.0], np.cumsum((high - low) * np.where(slower, self.stretch, 1.0))])
+        return edges.tolist(), beside.tolist()
+
+
+def _other(at: float, own: Sequence[float], other: Sequence[float]) -> float:
+    """Read the other clock when one shows a time."""
+    number = min(max(bisect_right(own, at) - 1, 0), len(own) - 2)
+    width = own[number + 1] - own[number]
+    if width <= 0.0:
+        return other[number]
+    return other[number] + (at - own[number]) / width * (other[number + 1] - other[number])
+
+
+class Run:
+    """A segment on its way."""
+
+    __slots__ = ("_at", "_since", "_slow", "marks", "segment")
+
+    def __init__(self, segment: Segment, now: float, *, slow: bool) -> None:
+        self.segment = segment
+        self._since = now
+        self._at = 0.0
+        """What the clock `alone` shows."""
+        self._slow = slow
+        self.marks: list[tuple[float, float, bool]] = [(now, 0.0, slow)]
+        """When the pace changed: now, the clock `alone`, whether something ran beside from then on."""
+
+    def left_seconds(self) -> float:
+        """How long it takes from now on, if nothing changes."""
+        if not self._slow:
+            return self.segment.seconds - self._at
+        alone, beside = self.segment.clocks
+        return beside[-1] - _other(self._at, alone, beside)
+
+    def change(self, now: float, *, slow: bool) -> None:
+        """Note that something begins or ends beside it."""
+        passed = now - self._since
+        if self._slow:
+            alone, beside = self.segment.clocks
+            self._at = _other(_other(self._at, alone, beside) + passed, beside, alone)
+        else:
+            self._at += passed
+        self._at = min(self._at, self.segment.seconds)
+        self._since, self._slow = now, slow
+        self.marks.append((now, self._at, slow))
+
+    def times(self, alone: Floats) -> Floats:
+        """Say when something happened that happens so many seconds after the begin if nothing else does."""
+        if len(self.marks) == 1 and not self.marks[0][2]:
+            return self.marks[0][0] + alone
+        own, beside = self.segment.clocks
+        found = np.empty_like(alone)
+        bounds = [at for _, at, _ in self.marks[1:]]
+        piece = np.searchsorted(bounds, alone, side="left") if bounds else np.zeros(len(alone), dtype=np.int64)
+        for number, (now, at, slow) in enumerate(self.marks):
+            inside = piece == number
+            if slow:
+                found[inside] = now + np.interp(alone[inside], own, beside) - _other(at, own, beside)
+            else:
+                found[inside] = now + (alone[inside] - at)
+        return found
+
+
+class Known:
+    """The segments that a rank has gone through: their ops' times are written when all is over."""
+
+    def __init__(self, rows: Sequence[array[float]]) -> None:
+        self._rows = rows
+        """Start, end, arrival and share of the rank's ops."""
+        self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
+        """By segment: where it began, op and time, with nothing ever beside it."""
+        self._changed: list[tuple[int, Segment, Run]] = []
+
+    def add(self, first: int, segment: Segment, run: Run | float) -> None:
+        """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
+        if isinstance(run, Run):
+            self._changed.append((first, segment, run))
+            return
+        known = self._alone.get(id(segment))
+        if known is None:
+            known = self._alone[id(segment)] = (segment, [], [])
+        known[1].append(first)
+        known[2].append(run)
+
+    def write(self) -> None:
+        """Write the times of all their ops."""
+        rows = [np.asarray(row) for row in self._rows]
+        for segment, firsts, begins in self._alone.values():
+            at = np.array(firsts)[:, None] + np.arange(len(segment.code))
+            for row, times in zip(rows, segment.times, strict=False):
+                row[at] = np.array(begins)[:, None] + times
+            rows[-1][at] = segment.alone.share[0]
+        for first, segment, run in self._changed:
+            own = slice(first, first + len(segment.code))
+            for row, times in zip(rows, segment.times, strict=False):
+                row[own] = run.times(times)
+            rows[-1][own] = segment.alone.share[0]
