@@ -46,7 +46,7 @@ class Context:
             dict(self.mesh.coordinates),
             self.job.seed,
             self.master_type,
-            self.compute_type,
+            self.stored_type,
             self.device,
             self.initialised,
             adapters_only=self.job.lora is not None,
@@ -60,6 +60,11 @@ class Context:
         return cls(
             job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_, initialised=initialised
         )
+
+    @property
+    def stored_type(self) -> torch.dtype:
+        """Of the weights that the store has for layers to compute with."""
+        return self.compute_type
 
     @property
     def optimizer_parts(self) -> int:

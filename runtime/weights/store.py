@@ -182,7 +182,7 @@ class ParameterStore:
     def _initialise(self, parameter: Parameter) -> None:
         spec = parameter.spec
         flat = torch.zeros(parameter.shard.stored, dtype=self.master_type, device=self.device)
-        stream = random.key(self.seed, spec.alike or spec.name)
+        stream = random.key(self.seed, spec.alike or spec.also or spec.name)
         for rectangle in parameter.shard.rectangles():
             rows, columns = rectangle.sizes[0], rectangle.count // rectangle.sizes[0]
             target = flat[rectangle.first : rectangle.first + rectangle.count].view(rows, columns)

@@ -15,6 +15,9 @@ from twin.strategies.sizes import FP32_BYTES
 
 LossPart = Literal["maximum", "sum", "target", "gradient"]
 
+DOCUMENT_BYTES = 40
+"""Of each token: where its document begins, and its position there, as whole numbers."""
+
 
 def quantize(job: Job, elements: int) -> Memory:
     """Round to 8 bits, once as it is and once transposed, for the two products that read it."""
