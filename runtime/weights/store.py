@@ -67,12 +67,13 @@ class Parameter:
         return float(gradient.numel() * each)
 
     def accumulate(self, gradient: torch.Tensor) -> None:
-        """Add this micro-step's gradient (any shape of `stored` elements)."""
+        """Add this micro-step's gradient (any shape of `stored` elements, or of those that are no padding)."""
         flat = gradient.reshape(-1)
+        total = self.gradient if flat.numel() == self.gradient.numel() else self.gradient[: flat.numel()]
         if self.seen:
-            self.gradient += flat
+            total += flat
         else:
-            self.gradient.copy_(flat)
+            total.copy_(flat)
             self.seen = True
 
 

@@ -101,9 +101,13 @@ class PlainGPT(nn.Module):
         self.embedding = Embedding(context)
         context.store.allocate()
         for name, parameter in context.store.parameters.items():
-            self._hold(name, made(parameter))
-        if tied is not None:
-            self._hold(tied, self.head.weight)
+            self.hold(name, made(parameter))
+
+    def hold(self, name: str, weight: nn.Parameter) -> None:
+        """Make a tensor the parameter of a name, and of the other one that it has."""
+        spec = self.context.store.parameters[name].spec
+        for each in filter(None, (name, spec.also)):
+            self._hold(each, weight)
 
     def _hold(self, name: str, weight: nn.Parameter) -> None:
         path, _, leaf = name.rpartition(".")

@@ -295,7 +295,9 @@ class Embedding(nn.Module):
                 else:
                     # a part of the rows would get its gradient in a copy of all
                     found = found + (rows if rows.shape[0] == tokens.shape[1] else rows[: tokens.shape[1]])
-            return found.flatten(0, 1)
+            # the same memory in another shape, but no view, of which FSDP2 warns
+            flat: torch.Tensor = torch.ops.aten._unsafe_view(found, [tokens.numel(), table.shape[1]])
+            return flat
 
         tables = [self.tokens] if self.positions is None else [self.tokens, self.positions]
         size = float(tokens.numel() * self.tokens.shape[1] * self.tokens.element_size())

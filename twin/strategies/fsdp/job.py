@@ -33,7 +33,7 @@ class Grid(GridSpec):
     """What is cut over which ranks, outermost first."""
 
     batch_axes: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
-    streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
+    streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights_gather", "weights_scatter")
 
     data: Positive = 1
     """Replicas that share nothing."""

@@ -13,6 +13,15 @@ from twin.strategies.fsdp.units import Unit, part
 from twin.strategies.sizes import FP32_BYTES
 
 
+def accumulated_bytes(elements: int, reduce_bytes: int, *, first: bool) -> float:
+    """Bytes that FSDP2 moves to add what a reduction brought to its sums, in fp32; the first time it only writes them.
+
+    What came in fewer bytes a number is widened in a pass of its own.
+    """
+    widened = reduce_bytes + FP32_BYTES if reduce_bytes < FP32_BYTES else 0
+    return float(elements * (widened + FP32_BYTES * (2 if first else 3)))
+
+
 @dataclass
 class Reductions:
     """The reductions of one micro-step.
