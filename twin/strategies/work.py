@@ -171,6 +171,12 @@ def lookup_gradient(
     return Memory(float(moved), kernels, work="embedding/gradient")
 
 
+def lookup_gradient_by_autograd(job: Job, elements: int, *tables: int) -> Memory:
+    """Scatter-add into new zeros as large as each of the tables, given by their elements: in compute precision."""
+    e = job.element_bytes
+    return Memory(float((len(tables) * elements + sum(tables)) * e), 1 + len(tables), work="embedding/gradient")
+
+
 def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
     """Cross-entropy of a rank's part of the vocabulary: maximum, sum of exponentials, the target's logit, gradient."""
     narrow = job.element_bytes < FP32_BYTES

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -58,8 +59,9 @@ def device_mesh(context: FsdpContext) -> DeviceMesh:
     """Return the ranks that share weights, as PyTorch has it: of replicas × weights the inner dimension."""
     mesh, groups, kind = context.mesh, context.groups, context.device.type
     gather = mesh.groups[groups.gather]
-    if context.grid.data == 1:
-        return DeviceMesh.from_group(gather, kind, mesh_dim_names=("weights",))
-    ranks = torch.arange(mesh.grid.ranks).view(context.grid.data, context.grid.weights)
-    both = [mesh.groups[groups.data], gather]
-    return DeviceMesh.from_group(both, kind, mesh=ranks, mesh_dim_names=("data", "weights"))["weights"]
+    with unset_fake_temporarily():  # it reads numbers of ranks, also where a recorder's tensors have none
+        if context.grid.data == 1:
+            return DeviceMesh.from_group(gather, kind, mesh_dim_names=("weights",))
+        ranks = torch.arange(mesh.grid.ranks).view(context.grid.data, context.grid.weights)
+        both = [mesh.groups[groups.data], gather]
+        return DeviceMesh.from_group(both, kind, mesh=ranks, mesh_dim_names=("data", "weights"))["weights"]

@@ -105,12 +105,14 @@ class Shards:
     @classmethod
     def of(cls, model: PlainGPT) -> Shards:
         """Find them."""
-        pairs = []
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if not model.context.initialised:
+            return cls(model, ())  # there are no numbers
         for name, parameter in model.context.store.parameters.items():
             sharded = model.get_parameter(name)
             assert isinstance(sharded, DTensor)
             theirs, ours = sharded.to_local().detach(), part_of(parameter.weight.detach(), sharded)
-            if theirs.numel() and theirs.data_ptr() != ours.data_ptr():
+            if theirs.numel() and theirs.untyped_storage().data_ptr() != ours.untyped_storage().data_ptr():
                 pairs.append((theirs, ours))
         return cls(model, tuple(pairs))
 

@@ -125,8 +125,8 @@ class _Step:
         tables = [self.model.vocabulary * self.model.hidden]
         if self.model.positions == "learned":
             tables.append(self.model.sequence * self.model.hidden)
-        moved = len(tables) * self.stream + sum(tables) * self.e
-        emit.under("embedding").compute("gradient", Memory(moved, 1 + len(tables), work="embedding/gradient"))
+        kernel = work.lookup_gradient_by_autograd(self.job, self.m * self.model.hidden, *tables)
+        emit.under("embedding").compute("gradient", kernel)
         buckets.ready(*reversed(tables))  # autograd comes to what was added last first
 
     def _block_backward(self, block: Emitter, buckets: Buckets) -> None:
