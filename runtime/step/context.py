@@ -39,8 +39,8 @@ class Context:
     store: ParameterStore = field(init=False)
 
     def __post_init__(self) -> None:
-        # direct exchanges are what gloo is fast at; see runtime.parallel.collectives
-        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu")
+        # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
+        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu" and self.initialised)
         self.store = ParameterStore(
             self.mesh.grid,
             dict(self.mesh.coordinates),

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -63,18 +64,21 @@ def units_of(model: PlainGPT, job: FsdpJob) -> list[Unit]:
 def made_on_meta(parameter: Parameter) -> nn.Parameter:
     """Make a module's parameter of full shape and no memory, to be cut."""
     kind = parameter.weight.dtype
-    return nn.Parameter(torch.empty(parameter.spec.shape, dtype=kind, device="meta"))
+    with unset_fake_temporarily():
+        return nn.Parameter(torch.empty(parameter.spec.shape, dtype=kind, device="meta"))
 
 
 def cut(model: PlainGPT, units: list[Unit], mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> Shards:
     """Let FSDP2 shard the units over a mesh of one dimension, and lay its shards into the store."""
     innermost_first = sorted(units, key=lambda unit: model in unit.modules)
-    for unit in innermost_first:
-        modules = list(unit.modules)
-        single: nn.Module | list[nn.Module] = modules[0] if len(modules) == 1 else modules
-        fully_shard(single, mesh=mesh, reshard_after_forward=not unit.keep, mp_policy=policy)
-    if model not in innermost_first[-1].modules:
-        fully_shard(model, mesh=mesh, mp_policy=policy)  # the root, with nothing of its own
+    # parameters have no memory yet: a recorder's tensors, slow where they are cut into thousands, need not be any
+    with unset_fake_temporarily():
+        for unit in innermost_first:
+            modules = list(unit.modules)
+            single: nn.Module | list[nn.Module] = modules[0] if len(modules) == 1 else modules
+            fully_shard(single, mesh=mesh, reshard_after_forward=not unit.keep, mp_policy=policy)
+        if model not in innermost_first[-1].modules:
+            fully_shard(model, mesh=mesh, mp_policy=policy)  # the root, with nothing of its own
     for before, after in pairwise(units):
         before.cut.set_modules_to_forward_prefetch([after.cut])
     for name, parameter in model.context.store.parameters.items():
