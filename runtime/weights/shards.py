@@ -46,6 +46,11 @@ class ParameterSpec:
     """Stands beside the model's own parameters, which do not train then."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names that it has in a checkpoint."""
+        return (self.name,) if self.also is None else (self.name, self.also)
+
+    @property
     def split(self) -> set[Axis]:
         """Axes along which ranks hold different parts."""
         return {axis for axis in (*self.axes, self.cut) if axis}
