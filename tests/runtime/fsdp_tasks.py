@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from runtime.parallel.mesh import Mesh
-from runtime.step.trainee import MicroBatch
+from runtime.step.trainee import MicroBatch, Trainee
 from runtime.strategies.fsdp import trainee_in
 from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.trainee import FsdpTrainee
@@ -63,12 +63,10 @@ def mesh_of(worker: Any, grid: dict[str, int]) -> Mesh:
     return Mesh(shared, whole.rank, shared.coordinates(whole.rank), groups, whole.everyone)
 
 
-def train(
-    trainee: FsdpTrainee, steps: int, goldfish: bool = False, first_step: int = 0
-) -> tuple[list[float], list[float]]:
+def train(trainee: Trainee, steps: int, goldfish: bool = False, first_step: int = 0) -> tuple[list[float], list[float]]:
     """Train on the batches of the serial model; returns losses and gradient norms."""
     job, mesh = trainee.context.job, trainee.context.mesh
-    size, local = job.concrete_micro_sequences, parity.SEQUENCES // job.ranks
+    size, local = job.concrete_micro_sequences, parity.SEQUENCES // mesh.grid.replicas
     first, losses, norms = mesh.replica * local, [], []
     for step in range(first_step, first_step + steps):
         window, mask = parity.windows(job.model.vocabulary)[step], parity.masks(goldfish)[step]
@@ -105,3 +103,19 @@ def run(
     trainee = build(describe(shared, **options), mesh_of(worker, shared), getattr(torch, dtype))
     losses, norms = train(trainee, steps, goldfish)
     return losses, norms, parity.pieces(trainee)
+
+
+def losses(
+    worker: Any, grid: dict[str, int], shared: dict[str, int], dtype: str, rounds: int, **options: Any
+) -> list[float]:
+    """Losses of several rounds over the batches."""
+    del grid
+    trainee = build(describe(shared, **options), mesh_of(worker, shared), getattr(torch, dtype))
+    return [loss for _ in range(rounds) for loss in train(trainee, parity.STEPS)[0]]
+
+
+def losses_of_four_d(worker: Any, grid: dict[str, int], dtype: str, rounds: int, **options: Any) -> list[float]:
+    """The same by the 4D algorithm."""
+    job = parity.describe(grid, **options)
+    trainee = parity.build(job, worker.mesh(Grid(**grid)), getattr(torch, dtype))
+    return [loss for _ in range(rounds) for loss in train(trainee, parity.STEPS)[0]]

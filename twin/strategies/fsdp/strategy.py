@@ -42,7 +42,7 @@ class Fsdp(Strategy[FsdpJob]):
         return memory_by_category(job)
 
     def candidates(self, job: FsdpJob) -> Iterator[Grid]:
-        """Yield every way to cut the ranks; PyTorch's FSDP cuts weights, gradients and states alike, or over replicas."""
+        """Yield every way to cut the ranks; PyTorch's FSDP cuts all three alike, or over replicas."""
         if job.flavour == "deepspeed":
             for sizes in factorizations(job.ranks, len(self.axes)):
                 yield Grid(**dict(zip(self.axes, sizes, strict=True)))
