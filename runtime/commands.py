@@ -43,6 +43,15 @@ Ranks = Annotated[
         help="Start the job's ranks here, as so many processes; without it torchrun or srun starts them.",
     ),
 ]
+InStrategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="Train under another strategy than the job's: fsdp, ddp, four_d. What only its own has is left out, and "
+        "the grid chosen by simulation.",
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option(help="Directory of the run; runs/NAME if absent. A run that is there is continued.")
 ]
@@ -100,6 +109,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         job: JobFile,
         overrides: Overrides = None,
         ranks: Ranks = None,
+        strategy: InStrategy = None,
         out: Out = None,
         force: Force = False,
         accept_changes: AcceptChanges = False,
@@ -119,9 +129,10 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
+        from twin.description.problems import fail
         from twin.strategies import load_job
 
-        described = load_job(job, overrides or [])
+        described = load_job(job, overrides or [], strategy=strategy)
         options = located(described.train, job.parent)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
@@ -130,6 +141,9 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             described = resolve(described)  # else the ranks choose together
         if slurm:
             from runtime.slurm import script
+
+            if strategy is not None:
+                raise fail("--strategy", "write it into the job file, which the script names: strategy", strategy)
 
             typer.echo(script(described, job, overrides or []), nl=False)
             return
@@ -144,6 +158,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
 
             chosen = [*(overrides or []), *(settled(described) if here == described.ranks else ())]
             arguments = _arguments(job, out, chosen, force=force, accept_changes=accept_changes)
+            arguments += ["--strategy", strategy] if strategy else []
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             arguments += ["--watch", str(watch)] if watch else []
             raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))

@@ -51,8 +51,8 @@ ROOMS: dict[str, set[str]] = {
     "launch": {"parallel"},
     "data": {"parallel"},
     "weights": {"parallel"},
-    "model": {"parallel"},
     "step": {"parallel", "data", "weights"},
+    "model": {"parallel", "weights", "step"},
     "strategies": {"parallel", "weights", "model", "step"},
     "auto": {"parallel", "weights", "strategies"},
     "records": LOW,
@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "plan": LOW | {"records", "tracing", "watch", "checkpoint", "huggingface"},
     "slurm": {"launch", "plan"},
     "survive": LOW | {"records", "checkpoint", "plan"},
-    "calibration": LOW | {"strategies", "tracing"},
+    "calibration": LOW | {"model", "strategies", "tracing"},
     "recorder": LOW | {"strategies", "auto"},
     "inference": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan"},
     # trains many small models and asks each what it knows by heart; no run, so it needs nothing of `train`

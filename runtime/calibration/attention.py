@@ -12,8 +12,8 @@ from runtime.calibration.listening import AnyListener, by_kind, hear, sample_of
 from runtime.calibration.quiet import quiet_context
 from runtime.calibration.sample import Sample
 from runtime.calibration.team import Team
+from runtime.model.attention import Attention
 from runtime.parallel.ops import Place
-from runtime.strategies.four_d.layers.attention import Attention4D
 from twin.strategies.four_d.grid import Grid
 
 Form = Literal["flash", "plain", "fused_softmax"]
@@ -83,7 +83,7 @@ class _Attention:
         model = {"layers": 1, "hidden": heads * size, "heads": heads, "sequence": length, "vocabulary": 64}
         context = quiet_context(model, Grid(), device, sequences=sequences, attention=form)
         self.context, self.sequences = context, sequences
-        self.layer = Attention4D(context, Place("attention"))
+        self.layer = Attention(context, Place("attention"))
         rows, width = sequences * length, heads * size
         self.packed = torch.randn(rows, 3 * width, device=device, dtype=context.compute_type)
         self.packed.requires_grad_(True)

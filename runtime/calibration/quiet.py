@@ -44,10 +44,16 @@ class Quiet(Collectives):
         return self._start(op, _nothing, lambda: full)
 
     def reduce_scatter(
-        self, place: Place, communicator: Communicator, full: torch.Tensor, *, phase: Phase | None = None
+        self,
+        place: Place,
+        communicator: Communicator,
+        full: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        phase: Phase | None = None,
     ) -> Handle:
         """Give back this rank's part, as it is."""
-        part = full.view(self.mesh.size(communicator), -1)[0]
+        part = full.view(self.mesh.size(communicator), -1)[0] if into is None else into
         op = self._op(place, "reduce_scatter", communicator, phase, full)
         return self._start(op, _nothing, lambda: part)
 

@@ -27,7 +27,8 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
     """Refuse a checkpoint of another model, naming what is there and what is needed."""
     store = context.store
     dtype = DTYPE_NAMES[store.master_type]
-    expected = {name: parameter.spec.shape for parameter in store.trained for name in tensor_names(parameter.spec.name)}
+    specs = [parameter.spec for parameter in store.trained]
+    expected = {name: spec.shape for spec in specs for each in spec.names for name in tensor_names(each)}
     found = {name: (saved.shape, saved.dtype) for name, saved in manifest.tensors.items()}
     problems = differences(found, expected, {dtype})
     # moments have the shapes of their weights: they are news only if the weights fit
@@ -38,7 +39,7 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
 
 def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context, path: Path) -> None:
     """Refuse a full model that is another one; `shape` is what its file says about itself."""
-    expected = {p.spec.name: p.spec.shape for p in context.store.of_model}
+    expected = {name: p.spec.shape for p in context.store.of_model for name in p.spec.names}
     problems = differences(found, expected, set(DTYPE_NAMES.values()))
     remedy = "give a file of the same model, such as `fourfold export` writes"
     refuse([*_of_shape(shape, context), *problems], path, remedy)

@@ -44,7 +44,9 @@ class Outgoing:
         }
         self.state = by_tensor(
             chain.from_iterable(
-                pieces_of(held, kind, flat, first) for kind, flat in self._flat.items() for held, first in self._ranges
+                pieces_of(held, kind, flat, first, held.parameter.spec.names)
+                for kind, flat in self._flat.items()
+                for held, first in self._ranges
             )
         )
 

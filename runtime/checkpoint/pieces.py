@@ -109,10 +109,13 @@ def rectangles(held: Range, most_elements: int = MAX_CHUNK) -> Iterator[Rectangl
             )
 
 
-def pieces_of(held: Range, kind: str, flat: torch.Tensor, first: int) -> Iterator[Piece]:
-    """Pieces of one kind of tensor, whose values lie in `flat` from `first` on."""
+def pieces_of(
+    held: Range, kind: str, flat: torch.Tensor, first: int, names: tuple[str, ...] | None = None
+) -> Iterator[Piece]:
+    """Pieces of one kind of tensor, whose values lie in `flat` from `first` on; of each of `names`, if not its own."""
     spec = held.parameter.spec
     for rectangle in rectangles(held):
         begin = first + rectangle.first
         values = flat[begin : begin + rectangle.count].view(rectangle.sizes)
-        yield Piece(f"{kind}/{spec.name}", spec.shape, rectangle.offsets, values)
+        for name in names or (spec.name,):
+            yield Piece(f"{kind}/{name}", spec.shape, rectangle.offsets, values)

@@ -64,6 +64,11 @@ class Handle:
             return self._complete(finish)
         return self._ops.listener.wait(self.op, lambda: self._complete(finish))
 
+    def arrive(self) -> None:
+        """Let the stream at hand wait, which is one beside the compute stream, for which `wait` is called later."""
+        if self._work is not None:
+            self._work.wait()
+
     def _complete(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self._work is not None:
             try:
@@ -128,11 +133,18 @@ class Collectives:
         return self._start(op, launch, lambda: full)
 
     def reduce_scatter(
-        self, place: Place, communicator: Communicator, full: torch.Tensor, *, phase: Phase | None = None
+        self,
+        place: Place,
+        communicator: Communicator,
+        full: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        phase: Phase | None = None,
     ) -> Handle:
-        """Sum flat (size · n,) over members; each keeps its part (n,)."""
+        """Sum flat (size · n,) over members; each keeps its part (n,): `into`, where that has a place."""
         size = self.mesh.size(communicator)
-        received = torch.empty_like(full) if self.direct else full.new_empty(full.numel() // size)
+        part = full.new_empty(full.numel() // size) if into is None else into
+        received = torch.empty_like(full) if self.direct else part
 
         def launch() -> Any:
             if self.direct:
@@ -142,7 +154,7 @@ class Collectives:
             return dist.reduce_scatter_single(received, full, group=group, async_op=True)
 
         op = self._op(place, "reduce_scatter", communicator, phase, full)
-        return self._start(op, launch, lambda: received.view(size, -1).sum(0) if self.direct else received)
+        return self._start(op, launch, lambda: torch.sum(received.view(size, -1), 0, out=part) if self.direct else part)
 
     def all_reduce(
         self,

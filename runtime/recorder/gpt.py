@@ -1,18 +1,19 @@
 """The schedule of a job's own training step on one of its ranks.
 
-The model lies on the meta device, where its strategy lets it: tensors have a shape and no memory, and kernels
-do nothing.
+The model lies on the meta device, or on what its strategy takes in its place: tensors have a shape and no memory, and
+kernels do nothing.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener
-from runtime.recorder.world import fake_world
+from runtime.recorder.world import fake_world, without_numbers
 from runtime.step.context import PRECISIONS, Context
 from runtime.step.trainee import MicroBatch
 from runtime.strategies import recorded_on, trains
@@ -22,6 +23,8 @@ from twin.description.train import Adam
 from twin.schedule.recording import Recording, check
 
 LEARNING_RATE = 1e-3
+FAKE = "fake"
+"""In place of a device: the CPU's tensors without memory, for libraries that know no meta device."""
 
 
 def record(job: Job, rank: int = 0) -> Recording:
@@ -33,9 +36,11 @@ def record(job: Job, rank: int = 0) -> Recording:
     if job.precision not in PRECISIONS:
         raise fail("precision", "the runtime trains in bf16 or fp32; record those", job.precision)
     grid = job.concrete_grid
-    with fake_world(grid, rank) as mesh:
-        make = trains(job)
-        trainee = make(job, mesh, torch.device(recorded_on(job)), Adam(), initialised=False, make_adam=MetaAdamW)
+    make, kind = trains(job), recorded_on(job)
+    fake = kind == FAKE
+    with fake_world(grid, rank) as mesh, without_numbers() if fake else nullcontext():
+        device = torch.device("cpu" if fake else kind)
+        trainee = make(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
         context = trainee.context
         batch = batch_of(job, context)
         for _ in range(trainee.warm_up_steps):

@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +22,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Op
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener, T
-from runtime.recorder.world import fake_world
+from runtime.recorder.world import fake_world, without_numbers
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
 from twin.schedule.ops import Compute, Phase
@@ -60,23 +59,6 @@ def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Rec
         raise fail("step", "did nothing that could be recorded; it should train the model once")
     check(listener.schedule, grid.mesh)
     return Recording(grid.mesh, rank, listener.schedule)
-
-
-@contextmanager
-def without_numbers() -> Iterator[None]:
-    """Make every tensor a fake one, which carries shape, type and device, and takes no memory.
-
-    Raises DescriptionError in place of whatever asks such a tensor for its numbers.
-    """
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            yield
-    except DataDependentOutputException as error:
-        raise fail(
-            "record",
-            "the step asks for the numbers in a tensor, and while recording there are none "
-            f"({error.func}); leave out .item(), printing and branching on values",
-        ) from None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One rank of a world that is not there: its process group answers every collective at once."""
+"""One rank of a world that is not there: its process group answers every collective at once; or without numbers too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from runtime.parallel.mesh import Mesh
 from twin.description.grid import GridSpec
@@ -33,3 +34,20 @@ def fake_world(grid: GridSpec, rank: int) -> Iterator[Mesh]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Make every tensor a fake one, which carries shape, type and device, and takes no memory.
+
+    Raises DescriptionError in place of whatever asks such a tensor for its numbers.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    except DataDependentOutputException as error:
+        raise fail(
+            "record",
+            "the step asks for the numbers in a tensor, and while recording there are none "
+            f"({error.func}); leave out .item(), printing and branching on values",
+        ) from None

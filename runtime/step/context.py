@@ -39,14 +39,14 @@ class Context:
     store: ParameterStore = field(init=False)
 
     def __post_init__(self) -> None:
-        # direct exchanges are what gloo is fast at; see runtime.parallel.collectives
-        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu")
+        # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
+        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu" and self.initialised)
         self.store = ParameterStore(
             self.mesh.grid,
             dict(self.mesh.coordinates),
             self.job.seed,
             self.master_type,
-            self.compute_type,
+            self.stored_type,
             self.device,
             self.initialised,
             adapters_only=self.job.lora is not None,
@@ -60,6 +60,11 @@ class Context:
         return cls(
             job, mesh, device, PRECISIONS[job.precision], torch.float32, compile=compile_, initialised=initialised
         )
+
+    @property
+    def stored_type(self) -> torch.dtype:
+        """Of the weights that the store has for layers to compute with."""
+        return self.compute_type
 
     @property
     def optimizer_parts(self) -> int:

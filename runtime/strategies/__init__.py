@@ -1,7 +1,7 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
-A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank; keys of which
-only one value trains stand in its `TRAINED_WITH`.
+A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank. Keys of which
+only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, Problem, fail
 
 if TYPE_CHECKING:
     import torch
@@ -61,5 +61,11 @@ def trains(job: Job) -> MakeTrainee:
     for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
         if getattr(job, key) != trained:
             raise fail(key, f"is for simulation; the runtime trains with {trained}", getattr(job, key))
+    if problems := getattr(strategy, "refusals", _none)(job):
+        raise DescriptionError(problems)
     make: MakeTrainee = strategy.trainee_of
     return make
+
+
+def _none(_job: Job) -> list[Problem]:
+    return []

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type
 from runtime.launch.environment import Process
@@ -29,6 +31,7 @@ from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import JOB, RUN, prepare_directory, read_run
+from runtime.strategies import trains
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import MemoryCopies
@@ -60,7 +63,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     all_agree = partial(agree, store, process)
     board = Board(store, process)
     plan, why = elastic.fit(plan, board, resolve)
-    device, sources = all_agree("setup", lambda: check_plan(plan, process))
+    device, sources = all_agree("setup", lambda: _checked(plan, process))
     agree_on_type(board, device)
     owned = all_agree("directory", lambda: _prepare(plan, process, sources, held))
     described = board.tell(lambda: read_run(plan.out))
@@ -97,6 +100,12 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
         raise
     finally:
         run.display.close()
+
+
+def _checked(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
+    """Refuse what cannot be trained, before anything is written."""
+    trains(plan.job)
+    return check_plan(plan, process)
 
 
 def _prepare(plan: Plan, process: Process, sources: Sources, held: ExitStack) -> Ownership | None:

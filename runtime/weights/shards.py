@@ -38,10 +38,17 @@ class ParameterSpec:
     constant: float = 0.0
     alike: str | None = None
     """The parameter whose first numbers these are too, where two are tied."""
+    also: str | None = None
+    """Its other name in a checkpoint, where it stands for two that are tied."""
     partial: Axis | None = None
     """Axis whose ranks, equal in the parameter, have a part of its gradient each."""
     adapter: bool = False
     """Stands beside the model's own parameters, which do not train then."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that it has in a checkpoint."""
+        return (self.name,) if self.also is None else (self.name, self.also)
 
     @property
     def split(self) -> set[Axis]:

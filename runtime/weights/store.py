@@ -67,12 +67,13 @@ class Parameter:
         return float(gradient.numel() * each)
 
     def accumulate(self, gradient: torch.Tensor) -> None:
-        """Add this micro-step's gradient (any shape of `stored` elements)."""
+        """Add this micro-step's gradient (any shape of `stored` elements, or of those that are no padding)."""
         flat = gradient.reshape(-1)
+        total = self.gradient if flat.numel() == self.gradient.numel() else self.gradient[: flat.numel()]
         if self.seen:
-            self.gradient += flat
+            total += flat
         else:
-            self.gradient.copy_(flat)
+            total.copy_(flat)
             self.seen = True
 
 
@@ -182,7 +183,7 @@ class ParameterStore:
     def _initialise(self, parameter: Parameter) -> None:
         spec = parameter.spec
         flat = torch.zeros(parameter.shard.stored, dtype=self.master_type, device=self.device)
-        stream = random.key(self.seed, spec.alike or spec.name)
+        stream = random.key(self.seed, spec.alike or spec.also or spec.name)
         for rectangle in parameter.shard.rectangles():
             rows, columns = rectangle.sizes[0], rectangle.count // rectangle.sizes[0]
             target = flat[rectangle.first : rectangle.first + rectangle.count].view(rows, columns)

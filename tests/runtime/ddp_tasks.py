@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from runtime.model.context import ModelContext
+from runtime.model.plain import PlainGPT
 from runtime.parallel.mesh import Mesh
-from runtime.step.context import Context
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
-from runtime.strategies.ddp.model import PlainGPT
 from runtime.strategies.ddp.trainee import DdpTrainee
 from tests.runtime import parity
 from twin.description.train import Adam
@@ -40,7 +40,7 @@ def describe(ranks: int, micro_steps: int = 2, **options: Any) -> DdpJob:
 
 def build(job: DdpJob, mesh: Mesh, dtype: torch.dtype) -> DdpTrainee:
     """Make model and optimizer of one rank."""
-    context = Context(job, mesh, torch.device("cpu"), dtype, dtype)
+    context = ModelContext(job, mesh, torch.device("cpu"), dtype, dtype)
     return DdpTrainee(context, PlainGPT(context), Optimizer(context, Adam()))
 
 

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from runtime.model.attention import Attention
+from runtime.model.elementwise import residual
 from runtime.parallel import random
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.attention import Attention4D
-from runtime.strategies.four_d.layers.elementwise import residual
 from tests.runtime import parity
 from twin.strategies.four_d.grid import AXES, Grid
 
@@ -67,7 +67,7 @@ def test_a_residual_sum_adds_what_is_kept_scaled_up(grid, rank, listened):
     update.requires_grad_()
     for path, name in (("block0", "residual1"), ("block0", "residual2"), ("block1", "residual1")):
         scale = mask_of(path, name, ALL * LENGTH, HIDDEN)[rows, columns].double() / (1 - DROP)
-        out = residual(context, Place(path), name, stream, update)
+        out = residual(context, Place(path), name, stream, update, first_column=at * width)
         torch.testing.assert_close(out, stream + scale * update)
         to_stream, to_update = torch.autograd.grad(out, (stream, update), gradient)
         torch.testing.assert_close(to_stream, gradient)
@@ -106,7 +106,7 @@ def test_attention_drops_scores_after_the_softmax(grid, rank, listened):
     # row of the mask: (sequence · heads + head) · s + query; column: key
     masks = mask_of("block1", "scores", ALL * HEADS * LENGTH, LENGTH)
     expected = attended(packed, masks.view(ALL, HEADS, LENGTH, LENGTH).double())
-    attention = Attention4D(context, Place("block1"))
+    attention = Attention(context, Place("block1"), parts=grid.y, part=grid.coordinates(rank)["y"])
     out = attention(part_of(packed, grid, rank, first, count, 3), count)
     torch.testing.assert_close(out, part_of(expected, grid, rank, first, count, 1))
 
@@ -116,7 +116,7 @@ def test_nothing_is_dropped_when_not_training(listened):
     context = context_of(Grid(), 0, 0, listened)
     stream, update = (drawn(2 * LENGTH, HIDDEN, seed=seed) for seed in (1, 2))
     packed = drawn(2 * LENGTH, 3 * HIDDEN, seed=4)
-    attention = Attention4D(context, Place("block0"))
+    attention = Attention(context, Place("block0"))
     for training in (False, True):
         context.training = training
         added = residual(context, Place("block0"), "residual1", stream, update)
@@ -173,7 +173,7 @@ def test_the_expectation_over_masks_is_the_value_without_dropout():
     context, place = context_of(Grid(), 0, 0), Place("block0")
     stream, update = (drawn(2 * LENGTH, HIDDEN, seed=seed) for seed in (1, 2))
     packed = drawn(LENGTH, 3 * HIDDEN, seed=4)
-    attention, sums, mixed = Attention4D(context, place), [], []
+    attention, sums, mixed = Attention(context, place), [], []
     for context.step in range(1500):  # each step has masks of its own
         sums.append(residual(context, place, "residual1", stream, update))
         mixed.append(attention(packed, 1))

@@ -17,16 +17,16 @@ TRIALS = [0]
 MORE_TRIALS = list(range(1, 14))
 
 
-def killed_and_continued(job: Path, out: Path, seed: int, kills: int = 2) -> dict[int, float]:
+def killed_and_continued(job: Path, out: Path, seed: int, kills: int = 2, ranks: int = 2) -> dict[int, float]:
     """Kill random ranks at random moments; then let the run finish."""
     chance = random.Random(seed)
     for _ in range(kills):
-        process = runs.start(job, "--ranks", "2", "--out", str(out))
+        process = runs.start(job, "--ranks", str(ranks), "--out", str(out))
         try:
             begun = max(runs.losses(out), default=-1)
             runs.wait_for_step(process, out, min(begun + chance.randint(1, 4), 10))
             time.sleep(chance.random() * 0.1)  # somewhere in a step, or while a checkpoint is written
-            victim = chance.randrange(2)
+            victim = chance.randrange(ranks)
             runs.kill_rank(process, victim)
             _, errors = process.communicate(timeout=60)
         finally:
@@ -35,7 +35,7 @@ def killed_and_continued(job: Path, out: Path, seed: int, kills: int = 2) -> dic
             assert process.returncode == 1
             assert f"rank {victim} was killed by signal 9 (SIGKILL)" in errors
             assert "Traceback" not in errors
-    done = runs.train(job, "--ranks", "2", "--out", str(out))
+    done = runs.train(job, "--ranks", str(ranks), "--out", str(out))
     assert done.returncode == 0, done.stderr
     return runs.losses(out)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.recorder.gpt import LEARNING_RATE, MetaAdamW, batch_of
+from runtime.recorder.gpt import FAKE, LEARNING_RATE, MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import recorded_on, trains
 from twin.cost.memory import memory_use
@@ -48,6 +48,13 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {"data": 4},
         {"strategy": "ddp", "recompute": False, "model": {**QWEN3, "qk_norm": False, "tied_embeddings": False}},
     ),
+    "fsdp": ({"weights": 4}, {"strategy": "fsdp"}),
+    "fsdp, one rank": ({"weights": 1}, {"strategy": "fsdp"}),
+    "fsdp, not recomputed, kept": (
+        {"weights": 4},
+        {"strategy": "fsdp", "recompute": False, "reshard_after_forward": False},
+    ),
+    "fsdp, replicas, grouped heads, tied": ({"data": 2, "weights": 8}, {"strategy": "fsdp", "model": QWEN3}),
 }
 
 
@@ -55,7 +62,7 @@ def described(grid: dict[str, int], options: dict[str, Any]) -> Job:
     ranks = 1
     for size in grid.values():
         ranks *= size
-    sequences = 2 * grid.get("data", 1) * grid.get("z", 1)
+    sequences = 2 * grid.get("data", 1) * grid.get("z", 1) * grid.get("weights", 1)
     raw: dict[str, Any] = {
         "model": MODEL,
         "machine": "frontier",
@@ -78,7 +85,8 @@ def held_after_a_step(job: Job, rank: int) -> int:
     """Bytes that training holds between two steps on a rank, from all tensors that are there then."""
     before = storages()
     with fake_world(job.concrete_grid, rank) as mesh:
-        device = torch.device(recorded_on(job))
+        # what is recorded on tensors without memory is counted on the CPU's
+        device = torch.device("cpu" if (kind := recorded_on(job)) == FAKE else kind)
         trainee = trains(job)(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
         batch = batch_of(job, trainee.context)
         given = {micro.weights.untyped_storage()._cdata for micro in batch}
@@ -101,3 +109,11 @@ def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
 def test_sharded_holds_six_bytes_and_its_part_of_twelve(data: int) -> None:
     job = described({"data": data}, SHARDED)
     assert held_after_a_step(job, 0) == pytest.approx((6 + 12 / data) * job.model.parameters, rel=1e-3)
+
+
+def test_fsdp_pads_in_memory_of_its_own() -> None:
+    """A rank with fewer rows of a parameter than others has that shard twice, in fp32; the others do not."""
+    job = described({"weights": 7}, {"strategy": "fsdp", "model": LLAMA | {"vocabulary": 1003}})
+    kept = sum(memory_use(job).by_category[category] for category in KEPT)
+    assert held_after_a_step(job, 0) == pytest.approx(kept, rel=1e-3)
+    assert held_after_a_step(job, 6) == pytest.approx(kept * (16 + 4) / 16, rel=0.01)

@@ -14,11 +14,11 @@ from typing import Any
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, did_you_mean, fail
 from twin.engine.crew import Workers
-from twin.search.best import Given, under
+from twin.search.best import Given
 from twin.search.over import MICRO
 from twin.search.search import Progress, RankedCandidate, Search, search
 from twin.search.tables import entry_json, search_json
-from twin.strategies import load_job, named, names
+from twin.strategies import load_job, named, names, under
 
 EVERY = "all"
 LEFT_OUT = ("ddp",)

@@ -16,10 +16,10 @@ import yaml
 from twin import __version__
 from twin.description.grid import Axes
 from twin.description.huggingface import absolute, is_directory_of
-from twin.description.job import DEFAULT_STRATEGY, Job
+from twin.description.job import Job
 from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
-from twin.strategies import Variant, load_job, strategy_of
+from twin.strategies import Variant, load_job, strategy_of, under
 
 TRAIN_PATHS = ("data", "initial_weights", "initial_adapters")
 """Keys of `train:` that hold paths, relative to the job file's folder."""
@@ -69,13 +69,6 @@ def job_mapping(given: Given, winner: Job) -> dict[str, Any]:
     """
     raw = under(given.absolute, winner.strategy)
     return settled(raw, winner.concrete_grid, winner.concrete_micro_sequences, strategy_of(winner).variant(winner))
-
-
-def under(raw: Mapping[str, Any], strategy: str) -> dict[str, Any]:
-    """Return a job file's keys under a strategy: those of every job, and the strategy's own if it is the file's."""
-    if raw.get("strategy", DEFAULT_STRATEGY) == strategy:
-        return dict(raw)
-    return {key: value for key, value in raw.items() if key in Job.model_fields} | {"strategy": strategy}
 
 
 def settled(raw: Mapping[str, Any], grid: Axes, micro_sequences: int, chosen: Variant) -> dict[str, Any]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from twin.schedule.communicator import Communicator, Role
-from twin.strategies.jobs import check, check_grid, generated, load_job
+from twin.strategies.jobs import check, check_grid, generated, load_job, under
 from twin.strategies.registry import known_axes, named, names, register, registered, strategy_of
 from twin.strategies.strategy import Strategy, Unvaried, Variant
 
@@ -28,4 +28,5 @@ __all__ = [
     "register",
     "registered",
     "strategy_of",
+    "under",
 ]

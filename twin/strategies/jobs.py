@@ -17,16 +17,23 @@ from twin.schedule.ops import Schedule
 from twin.strategies.registry import named, names, strategy_of
 
 
-def load_job(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
+def load_job(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, strategy: str | None = None
+) -> Job:
     """Read a job from a file (by its path) or a mapping, apply `a.b=c` overrides, and check all rules.
 
-    Raises DescriptionError with every problem found.
+    `strategy` takes the place of the job's own: of its keys those stay that every job has, grid and micro-batch are
+    open. Raises DescriptionError with every problem found.
     """
     if isinstance(source, str | Path):
         path = Path(source)
         raw, origin = {"name": path.stem, **read_yaml(path)}, str(path)
     else:
         raw, origin = dict(source), "job"
+    if strategy is not None and strategy != raw.get("strategy", DEFAULT_STRATEGY):
+        raw = under(raw, strategy) | {"grid": "auto"}
+        if isinstance(batch := raw.get("batch"), dict):
+            raw["batch"] = {**batch, "micro_sequences": "auto"}
     for override in overrides:
         raw = apply_override(raw, override)
     options = _options(raw, origin)
@@ -38,6 +45,13 @@ def load_job(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = 
     if problems := check(job):
         raise DescriptionError(problems, origin)
     return job
+
+
+def under(raw: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+    """Return a job file's keys under a strategy: those of every job, and the strategy's own if it is the file's."""
+    if raw.get("strategy", DEFAULT_STRATEGY) == strategy:
+        return dict(raw)
+    return {key: value for key, value in raw.items() if key in Job.model_fields} | {"strategy": strategy}
 
 
 def _options(raw: Mapping[str, Any], origin: str) -> type[Job]:

@@ -12,3 +12,12 @@ ADAM_BYTES_PER_ELEMENT = 28
 def optimizer_bytes(element_bytes: int) -> int:
     """Return what AdamW keeps of an element beside what layers compute with: in fp32 that is the master weight."""
     return OPTIMIZER_BYTES if element_bytes < FP32_BYTES else MOMENTS_BYTES
+
+
+def accumulated_bytes(elements: int, reduce_bytes: int, *, first: bool) -> float:
+    """Bytes that FSDP2 moves to add what a reduction brought to its sums, in fp32; the first time it only writes them.
+
+    What came in fewer bytes a number is widened in a pass of its own.
+    """
+    widened = reduce_bytes + FP32_BYTES if reduce_bytes < FP32_BYTES else 0
+    return float(elements * (widened + FP32_BYTES * (2 if first else 3)))

@@ -15,6 +15,9 @@ from twin.strategies.sizes import FP32_BYTES
 
 LossPart = Literal["maximum", "sum", "target", "gradient"]
 
+DOCUMENT_BYTES = 40
+"""Of each token: where its document begins, and its position there, as whole numbers."""
+
 
 def quantize(job: Job, elements: int) -> Memory:
     """Round to 8 bits, once as it is and once transposed, for the two products that read it."""
@@ -181,6 +184,12 @@ def lookup_gradient(
         moved += elements * e + each + (table + each if first else 3 * each)
         kernels += 2
     return Memory(float(moved), kernels, work="embedding/gradient")
+
+
+def lookup_gradient_by_autograd(job: Job, elements: int, *tables: int) -> Memory:
+    """Scatter-add into new zeros as large as each of the tables, given by their elements: in compute precision."""
+    e = job.element_bytes
+    return Memory(float((len(tables) * elements + sum(tables)) * e), 1 + len(tables), work="embedding/gradient")
 
 
 def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from twin.search.best import Given, settled, under
+from twin.search.best import Given, settled
 from twin.search.candidates import Candidate
 from twin.search.over import parse_over
 from twin.search.search import Search, search
-from twin.strategies import load_job, strategy_of
+from twin.strategies import load_job, strategy_of, under
 from twin.studies.derived import rows_of
 from twin.studies.objective import ObjectiveName, feasible
 from twin.studies.run import StudyRun, Where, run_study

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from runtime.model.context import ModelContext
+from runtime.model.plain import PlainGPT
 from runtime.parallel.mesh import Mesh
-from runtime.step.context import Context
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
-from runtime.strategies.ddp.model import PlainGPT
 from runtime.strategies.ddp.trainee import DdpTrainee
 from twin.description.train import Adam
 from twin.strategies.ddp.job import DdpJob
@@ -29,6 +29,6 @@ def trainee_of(
     make_adam: MakeAdam = FUSED_ADAM,
 ) -> DdpTrainee:
     """Make the model of a job, with its optimizer, on one replica."""
-    context = Context.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
+    context = ModelContext.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
     model = PlainGPT(context)
     return DdpTrainee(context, model, Optimizer(context, settings, make_adam))

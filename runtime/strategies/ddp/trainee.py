@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from runtime.model.context import ModelContext
+from runtime.model.cross_entropy import cross_entropy
+from runtime.model.plain import PlainGPT
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
-from runtime.step.context import Context
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch, Say, Trainee
-from runtime.strategies.ddp.model import PlainGPT, cross_entropy
 from twin.schedule.kernels import Memory
 from twin.strategies.ddp.job import DdpJob
 from twin.strategies.ddp.schedule import collected_bytes
@@ -32,7 +33,7 @@ MEBIBYTE = 2.0**20
 class Buckets:
     """Buckets of gradients in flight, and what is left to do when the backward pass is over."""
 
-    context: Context
+    context: ModelContext
     model: PlainGPT
     handles: list[Handle] = field(default_factory=list)
 
@@ -70,9 +71,10 @@ class DdpTrainee(Trainee):
 
     warm_up_steps = 1  # DDP orders its buckets anew after the first step
 
+    context: ModelContext
     model: PlainGPT
 
-    def __init__(self, context: Context, model: PlainGPT, optimizer: Optimizer) -> None:
+    def __init__(self, context: ModelContext, model: PlainGPT, optimizer: Optimizer) -> None:
         self.context, self.model, self.optimizer = context, model, optimizer
         self.buckets = Buckets(context, model)
         job = context.job
@@ -100,9 +102,8 @@ class DdpTrainee(Trainee):
             quiet = nullcontext() if last or self.parallel is None else self.parallel.no_sync()
             with context.ops.micro_step(index), quiet:
                 logits = (self.parallel or self.model)(micro.tokens)
-                loss, gradient = cross_entropy(
-                    context.ops, logits, micro.targets.reshape(-1), micro.weights.reshape(-1), context.master_type
-                )
+                targets, weights = micro.targets.reshape(-1), micro.weights.reshape(-1)
+                loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)
                 logits.backward(gradient)
                 store.loss.add_(loss)
         return self.buckets
@@ -114,8 +115,7 @@ class DdpTrainee(Trainee):
         """Return the weighted sum of this replica's token losses; of jobs with a document mask there are none here."""
         assert documents is None
         logits = self.model(tokens)
-        context = self.context
-        found, _ = cross_entropy(context.ops, logits, targets.reshape(-1), weights.reshape(-1), context.master_type)
+        found, _ = cross_entropy(self.context, logits, targets.reshape(-1), weights.reshape(-1), with_gradient=False)
         return found
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -14,20 +14,21 @@ from typing import Any
 
 import torch
 
+from runtime.model.attention import Attention
+from runtime.model.cross_entropy import cross_entropy
+from runtime.model.documents import documents_of
+from runtime.model.elementwise import activate, residual
 from runtime.model.functions import INIT
+from runtime.model.recompute import Block as Run
+from runtime.model.recompute import Recompute
 from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
-from runtime.strategies.four_d.layers.attention import Attention4D
-from runtime.strategies.four_d.layers.cross_entropy import cross_entropy
-from runtime.strategies.four_d.layers.documents import documents_of
-from runtime.strategies.four_d.layers.elementwise import activate, residual
 from runtime.strategies.four_d.layers.embedding import Embedding4D
+from runtime.strategies.four_d.layers.head_norm import HeadNorms
 from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
-from runtime.strategies.four_d.layers.recompute import Block as Run
-from runtime.strategies.four_d.layers.recompute import Recompute
 from runtime.strategies.four_d.layers.rms_norm import RmsNorm4D
 
 BlockDone = Callable[[int | None], None]
@@ -73,9 +74,10 @@ class Block(torch.nn.Module):
         self.mlp_down = linear("mlp_down", transposed=True)
         self.norm1 = norm(context, f"blocks.{layer}.norm1", place.under("norm1"))
         self.norm2 = norm(context, f"blocks.{layer}.norm2", place.under("norm2"))
-        self.attention = Attention4D(context, place)
-        if self.attention.norms is not None:
-            self.q_norm, self.k_norm = self.attention.norms.sides
+        norms = HeadNorms(context, place) if model.qk_norm else None
+        if norms is not None:
+            self.q_norm, self.k_norm = norms.sides
+        self.attention = Attention(context, place, norms, parts=context.grid.y, part=context.mesh.coordinates["y"])
         self.parallel = model.residual == "parallel"
 
     @property
@@ -90,11 +92,12 @@ class Block(torch.nn.Module):
         if self.parallel:  # the MLP reads what attention reads
             kept, other = branch(kept, context.ops, place, "residual2")
         attended = self.attention(self.qkv(self.norm1(side)), sequences)
-        kept = residual(context, place, "residual1", kept, self.projection(attended), self.projection.bias_left)
+        add = partial(residual, context, place, first_column=kept.shape[1] * context.mesh.coordinates["x"])
+        kept = add("residual1", kept, self.projection(attended), self.projection.bias_left)
         if not self.parallel:
             kept, other = branch(kept, context.ops, place, "residual2")
         inner = activate(context, place, self.mlp_up(self.norm2(other)), self.mlp_up.bias_left)
-        return residual(context, place, "residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
+        return add("residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
 
 
 class GPT(torch.nn.Module):
@@ -216,8 +219,10 @@ class GPT(torch.nn.Module):
                 logits,
                 targets.reshape(-1),
                 weights.reshape(-1),
-                self.head.weight_shard,
                 with_gradient=backward,
+                over="y" if self.context.grid.y > 1 else None,
+                valid=self.head.weight_shard.shard.valid_rows,
+                first=self.head.first_row,
             )
         if gradient is not None:
             logits.backward(gradient)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Op, Repeat, Schedule
+from twin.strategies import work
 from twin.strategies.ddp.job import DdpJob
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
@@ -71,7 +72,9 @@ def _micro_step(prefix: str, job: DdpJob, *, last: bool) -> tuple[list[Op], list
     step = _Step(job)
     root = Emitter(prefix, "fwd")
     step.forward(root.under("fwd"))
-    root.under("loss", phase="loss").compute("cross_entropy", step.loss)
+    loss = root.under("loss", phase="loss")
+    for part, kernel in work.loss(job, step.m, job.model.vocabulary).items():
+        loss.compute(part, kernel)
     backward = root.under("bwd", phase="bwd")
     buckets = Buckets(job, backward, reduces=last and job.concrete_grid.ranks > 1)
     step.backward(backward, buckets)
@@ -87,14 +90,6 @@ class _Step:
         self.e = job.element_bytes
         self.m = job.concrete_micro_sequences * self.model.sequence
         self.stream = float(self.m * self.model.hidden * self.e)
-
-    @property
-    def loss(self) -> Memory:
-        """Cast, log-softmax, loss and gradient of the logits (m, V)."""
-        logits = float(self.m * self.model.vocabulary)
-        narrow = self.e < FP32_BYTES
-        cast = 2 * (self.e + FP32_BYTES) if narrow else 0
-        return Memory(logits * (cast + 6 * FP32_BYTES), 9 + 2 * narrow, work="loss/cross_entropy")
 
     def forward(self, emit: Emitter) -> None:
         """Embedding, blocks, final norm, head."""
@@ -130,8 +125,8 @@ class _Step:
         tables = [self.model.vocabulary * self.model.hidden]
         if self.model.positions == "learned":
             tables.append(self.model.sequence * self.model.hidden)
-        moved = len(tables) * self.stream + sum(tables) * self.e
-        emit.under("embedding").compute("gradient", Memory(moved, 1 + len(tables), work="embedding/gradient"))
+        kernel = work.lookup_gradient_by_autograd(self.job, self.m * self.model.hidden, *tables)
+        emit.under("embedding").compute("gradient", kernel)
         buckets.ready(*reversed(tables))  # autograd comes to what was added last first
 
     def _block_backward(self, block: Emitter, buckets: Buckets) -> None:
@@ -163,10 +158,10 @@ class _Step:
     def _linear_backward(self, emit: Emitter, buckets: Buckets, name: str, n: int, k: int) -> None:
         under = emit.under(name)
         under.compute("weight_gradient", Gemm(n, k, self.m, "NT", element_bytes=self.e))
+        under.compute("input_gradient", Gemm(self.m, k, n, "NN", element_bytes=self.e))
         has_bias = name != HEAD and self.model.has_bias(name)
         if has_bias:
             under.compute("bias_gradient", Memory(float(self.m * n * self.e), work="bias_gradient"))
-        under.compute("input_gradient", Gemm(self.m, k, n, "NN", element_bytes=self.e))
         buckets.ready(n * k, *([n] if has_bias else []))
 
     def _rotary(self, emit: Emitter) -> None:

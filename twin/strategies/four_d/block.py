@@ -17,9 +17,6 @@ from twin.strategies.four_d.linear import GradientScatters
 from twin.strategies.four_d.shapes import Linear, Shapes, document_mask_bytes
 from twin.strategies.sizes import FP32_BYTES
 
-DOCUMENT_BYTES = 40
-"""Of each token: where its document begins, and its position there, as whole numbers."""
-
 
 def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Norm over features split over x: an all-reduce of two sums per token, of one for RMS norm.
@@ -191,7 +188,7 @@ def documents(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     if not job.document_mask:
         return
     e, model = job.element_bytes, job.model
-    moved = document_mask_bytes(job, shapes) * (4 + e) / e + model.sequence**2 + DOCUMENT_BYTES * shapes.tokens
+    moved = document_mask_bytes(job, shapes) * (4 + e) / e + model.sequence**2 + work.DOCUMENT_BYTES * shapes.tokens
     turned = model.positions == "rotary"
     if turned:
         moved += 2.0 * shapes.tokens * (model.head_size + model.rotary_size // 2) * e

@@ -12,8 +12,8 @@ from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.units import Unit, part
 
 UNITS_AHEAD = 1
-"""FSDP gathers one unit ahead: forward the host's lead does it, backward it asks for the next one as soon as it has
-waited for its own (of the older one: BACKWARD_PRE, the default)."""
+"""FSDP gathers one unit ahead: forward the host's lead does it, or it asks for the next one as backward, as soon as it
+has its own (of the older one: BACKWARD_PRE, the default)."""
 
 
 @dataclass
@@ -48,8 +48,12 @@ class Gathers:
         self._start_until(self._arrived + 1)
         emit, unit = self.order[self._arrived]
         emit.wait(self._started[self._arrived])
-        self._start_ahead()
-        self._unpack(emit, unit)
+        if self.job.flavour == "fsdp2":  # whose next gather waits for the copy
+            self._unpack(emit, unit)
+            self._start_ahead()
+        else:
+            self._start_ahead()
+            self._unpack(emit, unit)
         self._arrived += 1
 
     def begin(self) -> None:
@@ -77,7 +81,7 @@ class Gathers:
                 own = part(unit.elements, self.job.concrete_grid.weights)
                 moved = float(own * (self.job.element_bytes + 1))
                 here.compute("quantize", Memory(moved, work="quantize"))
-            size = unit.elements * element_bytes
+            size = unit.padded(self.job.concrete_grid.weights) * element_bytes
             self._started.append(here.start("all_gather", groups.secondary if self.second else groups.gather, size))
 
     def _unpack(self, emit: Emitter, unit: Unit) -> None:
@@ -87,7 +91,7 @@ class Gathers:
         if self.quantized:
             here.compute("dequantize", Memory(float(unit.elements * (1 + e)), work="quantize"))
         elif self.job.flavour == "fsdp2":  # parameters lie in pieces, rank by rank
-            here.compute("copy_out", Memory(2.0 * unit.elements * e, work="copy"))
+            here.compute("copy_out", Memory(2.0 * unit.padded(self.job.concrete_grid.weights) * e, work="copy"))
 
 
 def _leaf(unit: Unit) -> str:

@@ -33,7 +33,7 @@ class Grid(GridSpec):
     """What is cut over which ranks, outermost first."""
 
     batch_axes: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
-    streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
+    streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights_gather", "weights_scatter")
 
     data: Positive = 1
     """Replicas that share nothing."""
@@ -109,6 +109,8 @@ class FsdpJob(Job):
     @property
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the backward pass."""
+        if self.flavour == "fsdp2":
+            return self.machine.device.type != "cpu"  # it goes on beside a stream
         if self.flavour != "deepspeed":
             return True
         return self.concrete_grid.weights > 1 if self.overlap_reduction is None else self.overlap_reduction

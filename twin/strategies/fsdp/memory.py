@@ -18,9 +18,7 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
     step = Step(job)
     grid, e, units = job.concrete_grid, job.element_bytes, step.units
     total = units.total
-    weights, gradients, own = (
-        part(total, parts) for parts in (grid.weights, grid.gradient_parts, grid.optimizer_parts)
-    )
+    weights, gradients, own = (units.own(parts) for parts in (grid.weights, grid.gradient_parts, grid.optimizer_parts))
     fsdp = job.flavour != "deepspeed" and grid.weights > 1
     wide = FP32_BYTES if job.flavour != "deepspeed" else e
     whole, unreduced = job.accumulate == "whole" and job.micro_steps > 1, job.reduce_bytes

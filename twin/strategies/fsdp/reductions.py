@@ -10,15 +10,15 @@ from twin.schedule.ops import axis_of
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.units import Unit, part
-from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.sizes import FP32_BYTES, accumulated_bytes
 
 
 @dataclass
 class Reductions:
     """The reductions of one micro-step.
 
-    FSDP reduces unit by unit; before it packs the next one it waits for the one before. DeepSpeed fills buckets, and
-    unless it overlaps waits for each.
+    FSDP reduces unit by unit; before it packs the next one it waits for the one before; on a CPU, which has no streams,
+    it waits for each. DeepSpeed fills buckets, and unless it overlaps waits for each.
     """
 
     job: FsdpJob
@@ -29,8 +29,8 @@ class Reductions:
     _open: int = 0
     _flight: list[tuple[Emitter, str, int, bool]] = field(default_factory=list)
     """Where, the name of the collective, elements that it brings, and whether they are complete then."""
-    _started: list[tuple[Emitter, str]] = field(default_factory=list)
-    """All-reduces and the like that follow, waited for at the end."""
+    _started: list[tuple[Emitter, str, int]] = field(default_factory=list)
+    """All-reduces and the like that follow, waited for at the end; elements that are added to sums then."""
 
     @property
     def groups(self) -> Groups:
@@ -58,6 +58,8 @@ class Reductions:
         if not self.reduces:
             if not self.first or self.job.flavour != "deepspeed":
                 wide = e if self.job.flavour == "deepspeed" else self.job.reduce_bytes
+                if self.job.concrete_grid.ranks == 1 and self.job.flavour == "fsdp2":
+                    wide = FP32_BYTES  # nothing is reduced: gradients go into their sums
                 moved = float(elements * (e + (1 if self.first else 2) * wide))
                 emit.compute("accumulate", Memory(moved, work="accumulate"))
             return
@@ -70,7 +72,7 @@ class Reductions:
                 self._open -= most
             return
         self._finish_flight()
-        self._reduce(emit, elements)
+        self._reduce(emit, elements, unit.padded(self.job.concrete_grid.gradient_parts))
 
     def end(self, emit: Emitter) -> None:
         """Send what is left, and wait for everything."""
@@ -79,16 +81,24 @@ class Reductions:
             self._reduce(emit, min(most, self._open))
             self._open -= min(most, self._open)
         self._finish_flight()
-        for each, name in self._started:
+        self._finish_started()
+
+    def _finish_started(self) -> None:
+        """Wait for what followed."""
+        for each, name, elements in self._started:
             each.wait(name)
+            if elements:
+                self._accumulate(each, elements)
         self._started.clear()
 
-    def _reduce(self, emit: Emitter, elements: int) -> None:
-        """Pack gradients and send them."""
+    def _reduce(self, emit: Emitter, elements: int, padded: int | None = None) -> None:
+        """Pack gradients and send them, with what pads them."""
         job, wide = self.job, self.job.reduce_bytes
         here = emit.under(f"bucket{self.number}")
         self.number += 1
-        here.compute("pack", Memory(float(elements * (job.element_bytes + wide)), work="accumulate"))
+        sent = elements if padded is None else padded
+        here.compute("pack", Memory(float(elements * job.element_bytes + sent * wide), work="accumulate"))
+        elements = sent
         grid = job.concrete_grid
         everyone = job.flavour == "deepspeed" and grid.weights == 1 and job.all_reduce_buckets
         if everyone:
@@ -106,6 +116,7 @@ class Reductions:
         self._flight.append((here, name, arriving, everyone))
         if not self.job.overlaps_reduction:
             self._finish_flight()
+            self._finish_started()
 
     def _finish_flight(self) -> None:
         """Wait for what is under way; what it brings goes on over the other axes, and into the sums."""
@@ -115,20 +126,31 @@ class Reductions:
         self._flight.clear()
 
     def _arrived(self, here: Emitter, elements: int, *, complete: bool) -> None:
+        if self.job.flavour == "fsdp2" and self.job.concrete_grid.data > 1 and self.job.concrete_grid.optimizer == 1:
+            # what replicas have is summed before it is added to what was there
+            name = here.start("all_reduce", self.groups.data, elements * self.job.reduce_bytes)
+            self._started.append((here, name, elements))
+            return
         if self.job.flavour != "deepspeed" or not (self.first or self.at_end):
-            each = self.job.reduce_bytes + FP32_BYTES * (1 if self.first else 2)
-            here.compute("accumulate", Memory(float(elements * each), work="accumulate"))
+            self._accumulate(here, elements)
         if not complete:
             self._rest(here, elements)
+
+    def _accumulate(self, here: Emitter, elements: int) -> None:
+        """Add what has come to its sums."""
+        moved = float(elements * (self.job.reduce_bytes + FP32_BYTES * (1 if self.first else 2)))
+        if self.job.flavour == "fsdp2":
+            moved = accumulated_bytes(elements, self.job.reduce_bytes, first=self.first)
+        here.compute("accumulate", Memory(moved, work="accumulate"))
 
     def _rest(self, here: Emitter, elements: int) -> None:
         """Sum over ranks that share optimizer states alone, or nothing."""
         grid, wide = self.job.concrete_grid, self.job.reduce_bytes
         if grid.optimizer > 1:
-            self._started.append((here, here.start("reduce_scatter", self.groups.optimizer, elements * wide)))
+            self._started.append((here, here.start("reduce_scatter", self.groups.optimizer, elements * wide), 0))
         if grid.data > 1:
             own = part(elements, grid.optimizer)
-            self._started.append((here, here.start("all_reduce", self.groups.data, own * wide)))
+            self._started.append((here, here.start("all_reduce", self.groups.data, own * wide), 0))
 
     def _quantized(self, here: Emitter, elements: int) -> None:
         """Two all-to-alls of 4 bits, with a sum after each (qgZ)."""

@@ -13,7 +13,8 @@ from functools import cached_property
 from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
-from twin.schedule.ops import Op, Repeat, Schedule
+from twin.schedule.ops import Op, Repeat, Schedule, axis_of
+from twin.strategies import work
 from twin.strategies.four_d import block as compute
 from twin.strategies.four_d.grid import Grid as FourDGrid
 from twin.strategies.four_d.job import FourDJob
@@ -83,6 +84,8 @@ def generate(job: FsdpJob) -> Schedule:
             ops.append(Repeat("micro", tuple(range(1, last)), tuple(body)))
         ops += _micro_step(f"micro{micro}/", step, first=micro == 0, last=micro == last)
     end = Emitter("", "optimizer")
+    if job.flavour == "fsdp2":
+        _sum_loss(end.under("reduce", phase="reduce"), job)
     _update(end.under("optimizer"), step)
     return Schedule(tuple(ops + end.ops))
 
@@ -103,9 +106,12 @@ def _forward(emit: Emitter, step: Step) -> None:
     order += [(under, unit) for layer, under in zip(step.layers, blocks, strict=True) for unit in units.block(layer)]
     order += [(emit.under(units.last.name), units.last)] if units.last is not None else []
     gathers = Gathers(step.job, order)
+    if units.last is not None:  # the model is not a unit itself: it goes on to its first without a gather
+        compute.documents(emit.under("documents"), inner, shapes)
     gathers.begin()
     gathers.use(units.first.name)
-    compute.documents(emit.under("documents"), inner, shapes)
+    if units.last is None:
+        compute.documents(emit.under("documents"), inner, shapes)
     compute.embedding_forward(emit.under("embedding"), inner, shapes)
     for layer, under in zip(step.layers, blocks, strict=True):
         gathers.use(f"block{layer}")
@@ -118,7 +124,8 @@ def _forward(emit: Emitter, step: Step) -> None:
 
 def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, last: bool) -> None:
     job, inner, shapes, units = step.job, step.inner, step.shapes, step.units
-    reductions, products = Reductions(job, first, last), Unreduced(inner, first)
+    # autograd makes a new gradient in every micro-step: no product adds to the last one's
+    reductions, products = Reductions(job, first, last), Unreduced(inner, first=True)
     blocks = [backward.under(f"block{layer}", layer=layer) for layer in step.layers]
     order: list[tuple[Emitter, Unit]] = []
     for layer in reversed(step.layers):
@@ -143,7 +150,9 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
         for unit in units.block(layer)[::-1]:
             reductions.ready(under, unit)
     gathers.use(units.first.name)
-    compute.embedding_backward(backward.under("embedding"), inner, shapes, first=first)
+    tables = (job.model.vocabulary * job.model.hidden, job.model.position_rows * job.model.hidden)
+    kernel = work.lookup_gradient_by_autograd(job, shapes.tokens * shapes.hidden_x, *filter(None, tables))
+    backward.under("embedding").compute("gradient", kernel)
     reductions.ready(backward.under(units.first.name), units.first)
     if units.persistent:
         reductions.ready(backward.under("small"), Unit("small", units.persistent))
@@ -155,15 +164,25 @@ def _use(gathers: Gathers, layer: int) -> Callable[[Linear], None]:
     return lambda linear: gathers.use(f"block{layer}/{linear.name}")
 
 
+def _sum_loss(emit: Emitter, job: FsdpJob) -> None:
+    """Sum the loss over all ranks, one axis after the other."""
+    grid, groups = job.concrete_grid, Groups(job.concrete_grid)
+    over = {"weights": groups.scatter, "gradients": groups.scatter, "optimizer": groups.optimizer, "data": groups.data}
+    for communicator in dict.fromkeys(name for axis, name in over.items() if grid.size(axis) > 1):
+        emit.collective("all_reduce", communicator, SCALAR_BYTES, f"loss/all_reduce_{axis_of(communicator)}")
+
+
 def _update(emit: Emitter, step: Step) -> None:
     """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
     job, total = step.job, step.units.total
     grid, e = job.concrete_grid, job.element_bytes
-    own, groups = part(total, grid.optimizer_parts), Groups(grid)
+    # the runtime's sum of the loss lies behind its gradients
+    own, groups = step.units.own(grid.optimizer_parts) + (job.flavour == "fsdp2"), Groups(grid)
     clip = emit.under("clip")
     clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
     if grid.optimizer_parts > 1:
-        clip.collective("all_reduce", groups.everyone, SCALAR_BYTES)
+        all_parts = grid.optimizer == 1 and job.flavour != "deepspeed"  # and replicas have equal gradients
+        clip.collective("all_reduce", groups.scatter if all_parts else groups.everyone, SCALAR_BYTES)
     if job.clip_gradients:
         clip_bytes = 2.0 * own * FP32_BYTES
         emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))

@@ -42,6 +42,11 @@ class Fsdp(Strategy[FsdpJob]):
         return memory_by_category(job)
 
     def candidates(self, job: FsdpJob) -> Iterator[Grid]:
-        """Yield every way to cut the ranks."""
-        for sizes in factorizations(job.ranks, len(self.axes)):
-            yield Grid(**dict(zip(self.axes, sizes, strict=True)))
+        """Yield every way to cut the ranks; PyTorch's FSDP cuts all three alike, or over replicas."""
+        if job.flavour == "deepspeed":
+            for sizes in factorizations(job.ranks, len(self.axes)):
+                yield Grid(**dict(zip(self.axes, sizes, strict=True)))
+            return
+        for data, weights in factorizations(job.ranks, 2):
+            if weights > 1 or job.ranks == 1:
+                yield Grid(data=data, weights=weights)

@@ -1,7 +1,8 @@
 """What travels together: the parameters of one all-gather, and of one reduction.
 
 FSDP wraps blocks; the older one keeps embeddings, last norm and head in the root, which stays gathered. DeepSpeed
-gathers module by module, and never cuts what has fewer than 100,000 elements.
+gathers module by module, and never cuts what has fewer than 100,000 elements. FSDP2 divides the rows of each parameter,
+and pads them where they do not divide: that travels too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from functools import cached_property
 
 from twin.description.model import Model
 from twin.strategies.fsdp.job import FsdpJob
+
+Shapes = tuple[tuple[int, int], ...]
+"""Rows and columns of parameters; a vector has one column."""
 
 PERSISTENT_ELEMENTS = 100_000
 """DeepSpeed's `stage3_param_persistence_threshold`."""
@@ -25,6 +29,14 @@ class Unit:
     elements: int
     keep: bool = False
     """Gathered weights stay from the forward pass to the backward pass."""
+    shapes: Shapes = ()
+    """Of its parameters, where their rows are divided one parameter at a time."""
+
+    def padded(self, parts: int) -> int:
+        """Elements, with the rows that pad each parameter to so many equal parts."""
+        if not self.shapes:
+            return self.elements
+        return sum(part(rows, parts) * parts * columns for rows, columns in self.shapes)
 
 
 @dataclass(frozen=True)
@@ -62,8 +74,10 @@ class Units:
     def first(self) -> Unit:
         """What the forward pass gathers first."""
         if self.together:
-            return Unit("root", self.table + self.last_norm + self.head_weight, keep=True)
-        return Unit("embedding", self.table, keep=not self.job.reshard_after_forward)
+            shapes = self._shapes(*self._tables, *self._last_vectors)
+            return Unit("root", self.table + self.last_norm + self.head_weight, keep=True, shapes=shapes)
+        keep = not self.job.reshard_after_forward
+        return Unit("embedding", self.table, keep, self._shapes(*self._tables))
 
     @cached_property
     def last(self) -> Unit | None:
@@ -71,14 +85,36 @@ class Units:
         if self.together:
             return None
         norm = self.last_norm if self.job.flavour == "fsdp2" else 0
-        return Unit("head", norm + self.model.vocabulary * self.model.hidden, keep=True)
+        shapes = self._shapes(*self._last_vectors, (self.model.vocabulary, self.model.hidden))
+        return Unit("head", norm + self.model.vocabulary * self.model.hidden, keep=True, shapes=shapes)
+
+    def _shapes(self, *shapes: tuple[int, int]) -> Shapes:
+        """Shapes of parameters, where they matter."""
+        return shapes if self.job.flavour == "fsdp2" else ()
+
+    @property
+    def _tables(self) -> Shapes:
+        rows = (self.model.vocabulary, self.model.position_rows)
+        return tuple((each, self.model.hidden) for each in rows if each)
+
+    @property
+    def _last_vectors(self) -> Shapes:
+        return ((self.model.hidden, 1),) * (1 + self.model.norm_biases)
+
+    @cached_property
+    def _of_block(self) -> Shapes:
+        """Shapes of a block's parameters."""
+        model = self.model
+        matrices = tuple(model.block_linears.values())
+        biases = tuple((n, 1) for name, (n, _) in model.block_linears.items() if model.has_bias(name))
+        return self._shapes(*matrices, *biases, *2 * self._last_vectors, *((model.head_size, 1),) * 2 * model.qk_norm)
 
     def block(self, layer: int) -> tuple[Unit, ...]:
         """Those of a block, in execution order."""
         keep = not self.job.reshard_after_forward
         where = f"block{layer}"
         if self.job.flavour != "deepspeed":
-            return (Unit(where, self.model.block_weights + self.model.block_vectors, keep),)
+            return (Unit(where, self.model.block_weights + self.model.block_vectors, keep, self._of_block),)
         shapes = self.model.block_linears
         return tuple(
             Unit(f"{where}/{name}", n * k, keep) for name, (n, k) in shapes.items() if n * k >= PERSISTENT_ELEMENTS
@@ -96,6 +132,14 @@ class Units:
     def total(self) -> int:
         """Elements of the model."""
         return self.model.parameters
+
+    def own(self, parts: int) -> int:
+        """Elements that one of so many ranks has of the model, padding included."""
+        if self.job.flavour != "fsdp2":
+            return part(self.total, parts)
+        last = () if self.last is None else (self.last,)
+        units = [self.first, *last, *self.block(0) * self.model.layers]
+        return int(sum(unit.padded(parts) for unit in units)) // parts
 
     @cached_property
     def largest(self) -> int:

@@ -21,7 +21,7 @@ from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.orders import Action
 from twin.strategies.megatron.place import Stage
 from twin.strategies.megatron.reduction import Parameters
-from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.sizes import accumulated_bytes
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Gathered(Hooks):
         self._start_until(1)
 
     def before(self, emit: Emitter, part: int) -> None:
-        """Wait for a unit, ask for the next one, and take it apart: it comes rank by rank."""
+        """Wait for a unit, take it apart, for it comes rank by rank, and ask for the next one."""
         del emit
         if self._used == len(self.order) or part != self.order[self._used]:
             return
@@ -83,8 +83,8 @@ class Gathered(Hooks):
         here = under(self._root, part).under("weights")
         here.wait(self._started[self._used])
         self._used += 1
-        self._start_until(self._used + 1)
         here.compute("copy_out", Memory(2.0 * self.units.elements[part] * self.job.element_bytes, work="copy"))
+        self._start_until(self._used + 1)  # whose gather waits for the copy
 
     def _start_until(self, end: int) -> None:
         assert self._root is not None
@@ -106,7 +106,7 @@ class Scattered(Hooks):
     """Gradients were summed whole over several micro-steps before."""
     _root: Emitter | None = None
     _flight: tuple[Emitter, str, int] | None = None
-    _summed: list[tuple[Emitter, str]] = field(default_factory=list)
+    _summed: list[tuple[Emitter, str, int]] = field(default_factory=list)
 
     def open(self, emit: Emitter) -> None:
         """Note where the pass begins."""
@@ -121,8 +121,9 @@ class Scattered(Hooks):
         """Wait for everything."""
         del emit
         self._arrive()
-        for here, name in self._summed:
+        for here, name, elements in self._summed:
             here.wait(name)
+            self._add(here, elements)
 
     def everything(self, emit: Emitter) -> None:
         """Send all units' gradients one after the other, and wait."""
@@ -149,10 +150,14 @@ class Scattered(Hooks):
         self._flight = None
         here.wait(name)
         wide = self.job.main_gradient_bytes
-        moved = elements * (wide + FP32_BYTES * (1 if self.first else 2))
-        here.compute("accumulate", Memory(float(moved), work="accumulate"))
-        if self.units.parameters.sharers > self.job.weight_parts:
-            self._summed.append((here, here.start("all_reduce", REPLICATE, float(elements * wide))))
+        if self.units.parameters.sharers > self.job.weight_parts:  # summed before it is added to what was there
+            self._summed.append((here, here.start("all_reduce", REPLICATE, float(elements * wide)), elements))
+        else:
+            self._add(here, elements)
+
+    def _add(self, here: Emitter, elements: int) -> None:
+        moved = accumulated_bytes(elements, self.job.main_gradient_bytes, first=self.first)
+        here.compute("accumulate", Memory(moved, work="accumulate"))
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,11 @@ class Linear4D(torch.nn.Module):
         return self.bias_shard.local if left and self.bias_shard is not None else None
 
     @property
+    def first_row(self) -> int:
+        """The row of the full weight that is the first here (of a weight of one part)."""
+        return self.weight_shard.shard.part_rows * self.context.mesh.coordinates[self.output]
+
+    @property
     def unit(self) -> Unit:
         """This weight alone, as what one all-gather carries."""
         return Unit(self.place, [self.weight_shard])

@@ -11,17 +11,17 @@ import math
 
 import torch
 
+from runtime.model.context import Documents, ModelContext
 from runtime.parallel.ops import Place
-from runtime.strategies.four_d.context import Documents, FourDContext
 from twin.schedule.kernels import Memory
-from twin.strategies.four_d.block import DOCUMENT_BYTES
+from twin.strategies.work import DOCUMENT_BYTES
 
 PLACE = Place("documents")
 COMPARED = 4
 """Bytes for each score beside the mask itself: booleans written, read, written without the future, and read."""
 
 
-def documents_of(context: FourDContext, begins: torch.Tensor) -> Documents:
+def documents_of(context: ModelContext, begins: torch.Tensor) -> Documents:
     """Make what layers need from `begins` (sequences, s): the place where each token's document begins."""
     sequences, length = begins.shape
     model = context.job.model

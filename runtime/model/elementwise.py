@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from runtime.model.context import ModelContext
 from runtime.model.functions import exact_gelu, gelu, swiglu, swiglu_in_steps
 from runtime.parallel import random
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region, add, plus
-from runtime.strategies.four_d.context import FourDContext
 from twin.schedule.kernels import Memory
 
 FUNCTIONS = {"gelu": (gelu, gelu), "gelu_exact": (exact_gelu, exact_gelu), "swiglu": (swiglu, swiglu_in_steps)}
@@ -22,9 +22,9 @@ LINE_BYTES = 40
 
 
 def activate(
-    context: FourDContext, place: Place, inner: torch.Tensor, bias: torch.Tensor | None = None
+    context: ModelContext, place: Place, inner: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Apply GELU to (m, mlp/G_y), or SwiGLU to (m, 2·mlp/G_y).
+    """Apply GELU to (m, width), or SwiGLU to (m, 2 · width).
 
     A bias is what the linear before left to be added here.
     """
@@ -47,14 +47,16 @@ def activate(
 
 
 def residual(
-    context: FourDContext,
+    context: ModelContext,
     place: Place,
     name: str,
     stream: torch.Tensor,
     update: torch.Tensor,
     bias: torch.Tensor | None = None,
+    *,
+    first_column: int = 0,
 ) -> torch.Tensor:
-    """Add an update (m, h/G_x), thinned by dropout, to the residual stream.
+    """Add an update (m, width), thinned by dropout, to the residual stream, of whose columns it is those from one on.
 
     A bias is what the linear before left to be added here, before dropout.
     """
@@ -62,14 +64,13 @@ def residual(
         return add(stream, update, bias, context.ops, place, name)
     rows = update.shape[0]
     first = context.first_sequence * context.job.model.sequence
-    width = update.shape[1]
-    column = width * context.mesh.coordinates["x"]
-    keep = mask(context, place, name, (range(first, first + rows),), range(column, column + width))
+    columns = range(first_column, first_column + update.shape[1])
+    keep = mask(context, place, name, (range(first, first + rows),), columns)
     result: torch.Tensor = _DroppedSum.apply(stream, update, keep, bias, context, place, name)
     return result
 
 
-def mask(context: FourDContext, place: Place, name: str, rows: tuple[range, ...], columns: range) -> torch.Tensor:
+def mask(context: ModelContext, place: Place, name: str, rows: tuple[range, ...], columns: range) -> torch.Tensor:
     """Dropout's mask of rows × columns, by their places in the full tensor, as booleans.
 
     The same for an element on every grid and when recomputed: an op of its own.
@@ -106,7 +107,7 @@ class _DroppedSum(torch.autograd.Function):
         update: torch.Tensor,
         keep: torch.Tensor,
         bias: torch.Tensor | None,
-        context: FourDContext,
+        context: ModelContext,
         place: Place,
         name: str,
     ) -> torch.Tensor:
@@ -123,7 +124,7 @@ class _DroppedSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (keep,) = ctx.saved_tensors
-        context: FourDContext = ctx.context
+        context: ModelContext = ctx.context
         of_update = context.ops.compute(
             ctx.place,
             f"{ctx.name}_dropout",
@@ -141,7 +142,7 @@ def thinned(x: torch.Tensor, keep: torch.Tensor, drop: float) -> torch.Tensor:
 
 
 def fused(
-    context: FourDContext, function: Callable[..., torch.Tensor], in_steps: Callable[..., torch.Tensor]
+    context: ModelContext, function: Callable[..., torch.Tensor], in_steps: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
     """Let torch.compile fuse an element-wise function, if the job asks for it; else it runs `in_steps`.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from runtime.strategies.four_d.layers.elementwise import thinned
+from runtime.model.elementwise import thinned
 
 
 def explicit(

@@ -12,34 +12,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from runtime.model import rotary
+from runtime.model.context import ModelContext
+from runtime.model.elementwise import fused, mask
+from runtime.model.explicit_attention import explicit
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region, unpack
-from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.elementwise import fused, mask
-from runtime.strategies.four_d.layers.explicit_attention import explicit
-from runtime.strategies.four_d.layers.head_norm import HeadNorms
 from twin.description.attention import UNFUSED
-from twin.schedule.kernels import Attention, Memory
+from twin.schedule import kernels
+from twin.schedule.kernels import Memory
+
+Norms = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Normalises queries and keys, (m, width) each, head by head."""
 
 
-class Attention4D(torch.nn.Module):
-    """Splits qkv into heads, normalises and turns them where the model does, and attends."""
+class Attention(torch.nn.Module):
+    """Splits qkv into heads, normalises and turns them where the model does, and attends.
 
-    def __init__(self, context: FourDContext, place: Place) -> None:
+    Heads may be shared among `parts` ranks, of which this one is number `part`.
+    """
+
+    def __init__(
+        self, context: ModelContext, place: Place, norms: Norms | None = None, *, parts: int = 1, part: int = 0
+    ) -> None:
         super().__init__()
-        model, y = context.job.model, context.grid.y
-        self.context, self.place = context, place
-        self.heads, self.head_size = model.heads // y, model.head_size
-        self.kv_heads = model.key_value_heads // y
-        queries, keys, values = (width // y for width in model.qkv_parts)
+        model = context.job.model
+        self.context, self.place, self.norms = context, place, norms
+        self.heads, self.head_size = model.heads // parts, model.head_size
+        self.kv_heads = model.key_value_heads // parts
+        queries, keys, values = (width // parts for width in model.qkv_parts)
         self.widths = queries, keys, values
-        self.norms = HeadNorms(context, place) if model.qk_norm else None
-        self.first_head = self.heads * context.mesh.coordinates["y"]
+        self.first_head = self.heads * part
         self.rotary = model.positions == "rotary"
 
     def forward(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
@@ -72,9 +80,9 @@ class Attention4D(torch.nn.Module):
                 )
             return out.transpose(1, 2).reshape(parts[0].shape[0], -1)
 
-        def describe(*, backward: bool = False) -> Attention:
+        def describe(*, backward: bool = False) -> kernels.Attention:
             heads, masked = (self.heads, self.head_size), added is not None
-            return Attention(sequences, length, *heads, form, dropped, backward, e, fewer, masked)
+            return kernels.Attention(sequences, length, *heads, form, dropped, backward, e, fewer, masked)
 
         back = partial(describe, backward=True)
         return Region(context.ops, self.place, "attention", run, describe, back)(q, k, v)
