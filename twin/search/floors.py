@@ -6,8 +6,10 @@ would lose its best.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import partial
 from typing import Any
 
 from twin.description.job import Job
@@ -37,9 +39,11 @@ class Pieces:
 
     def __init__(self, simulation: Simulation) -> None:
         ops = [
-            (part.program.name(i), float(part.timeline.start[0, i]), float(part.timeline.end[0, i]))
+            (op.name.format_map(values), start, end)
             for part in simulation.parts
-            for i in range(len(part.program))
+            for (op, values), start, end in zip(
+                part.program.ops, part.timeline.start[0].tolist(), part.timeline.end[0].tolist(), strict=True
+            )
         ]
         # the first micro-step writes sums of gradients, later ones add to them: what is shorter holds for both
         self._micro_steps = [
@@ -53,10 +57,11 @@ class Pieces:
         After `+` those where they are most: they are taken away.
         """
         if text not in self._known:
-            taken_away, pattern = text.startswith("+"), f"*{text.removeprefix('+')}*"
+            taken_away, part = text.startswith("+"), text.removeprefix("+")
+            matches = partial(_contains, part) if "*" not in part else re.compile(translate(f"*{part}*")).match
             seconds = []
             for ops in self._micro_steps:
-                spans = [(start, end) for name, start, end in ops if fnmatchcase(name, pattern)]
+                spans = [(start, end) for name, start, end in ops if matches(name)]
                 if taken_away:
                     seconds.append(sum(end - start for start, end in spans))
                 else:
@@ -64,3 +69,7 @@ class Pieces:
                     seconds.append(max((end for _, end in spans), default=0.0) - begin)
             self._known[text] = max(seconds) if taken_away else min(seconds)
         return self._known[text]
+
+
+def _contains(part: str, name: str) -> bool:
+    return part in name

@@ -43,6 +43,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
             "chunks": 1,
             "flavour": "megatron",
             "stage_layers": None,
+            "recompute": job.recompute or not job.recomputes_scores,
+            "recompute_attention": job.recomputes_scores,
             "recompute_layers": None,
             "distributed_optimizer": False,
             "overlap_gradients": False,
@@ -64,7 +66,7 @@ def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
     return (
         job.order in SPLIT,
         *(local.grid.tensor, local.grid.context, local.sequences),
-        *(job.recompute, job.recompute_attention, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
+        *(job.recomputes_scores, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
     )
 
 
@@ -80,8 +82,8 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
         "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
     }
-    if job.recompute_layers is not None:
-        again = 0.0  # of some layers only
+    if job.recompute_layers is not None or not (job.recompute or job.recomputes_scores):
+        again = 0.0  # of some layers only, or of none
 
     def of(stage: Stage) -> tuple[float, float, float]:
         """Forward, backward, and what of it a gradient waits for."""
