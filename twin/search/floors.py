@@ -13,25 +13,39 @@ from functools import partial
 from typing import Any
 
 from twin.description.job import Job
+from twin.engine.parallel import in_parallel
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
 from twin.strategies import strategy_of
 
+MANY_GROUPS = 64
+"""Rehearsals that are worth starting processes for."""
 
-def floors(base: Job, found: Sequence[Candidate]) -> list[float]:
+
+def floors(base: Job, found: Sequence[Candidate], workers: int = 1) -> list[float]:
     """Return a floor of each candidate, seconds; 0 where nothing is known."""
-    known: dict[tuple[Any, ...], Pieces | None] = {}
-    return [_floor(candidate.job(base), known) for candidate in found]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, candidate in enumerate(found):
+        job = candidate.job(base)
+        groups.setdefault((job.strategy, *strategy_of(job).same_rehearsal(job)), []).append(number)
+    asked = [tuple(found[i] for i in numbers) for numbers in groups.values()]
+    of_groups = in_parallel(partial(_of_group, base), asked, workers if len(asked) >= MANY_GROUPS else 1)
+    least = [0.0] * len(found)
+    for numbers, answers in zip(groups.values(), of_groups, strict=True):
+        for number, seconds in zip(numbers, answers, strict=True):
+            least[number] = seconds
+    return least
 
 
-def _floor(job: Job, known: dict[tuple[Any, ...], Pieces | None]) -> float:
-    strategy = strategy_of(job)
-    key = (job.strategy, *strategy.same_rehearsal(job))
-    if key not in known:
-        small = strategy.rehearsal(job)
-        known[key] = None if small is None else Pieces(simulate(small, engine="folded"))
-    pieces = known[key]
-    return 0.0 if pieces is None else strategy.floor_seconds(job, pieces)
+def _of_group(base: Job, group: Sequence[Candidate]) -> list[float]:
+    """Return the floors of candidates that have the same rehearsal."""
+    jobs = [candidate.job(base) for candidate in group]
+    strategy = strategy_of(jobs[0])
+    small = strategy.rehearsal(jobs[0])
+    if small is None:
+        return [0.0] * len(jobs)
+    pieces = Pieces(simulate(small, engine="folded"))
+    return [strategy.floor_seconds(job, pieces) for job in jobs]
 
 
 class Pieces:
