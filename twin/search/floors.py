@@ -6,30 +6,46 @@ would lose its best.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import partial
 from typing import Any
 
 from twin.description.job import Job
+from twin.engine.parallel import in_parallel
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
 from twin.strategies import strategy_of
 
+MANY_GROUPS = 64
+"""Rehearsals that are worth starting processes for."""
 
-def floors(base: Job, found: Sequence[Candidate]) -> list[float]:
+
+def floors(base: Job, found: Sequence[Candidate], workers: int = 1) -> list[float]:
     """Return a floor of each candidate, seconds; 0 where nothing is known."""
-    known: dict[tuple[Any, ...], Pieces | None] = {}
-    return [_floor(candidate.job(base), known) for candidate in found]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, candidate in enumerate(found):
+        job = candidate.job(base)
+        groups.setdefault((job.strategy, *strategy_of(job).same_rehearsal(job)), []).append(number)
+    asked = [tuple(found[i] for i in numbers) for numbers in groups.values()]
+    of_groups = in_parallel(partial(_of_group, base), asked, workers if len(asked) >= MANY_GROUPS else 1)
+    least = [0.0] * len(found)
+    for numbers, answers in zip(groups.values(), of_groups, strict=True):
+        for number, seconds in zip(numbers, answers, strict=True):
+            least[number] = seconds
+    return least
 
 
-def _floor(job: Job, known: dict[tuple[Any, ...], Pieces | None]) -> float:
-    strategy = strategy_of(job)
-    key = (job.strategy, *strategy.same_rehearsal(job))
-    if key not in known:
-        small = strategy.rehearsal(job)
-        known[key] = None if small is None else Pieces(simulate(small, engine="folded"))
-    pieces = known[key]
-    return 0.0 if pieces is None else strategy.floor_seconds(job, pieces)
+def _of_group(base: Job, group: Sequence[Candidate]) -> list[float]:
+    """Return the floors of candidates that have the same rehearsal."""
+    jobs = [candidate.job(base) for candidate in group]
+    strategy = strategy_of(jobs[0])
+    small = strategy.rehearsal(jobs[0])
+    if small is None:
+        return [0.0] * len(jobs)
+    pieces = Pieces(simulate(small, engine="folded"))
+    return [strategy.floor_seconds(job, pieces) for job in jobs]
 
 
 class Pieces:
@@ -37,9 +53,11 @@ class Pieces:
 
     def __init__(self, simulation: Simulation) -> None:
         ops = [
-            (part.program.name(i), float(part.timeline.start[0, i]), float(part.timeline.end[0, i]))
+            (op.name.format_map(values), start, end)
             for part in simulation.parts
-            for i in range(len(part.program))
+            for (op, values), start, end in zip(
+                part.program.ops, part.timeline.start[0].tolist(), part.timeline.end[0].tolist(), strict=True
+            )
         ]
         # the first micro-step writes sums of gradients, later ones add to them: what is shorter holds for both
         self._micro_steps = [
@@ -53,10 +71,11 @@ class Pieces:
         After `+` those where they are most: they are taken away.
         """
         if text not in self._known:
-            taken_away, pattern = text.startswith("+"), f"*{text.removeprefix('+')}*"
+            taken_away, part = text.startswith("+"), text.removeprefix("+")
+            matches = partial(_contains, part) if "*" not in part else re.compile(translate(f"*{part}*")).match
             seconds = []
             for ops in self._micro_steps:
-                spans = [(start, end) for name, start, end in ops if fnmatchcase(name, pattern)]
+                spans = [(start, end) for name, start, end in ops if matches(name)]
                 if taken_away:
                     seconds.append(sum(end - start for start, end in spans))
                 else:
@@ -64,3 +83,7 @@ class Pieces:
                     seconds.append(max((end for _, end in spans), default=0.0) - begin)
             self._known[text] = max(seconds) if taken_away else min(seconds)
         return self._known[text]
+
+
+def _contains(part: str, name: str) -> bool:
+    return part in name

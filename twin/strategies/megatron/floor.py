@@ -49,6 +49,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
             "weight_shards": 1 if torch else None,
             "reshard_after_forward": None,
             "stage_layers": None,
+            "recompute": job.recompute or not job.recomputes_scores,
+            "recompute_attention": job.recomputes_scores,
             "recompute_layers": None,
             "distributed_optimizer": False,
             "overlap_gradients": False,
@@ -70,7 +72,7 @@ def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
     return (
         job.order in SPLIT,
         *(local.grid.tensor, local.grid.context, local.sequences),
-        *(job.recompute, job.recompute_attention, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
+        *(job.recomputes_scores, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
     )
 
 
@@ -86,8 +88,8 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
         "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
     }
-    if job.recompute_layers is not None:
-        again = 0.0  # of some layers only
+    if job.recompute_layers is not None or not (job.recompute or job.recomputes_scores):
+        again = 0.0  # of some layers only, or of none
 
     def of(stage: Stage) -> tuple[float, float, float]:
         """Forward, backward, and what of it a gradient waits for."""

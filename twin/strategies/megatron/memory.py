@@ -18,6 +18,7 @@ from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import order as actions_of
+from twin.strategies.megatron.orders import stage_of
 from twin.strategies.megatron.place import Pipeline, Stage
 from twin.strategies.megatron.reduction import Parameters
 from twin.strategies.megatron.sharded import Units
@@ -30,10 +31,11 @@ def memory_by_category(job: MegatronJob, rank: int) -> dict[str, float]:
 
 
 def every_memory(job: MegatronJob) -> list[dict[str, float]]:
-    """Count those of all stages; of equal ones once."""
+    """Count those of stages one of which needs most: of equal ones those that hold most."""
     held = Held(job)
-    found = {held.kind(rank): rank for rank in range(held.pipeline.ranks)}
-    return [held.by_category(rank) for rank in found.values()]
+    layers = tuple(map(len, job.layers_by_stage))
+    ranks = needing_most(held.pipeline.order, held.pipeline.ranks, held.enough, job.chunks, job.micro_group, layers)
+    return [held.by_category(rank) for rank in ranks]
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,6 @@ class Held:
     def pipeline(self) -> Pipeline:
         """Stages."""
         return Pipeline(self.job)
-
-    def kind(self, rank: int) -> object:
-        """Return what the bytes of a rank depend on."""
-        stages = tuple((len(stage.layers), stage.first, stage.last) for stage in self.pipeline.stages(rank))
-        return stages, self._counts(rank)
 
     def by_category(self, rank: int) -> dict[str, float]:
         """Count the peak bytes of a rank."""
@@ -123,7 +120,7 @@ class Held:
         return _block(self.job, self.local, whole=False)
 
     @cached_property
-    def _enough(self) -> int:
+    def enough(self) -> int:
         """So many micro-batches that more hold no more: a pipeline is full, and rules of divisibility are kept."""
         job, ranks = self.job, self.pipeline.ranks
         steps, group = job.micro_steps, job.micro_group or ranks
@@ -134,7 +131,37 @@ class Held:
 
     def _counts(self, rank: int) -> tuple[tuple[int, ...], ...]:
         ranks, job = self.pipeline.ranks, self.job
-        return most_held(self.pipeline.order, rank, ranks, self._enough, job.chunks, job.micro_group)
+        return most_held(self.pipeline.order, rank, ranks, self.enough, job.chunks, job.micro_group)
+
+
+@lru_cache(maxsize=4096)
+def needing_most(
+    order: Order, ranks: int, micro_steps: int, chunks: int, group: int | None, layers: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return pipeline ranks one of which needs most memory, whatever is kept of a micro-batch.
+
+    `layers` are those of each of the model's stages. Of ranks with equal stages one that never holds more of any chunk
+    than another is left out.
+    """
+    found: dict[object, dict[tuple[tuple[int, ...], ...], int]] = {}
+    for rank in range(ranks):
+        numbers = [stage_of(order, rank, chunk, ranks, chunks) for chunk in range(2 if order == "dualpipe" else chunks)]
+        stages = tuple((layers[number], number == 0, number == len(layers) - 1) for number in numbers)
+        held = most_held(order, rank, ranks, micro_steps, chunks, group)
+        found.setdefault(stages, {}).setdefault(held, rank)
+    return tuple(
+        sorted(
+            rank
+            for alike in found.values()
+            for held, rank in alike.items()
+            if not any(other is not held and _holds_all(other, held) for other in alike)
+        )
+    )
+
+
+def _holds_all(many: tuple[tuple[int, ...], ...], few: tuple[tuple[int, ...], ...]) -> bool:
+    """Tell if for everything that a rank holds at a time another one holds as much of each chunk."""
+    return all(any(_covers(other, one) for other in many) for one in few)
 
 
 @lru_cache(maxsize=4096)

@@ -24,8 +24,8 @@ from twin.strategies.megatron.place import Message
 
 Mail = tuple[Message, int]
 """A message of a micro-batch."""
-Move = Literal["receive", "received", "send", "sent"]
-"""To start one, or to wait for it."""
+Move = Literal["receive", "received", "send", "sent", "left"]
+"""To start one, or to wait for it; what is still on its way at the end of the step is waited for as `left`."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Post:
 
     def end(self) -> None:
         """Wait for what was sent."""
-        self._moves += [("sent", mail) for mail in self._leaving]
+        self._moves += [("left", mail) for mail in self._leaving]
         self._leaving.clear()
 
     def write(self) -> None:
@@ -93,14 +93,14 @@ class Post:
         """Write it with the micro-batches left open."""
         ops: list[Op] = []
         for move, message, number in key:
-            emit = Emitter("messages/", "fwd" if message.forward else "bwd", ops=ops)
-            place = message.sender if move in ("send", "sent") else message.receiver
+            emit = Emitter("messages/", "fwd" if message.forward or move == "left" else "bwd", ops=ops)
+            place = message.receiver if move in ("receive", "received") else message.sender
             kind = "F" if message.forward else "B"
             where = f"micro{{{_variable(number)}}}/{kind}{place[1] if self.several else ''}"
             if move in ("send", "receive"):
                 emit.start(move, message.communicator, self.local.message_bytes, f"{where}/{move}")
                 continue
-            emit.wait(f"messages/{where}/{'send' if move == 'sent' else 'receive'}")
+            emit.wait(f"messages/{where}/{'receive' if move == 'received' else 'send'}")
             if move == "received" and self.local.job.splits_messages:
                 emit.collective("all_gather", TENSOR, self.local.whole_bytes, f"{where}/gather")
         return tuple(ops)

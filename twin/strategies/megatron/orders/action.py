@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["F", "B", "I", "W"]
 """Forward pass, whole backward pass, its input gradients only, its weight gradients only. The zero-bubble papers call
 input gradients B."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One pass of one micro-batch through one chunk of a rank's layers."""
+class Action(NamedTuple):
+    """One pass of one micro-batch through one chunk of a rank's layers.
+
+    A tuple, since a deep pipeline has tens of thousands, and a search asks for thousands of pipelines.
+    """
 
     kind: Kind
     micro: int
