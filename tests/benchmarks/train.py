@@ -1,4 +1,4 @@
-"""Training speed on gloo ranks against PyTorch's own FSDP2, tensor parallelism, both, and DDP.
+"""Training speed on gloo ranks against `strategy: fsdp`, PyTorch's own tensor parallelism, FSDP2 with it, and DDP.
 
     python -m tests.benchmarks.train [rounds [part of a title]]
 
@@ -18,8 +18,10 @@ from typing import Any
 
 RANKS, STEPS, WARM_UP = 4, 6, 2
 NAMES = ("fourfold", "peer")
+OWN_FSDP = "strategy fsdp"
+"""A peer that is Fourfold itself."""
 PAIRS = {
-    "z=4 against FSDP2": ({"data": 1, "z": 4, "y": 1, "x": 1}, "fsdp"),
+    "z=4 against strategy fsdp": ({"data": 1, "z": 4, "y": 1, "x": 1}, OWN_FSDP),
     "y=4 against tensor parallelism": ({"data": 1, "z": 1, "y": 4, "x": 1}, "tp"),
     "x=4 against tensor parallelism": ({"data": 1, "z": 1, "y": 1, "x": 4}, "tp"),
     "z=2 y=2 against FSDP2 x TP": ({"data": 1, "z": 2, "y": 2, "x": 1}, "fsdp_tp"),
@@ -29,21 +31,21 @@ PAIRS = {
 }
 
 
-def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable[[int], float]]:
+def ours(
+    worker: Any, grid: dict[str, int], windows: Any, strategy: str = "four_d"
+) -> tuple[Any, Callable[[int], float]]:
     """Make a trainee of the runtime, and a function that trains it on step i."""
     import torch
 
-    from runtime.step.optimizer import Optimizer
     from runtime.step.trainee import MicroBatch
-    from runtime.strategies.four_d.context import FourDContext
-    from runtime.strategies.four_d.model import GPT
-    from runtime.strategies.four_d.trainee import FourDTrainee
+    from runtime.strategies import trains
     from tests.benchmarks import peers
+    from tests.runtime.fsdp_tasks import mesh_of
     from twin.description.train import Adam
     from twin.strategies import load_job
     from twin.strategies.four_d.grid import Grid
 
-    sizes = Grid(**grid)
+    sizes, shared = Grid(**grid), {"data": grid["data"], "weights": grid["z"]}
     local = peers.SEQUENCES // (sizes.data * sizes.z)
     job = load_job(
         {
@@ -56,17 +58,17 @@ def ours(worker: Any, grid: dict[str, int], windows: Any) -> tuple[Any, Callable
                 "biases": False,
             },
             "machine": "laptop",
+            "strategy": strategy,
             "ranks": sizes.ranks,
-            "grid": grid,
+            "grid": grid if strategy == "four_d" else shared,
             "precision": "fp32",
             "recompute": False,
             "batch": {"sequences": peers.SEQUENCES, "micro_sequences": local},
-            "gather_unit": "block",
+            **({"gather_unit": "block"} if strategy == "four_d" else {}),
         }
     )
-    mesh = worker.mesh(sizes)
-    context = FourDContext.of_job(job, mesh, torch.device("cpu"))
-    trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
+    mesh = worker.mesh(sizes) if strategy == "four_d" else mesh_of(worker, shared)
+    trainee = trains(job)(job, mesh, torch.device("cpu"), Adam())
     weight = 1.0 / (peers.SEQUENCES * peers.SEQUENCE)
 
     def step(index: int) -> float:
@@ -93,7 +95,11 @@ def contestant(worker: Any, grid: dict[str, int], peer: str, name: str) -> Calla
     """Make one of the two."""
     from tests.benchmarks import peers
 
-    return ours(worker, grid, windows())[1] if name == "fourfold" else peers.trainer(peer, windows())
+    if name == "fourfold":
+        return ours(worker, grid, windows())[1]
+    if peer == OWN_FSDP:
+        return ours(worker, grid, windows(), "fsdp")[1]
+    return peers.trainer(peer, windows())
 
 
 def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:

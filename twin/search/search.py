@@ -204,7 +204,8 @@ def without_hopeless(
     base: Job, entries: Sequence[RankedCandidate], workers: Workers, progress: Progress
 ) -> list[RankedCandidate]:
     """Simulate them by their floors, lowest first, until no floor that is left is below the fastest."""
-    least = floors(base, [entry.candidate for entry in entries], workers)
+    here = workers if isinstance(workers, int) else 1  # a crew is for what takes long
+    least = floors(base, [entry.candidate for entry in entries], here)
     order = sorted(range(len(entries)), key=lambda i: least[i])
     found, best, done = list(entries), float("inf"), 0
     while done < len(order) and least[order[done]] < best:

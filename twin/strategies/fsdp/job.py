@@ -59,7 +59,7 @@ class FsdpJob(Job):
     """A job whose ranks share the work of holding a model."""
 
     strategy: Literal["fsdp"] = "fsdp"
-    """FSDP and ZeRO. For simulation only."""
+    """FSDP and ZeRO. FSDP2 and HSDP train, the rest is for simulation."""
     grid: Grid | Literal["auto"] = "auto"
     flavour: Flavour = "fsdp2"
     """Whose implementation: PyTorch's fully_shard, its older FullyShardedDataParallel, or DeepSpeed's."""
