@@ -10,10 +10,11 @@ import numpy as np
 from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.engine import every_role
 from twin.engine.bundles import Bundles
 from twin.engine.cube import Cube, Floats
 from twin.engine.program import START
-from twin.engine.ranks import Interference, Outcome, Price, Variation, run
+from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation, run
 from twin.engine.setting import Timeline
 from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
@@ -34,6 +35,8 @@ class AllRanks:
     """Compute time of each rank's device relative to the mean device, an array over the mesh."""
     recorded: tuple[int, ...]
     """Ranks whose events were kept."""
+    of_roles: tuple[Recorded, ...]
+    """Their events by role, ranks ascending in each."""
 
     @property
     def job(self) -> Job:
@@ -55,10 +58,13 @@ class AllRanks:
         partition = replace(
             self.nominal.partition, rank_class=row, representatives=np.array(self.recorded, dtype=np.int64)
         )
-        kept = self.outcome.recorded
-        timeline = Timeline(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
-        part = replace(self.nominal.only, classes=np.arange(len(self.recorded)), timeline=timeline)
-        return replace(self.nominal, partition=partition, parts=(part,))
+        parts = []
+        for part, kept in zip(self.nominal.parts, self.of_roles, strict=True):
+            timeline = Timeline(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
+            own = np.array([rank for rank in self.recorded if rank in set(part.role.ranks.tolist())], dtype=np.int64)
+            rows = own if len(self.nominal.parts) == 1 else np.sort(own)
+            parts.append(replace(part, classes=row[rows], timeline=timeline))
+        return replace(self.nominal, partition=partition, parts=tuple(parts))
 
 
 def simulate_ranks(
@@ -91,26 +97,30 @@ def simulate_ranks(
         )
     seed = job.seed if seed is None else seed
     nominal = nominal or simulate(job, max_classes=MANY_CLASSES)
-    _need_one_program_on_axes(nominal)
     cube = Cube.of(nominal.mesh)
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
+    if len(nominal.parts) > 1:
+        outcome, of_roles = every_role.run(nominal, variation, interference, record)
+        return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), of_roles)
+    _need_axes(nominal)
     # with nothing random the shares of the folded simulation are exact as they are
     bundles = sharing(nominal) if random and varies(job) else {}
     outcome = run(nominal.program, cube, prices(nominal, cube), variation, interference, bundles, record)
-    return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record))
+    return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), (outcome.recorded,))
 
 
-def _need_one_program_on_axes(nominal: Simulation) -> None:
-    """Refuse what this engine does not know: several roles, and groups that are no axis of the mesh."""
+def _need_axes(nominal: Simulation) -> None:
+    """Refuse what this engine does not know: one role's groups that are no axis of the mesh."""
     axes = nominal.mesh.axes
-    others = [c.name for c in nominal.communicators.values() if c.partition not in axes]
-    if len(nominal.parts) > 1 or others:
-        what = f"{len(nominal.parts)} roles" if len(nominal.parts) > 1 else f"the groups of {others[0]}"
+    used = {communicator for communicator, _, _ in nominal.program.calls}
+    others = [c.name for c in nominal.communicators.values() if c.name in used and c.partition not in axes]
+    if others:
         raise fail(
             "engine",
-            f"the all-ranks engine knows one program over the axes of a mesh, not {what}; use --engine folded or des",
+            f"the all-ranks engine knows one role's groups over the axes of a mesh, not those of {others[0]}; "
+            "use --engine folded or des",
         )
 
 
