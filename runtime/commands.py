@@ -129,7 +129,6 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
-        from twin.description.problems import fail
         from twin.strategies import load_job
 
         described = load_job(job, overrides or [], strategy=strategy)
@@ -140,12 +139,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
         if here == described.ranks or not options.elastic:
             described = resolve(described)  # else the ranks choose together
         if slurm:
-            from runtime.slurm import script
-
-            if strategy is not None:
-                raise fail("--strategy", "write it into the job file, which the script names: strategy", strategy)
-
-            typer.echo(script(described, job, overrides or []), nl=False)
+            _print_script(described, job, overrides or [], strategy)
             return
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
@@ -157,8 +151,7 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             from runtime.plan.options import settled
 
             chosen = [*(overrides or []), *(settled(described) if here == described.ranks else ())]
-            arguments = _arguments(job, out, chosen, force=force, accept_changes=accept_changes)
-            arguments += ["--strategy", strategy] if strategy else []
+            arguments = _arguments(job, out, chosen, strategy, force=force, accept_changes=accept_changes)
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             arguments += ["--watch", str(watch)] if watch else []
             raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))
@@ -169,11 +162,23 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
     return train
 
 
-def _arguments(job: Path, out: Path, chosen: Sequence[str], *, force: bool, accept_changes: bool) -> list[str]:
+def _print_script(described: Job, job: Path, overrides: Sequence[str], strategy: str | None) -> None:
+    from runtime.slurm import script
+    from twin.description.problems import fail
+
+    if strategy is not None:
+        raise fail("--strategy", "write it into the job file, which the script names: strategy", strategy)
+    typer.echo(script(described, job, overrides), nl=False)
+
+
+def _arguments(
+    job: Path, out: Path, chosen: Sequence[str], strategy: str | None, *, force: bool, accept_changes: bool
+) -> list[str]:
     """Return the command line of a rank, as far as it is about the job and its run."""
     arguments = ["train", str(job), "--out", str(out)]
     for override in chosen:
         arguments += ["--set", override]
+    arguments += [] if strategy is None else ["--strategy", strategy]
     arguments += ["--force"] if force else []
     arguments += ["--accept-changes"] if accept_changes else []
     return arguments
