@@ -189,7 +189,11 @@ def any_jobs(draw: st.DrawFn) -> Any:
         options["overlap_gradients"] = draw(st.booleans())
         options["sequence_parallel"] = draw(st.booleans())
         options["overlap_parameters"] = options["overlap_gradients"] and draw(st.booleans())
+        options["split_messages"] = not options["sequence_parallel"] and draw(st.booleans())
+        if schedule in ("1f1b", "gpipe"):
+            options["overlap_messages"] = draw(st.sampled_from([None, True]))
     options["distributed_optimizer"] = bool(options.get("overlap_parameters")) or draw(st.booleans())
+    hidden, sequence = draw(st.sampled_from([(128, 64), (4096, 2048)]))  # the host is behind, or ahead
     assert not problems(schedule, pipeline, micro_steps, chunks, None)
     return load_job(
         {
@@ -197,9 +201,9 @@ def any_jobs(draw: st.DrawFn) -> Any:
             "flavour": flavour,
             "model": {
                 "layers": sum(layers),
-                "hidden": 128,
+                "hidden": hidden,
                 "heads": 4,
-                "sequence": 64,
+                "sequence": sequence,
                 "vocabulary": 256,
                 "tied_embeddings": draw(st.booleans()),
             },
