@@ -193,12 +193,16 @@ def any_jobs(draw: st.DrawFn) -> Any:
     if flavour == "megatron":
         options["overlap_gradients"] = draw(st.booleans())
         options["overlap_parameters"] = options["overlap_gradients"] and draw(st.booleans())
+        options["split_messages"] = not options["sequence_parallel"] and draw(st.booleans())
+        if schedule in ("1f1b", "gpipe"):
+            options["overlap_messages"] = draw(st.sampled_from([None, True]))
     if flavour == "torch":
         several = data * context > 1
         options["weight_shards"] = draw(st.sampled_from([None, data])) if several and data > 1 else None
         options["reshard_after_forward"] = draw(st.booleans()) if schedule in ("gpipe", "1f1b", "interleaved") else None
     else:
         options["distributed_optimizer"] = bool(options.get("overlap_parameters")) or draw(st.booleans())
+    hidden, sequence = draw(st.sampled_from([(128, 64), (4096, 2048)]))  # the host is behind, or ahead
     assert not problems(schedule, pipeline, micro_steps, chunks, None)
     return load_job(
         {
@@ -206,9 +210,9 @@ def any_jobs(draw: st.DrawFn) -> Any:
             "flavour": flavour,
             "model": {
                 "layers": sum(layers),
-                "hidden": 128,
+                "hidden": hidden,
                 "heads": 4,
-                "sequence": 64,
+                "sequence": sequence,
                 "vocabulary": 256,
                 "tied_embeddings": flavour != "torch" and draw(st.booleans()),
                 "residual": draw(st.sampled_from(["serial", "parallel"])),

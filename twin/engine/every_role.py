@@ -3,96 +3,34 @@
 The rules are those of `twin.engine.ranks`; ranks of a role lie in a row instead of a cube. A role goes on until it
 waits for what another one has not come to. A message that a role is ready for may begin beside its compute, once the
 other side comes: then it hesitates before it calls an op done, and of all that hesitate the one goes on that would be
-done first, in the mean over its ranks. So without differences among ranks of a role every event is that of the folded
-simulation; with them, a message that begins on some ranks before that does not slow what was done by then.
+done first, in the mean over its ranks. Without differences among ranks of a role every event is then that of the
+folded simulation. With them a message may have begun on some ranks before that: the step is gone through again with the
+begins and ends of the last time, until they stay.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
 from twin.engine.coverage import stretched
 from twin.engine.cube import Floats
-from twin.engine.flows import Flow, Stream
-from twin.engine.layout import NOWHERE, Ints
+from twin.engine.meetings import Meeting, Ranks, Signal, Unit, units_of
 from twin.engine.program import COMPUTE, START
 from twin.engine.ranks import Interference, Outcome, Recorded, Variation
-from twin.engine.simulate import Part, Simulation
+from twin.engine.simulate import Simulation
 from twin.engine.streams import check_ended
-from twin.schedule.ops import axis_of
 
-Signal = float | None
-"""Why a role does not go on: it waits for another one, or hesitates with an op that would be done then."""
 Walk = Generator[Signal, bool, None]
+Times = Mapping[tuple[str, tuple[int, ...]], Sequence[tuple[Floats, Floats] | None]]
+"""Begins and ends of the collectives of each unit."""
+SAME = 1e-4
+"""Of the step: what moves less between two times through it is far below what is drawn."""
+MAX_AGAIN = 8
 OPS = 1 << 32
 """More than a program has: ops of different roles have different random factors."""
-
-
-@dataclass
-class Meeting:
-    """One collective of ranks of several roles; times are of groups, None until all have come."""
-
-    call: int
-    came: dict[int, tuple[int, Floats]] = field(default_factory=dict)
-    """Of each role: its op, and when its ranks came."""
-    gate: Floats | None = None
-    begin: Floats | None = None
-    end: Floats | None = None
-
-
-@dataclass
-class Unit:
-    """The groups of a communicator whose members are of the same roles."""
-
-    name: str
-    roles: tuple[int, ...]
-    members: Ints
-    """(groups, size): places among the ranks of the roles, these one after another."""
-    group: dict[int, Ints]
-    """Of each role: the group of each of its ranks."""
-    group_class: Ints
-    first: int
-    """The role of the groups' first members."""
-    rows: Ints
-    """Row of each group's first member in the nominal timeline of that role."""
-    stream: Stream | None
-    """Of one role's groups."""
-    meetings: list[Meeting] = field(default_factory=list)
-    arrived: dict[int, int] = field(default_factory=dict)
-    last_end: Floats | None = None
-
-    @property
-    def axis(self) -> str:
-        """What its time is booked under."""
-        return axis_of(self.name)
-
-
-class _Role:
-    """The ranks of one role: `now` is when each one's compute stream is free."""
-
-    def __init__(self, number: int, part: Part, slowness: Floats, record: Sequence[int]) -> None:
-        self.number, self.part, self.slowness = number, part, slowness[part.role.ranks]
-        self.now = np.zeros(len(part.role.ranks))
-        self.units: list[Unit | None] = []
-        self.flows: dict[int, Flow] = {}
-        self.meetings: dict[int, tuple[Unit, Meeting]] = {}
-        """By op: those that were started and have not ended for sure."""
-        self.streams: list[Unit] = []
-        self.op = 0
-        self.signal: Signal = None
-        self.host = np.zeros_like(self.now)
-        chosen = np.flatnonzero(np.isin(part.role.ranks, np.array(record, dtype=np.int64)))
-        self.chosen = chosen
-        self.recorded = Recorded(*(np.zeros((len(chosen), len(part.program))) for _ in range(3)))
-
-    def keep(self, into: Floats, op: int, values: Floats | None = None) -> None:
-        """Keep times of the ranks that are recorded."""
-        if len(self.chosen):
-            into[:, op] = (self.now if values is None else values)[self.chosen]
 
 
 def run(
@@ -102,27 +40,41 @@ def run(
 
     `nominal` is the folded simulation, from which it is known what links let a collective have.
     """
-    return _Run(nominal, variation, interference, record).outcome()
+    done = _Run(nominal, variation, interference, record, {})
+    for _ in range(MAX_AGAIN):
+        if not done.misjudged:
+            break
+        before, done = done, _Run(nominal, variation, interference, record, done.times())
+        moved = max(float(abs(a.now - b.now).max()) for a, b in zip(before.roles, done.roles, strict=True))
+        if moved <= SAME * done.latest:
+            break
+    return done.outcome()
 
 
 class _Run:
+    """Once through the step; `expected` are the times of the last time."""
+
     def __init__(
-        self, nominal: Simulation, variation: Variation, interference: Interference, record: Sequence[int]
+        self,
+        nominal: Simulation,
+        variation: Variation,
+        interference: Interference,
+        record: Sequence[int],
+        expected: Times,
     ) -> None:
+        self._expected = expected
+        self.misjudged = bool(expected)
+        """Whether something may have begun earlier than was taken."""
         self._nominal, self._variation = nominal, variation
         self._stretch, self._beside = 1.0 + interference.compute, 1.0 / (1.0 + interference.collective)
         slowness = np.ascontiguousarray(variation.slowness).reshape(-1)
-        self.roles = [_Role(i, part, slowness, record) for i, part in enumerate(nominal.parts)]
-        self._role_of, self._place = (np.zeros(nominal.job.ranks, dtype=np.int64) for _ in range(2))
-        for role in self.roles:
-            ranks = role.part.role.ranks
-            self._role_of[ranks], self._place[ranks] = role.number, np.arange(len(ranks))
+        self.roles = [Ranks(i, part, slowness, record) for i, part in enumerate(nominal.parts)]
         axes = nominal.axes
         zeros = {axis: np.zeros(nominal.job.ranks) for axis in axes}
         self._exposed, self._peers = zeros, {axis: times.copy() for axis, times in zeros.items()}
         self._phases: dict[str, float] = {}
         self._communication = dict.fromkeys(axes, 0.0)
-        self._latest = 0.0
+        self.latest = 0.0
         self._ready = deque(self.roles)
         self._connect()
         self._go()
@@ -130,33 +82,14 @@ class _Run:
     def _connect(self) -> None:
         """Divide the communicators' groups by the roles of their members."""
         calls = self.roles[0].part.program.calls
-        units = {name: self._units(name) for name in dict.fromkeys(name for name, _, _ in calls)}
+        units = {
+            name: units_of(name, self._nominal, self.roles, self._beside)
+            for name in dict.fromkeys(name for name, _, _ in calls)
+        }
         for role in self.roles:
             own = {name: next((u for u in of if role.number in u.roles), None) for name, of in units.items()}
             role.units = [own[name] for name, _, _ in calls]
             role.streams = [unit for unit in own.values() if unit is not None and unit.stream is not None]
-
-    def _units(self, name: str) -> list[Unit]:
-        communicator, partition = self._nominal.communicators[name], self._nominal.partition
-        members = communicator.members
-        of_class = np.array(partition.group_class_of_rank_class[communicator.partition])
-        roles = self._role_of[members]
-        found, keys = [], np.sort(roles, axis=1)
-        for key in np.unique(keys, axis=0):
-            own = members[(keys == key).all(axis=1)]
-            between = tuple(dict.fromkeys(key.tolist()))
-            sizes = [len(self.roles[r].now) for r in between]
-            begin = dict(zip(between, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-            at = np.vectorize(begin.get, otypes=[np.int64])(self._role_of[own]) + self._place[own]
-            group_of = np.full(sum(sizes), NOWHERE, dtype=np.int64)
-            group_of[at.ravel()] = np.repeat(np.arange(len(own)), own.shape[1])
-            group = {r: group_of[begin[r] : begin[r] + size] for r, size in zip(between, sizes, strict=True)}
-            first = int(self._role_of[own[0, 0]])
-            classes = partition.rank_class[own[:, 0]]
-            rows = np.searchsorted(self.roles[first].part.classes, classes)
-            stream = Stream(axis_of(name), 0, self._beside) if len(between) == 1 else None
-            found.append(Unit(name, between, at, group, of_class[classes], first, rows, stream))
-        return found
 
     def _go(self) -> None:
         """Let roles go on in turn; where all hesitate or wait, the one that is done first."""
@@ -175,7 +108,7 @@ class _Run:
             except StopIteration:
                 del walks[role.number]
 
-    def _walk(self, role: _Role) -> Walk:
+    def _walk(self, role: Ranks) -> Walk:
         yield None
         program, host = role.part.program, 0.0
         for op, (code, amount, target, issue) in enumerate(
@@ -207,14 +140,14 @@ class _Run:
             for flow in unit.stream.open:
                 self._end(role, unit, flow.op, flow.begin, flow.end)
 
-    def _wait_for_host(self, role: _Role, host: float) -> None:
+    def _wait_for_host(self, role: Ranks, host: float) -> None:
         before = role.now
         if host > before.min():
             role.now = np.maximum(before, host)
             role.host += role.now - before
             self._at_rest(role, before)
 
-    def _work(self, role: _Role, op: int, amount: float) -> Walk:
+    def _work(self, role: Ranks, op: int, amount: float) -> Walk:
         """Compute so many seconds' worth; hesitate while something may yet begin beside it."""
         if amount == 0.0:
             return
@@ -225,12 +158,14 @@ class _Run:
             done = role.now + work
             if self._stretch != 1.0 and (running := self._running(role)):
                 done = stretched(role.now, work.copy(), self._stretch, running)
-            open_ = self._stretch != 1.0 and any(meeting.end is None for _, meeting in role.meetings.values())
-            if not open_ or (yield float(done.mean())):
+            if self._stretch == 1.0 or not any(m.end is None and m.expected is None for _, m in role.beside):
+                break
+            if (yield float(done.mean())):
+                role.let = float(done.max())
                 break
         role.now = done
 
-    def _running(self, role: _Role) -> list[tuple[Floats, Floats]]:
+    def _running(self, role: Ranks) -> list[tuple[Floats, Floats]]:
         """Return begin and end of what may run beside a role's compute."""
         found = []
         for unit in role.streams:
@@ -238,26 +173,31 @@ class _Run:
             own = unit.group[role.number]
             found += [(flow.begin[own], flow.end[own]) for flow in unit.stream.open if not flow.over]
         earliest = role.now.min()
-        for unit, meeting in role.meetings.values():
-            if meeting.end is not None and meeting.begin is not None and meeting.end.max() > earliest:
-                own = unit.group[role.number]
+        role.beside = [(u, m) for u, m in role.beside if m.end is None or m.latest > earliest]
+        for unit, meeting in role.beside:
+            own = unit.group[role.number]
+            if meeting.begin is not None and meeting.end is not None:
                 found.append((meeting.begin[own], meeting.end[own]))
+            elif meeting.expected is not None:
+                found.append((meeting.expected[0][own], meeting.expected[1][own]))
         return found
 
     def _price(self, unit: Unit, call: int, op: int) -> tuple[Floats, Floats]:
         """Seconds to start up and to transfer of each group, links shared as in the folded simulation."""
-        nominal = self._nominal
-        relation = nominal.communicators[unit.name].partition
-        costs = [nominal.prices.costs[call][group.pattern] for group in nominal.partition.groups[relation]]
-        startup = np.array([cost.startup_seconds for cost in costs])[unit.group_class]
-        transfer = np.array([cost.transfer_seconds for cost in costs])[unit.group_class]
+        if call not in unit.prices:
+            nominal = self._nominal
+            groups = nominal.partition.groups[nominal.communicators[unit.name].partition]
+            costs = [nominal.prices.costs[call][group.pattern] for group in groups]
+            startup = np.array([cost.startup_seconds for cost in costs])[unit.group_class]
+            unit.prices[call] = (startup, np.array([cost.transfer_seconds for cost in costs])[unit.group_class])
+        startup, transfer = unit.prices[call]
         share = self.roles[unit.first].part.timeline.share[unit.rows, op]
         if (noise := self._variation.collective) is not None:
             factor = noise.of(op + unit.first * OPS, len(startup))
             return startup * factor, transfer * factor / share
         return startup, transfer / share
 
-    def _start(self, role: _Role, op: int, call: int) -> None:
+    def _start(self, role: Ranks, op: int, call: int) -> None:
         unit = role.units[call]
         assert unit is not None
         if unit.stream is not None:
@@ -267,10 +207,12 @@ class _Run:
         number = unit.arrived.get(role.number, 0)
         unit.arrived[role.number] = number + 1
         if number == len(unit.meetings):
-            unit.meetings.append(Meeting(call))
+            known = self._expected.get((unit.name, unit.roles), ())
+            unit.meetings.append(Meeting(call, known[number] if known else None))
         meeting = unit.meetings[number]
         meeting.came[role.number] = (op, role.now)
         role.meetings[op] = (unit, meeting)
+        role.beside.append((unit, meeting))
         if len(meeting.came) == len(unit.roles):
             self._meet(unit, meeting)
             self._ready.extend(
@@ -284,17 +226,20 @@ class _Run:
         meeting.gate = came[unit.members].max(axis=1)
         meeting.begin = meeting.gate if unit.last_end is None else np.maximum(meeting.gate, unit.last_end)
         meeting.end = unit.last_end = meeting.begin + (startup + transfer / self._beside)
+        meeting.latest = float(meeting.end.max())
+        first = float(meeting.begin.min())
+        self.misjudged = self.misjudged or any(self.roles[r].let > first for r in unit.roles)
         for r in unit.roles:
             self._end(self.roles[r], unit, meeting.came[r][0], meeting.begin, meeting.end)
 
-    def _end(self, role: _Role, unit: Unit, op: int, begin: Floats, end: Floats) -> None:
+    def _end(self, role: Ranks, unit: Unit, op: int, begin: Floats, end: Floats) -> None:
         """Note when a collective ran."""
         own = unit.group[role.number]
-        self._latest = max(self._latest, float(end.max()))
+        self.latest = max(self.latest, float(end.max()))
         role.keep(role.recorded.start, op, begin[own])
         role.keep(role.recorded.end, op, end[own])
 
-    def _wait(self, role: _Role, op: int, start: int) -> Walk:
+    def _wait(self, role: Ranks, op: int, start: int) -> Walk:
         before = role.now
         role.keep(role.recorded.start, op)
         role.keep(role.recorded.arrival, op)
@@ -323,7 +268,7 @@ class _Run:
         self._at_rest(role, before)
         role.keep(role.recorded.end, op)
 
-    def _at_rest(self, role: _Role, since: Floats) -> None:
+    def _at_rest(self, role: Ranks, since: Floats) -> None:
         """All ranks of the role stood still at the same op, from `since` until now."""
         for unit in role.streams:
             assert unit.stream is not None
@@ -331,6 +276,14 @@ class _Run:
                 until = role.now[unit.members].min(axis=1)
                 unit.stream.at_rest(since[unit.members].max(axis=1), until)
                 unit.stream.passed(until)
+
+    def times(self) -> Times:
+        """Return when the collectives of several roles ran."""
+        units = {(u.name, u.roles): u for role in self.roles for u in role.units if u is not None and u.stream is None}
+        return {
+            key: [None if m.begin is None or m.end is None else (m.begin, m.end) for m in unit.meetings]
+            for key, unit in units.items()
+        }
 
     def outcome(self) -> tuple[Outcome, tuple[Recorded, ...]]:
         """Everything that is wanted of the run."""
@@ -344,7 +297,7 @@ class _Run:
 
         found = Outcome(
             end=end.reshape(sizes),
-            last_end_seconds=max(self._latest, float(end.max())),
+            last_end_seconds=max(self.latest, float(end.max())),
             exposed=shaped(self._exposed),
             peers=shaped(self._peers),
             host=host.reshape(sizes),
