@@ -211,7 +211,7 @@ def any_jobs(draw: st.DrawFn) -> Any:
             "model": {
                 "layers": sum(layers),
                 "hidden": hidden,
-                "heads": 4,
+                "heads": 8,
                 "sequence": sequence,
                 "vocabulary": 256,
                 "tied_embeddings": flavour != "torch" and draw(st.booleans()),
