@@ -156,7 +156,7 @@ class _Run:
             work *= jitter.of(op + role.number * OPS, len(work))
         while True:
             done = role.now + work
-            if self._stretch != 1.0 and (running := self._running(role)):
+            if self._stretch != 1.0 and (running := self._running(role, work)):
                 done = stretched(role.now, work.copy(), self._stretch, running)
             if self._stretch == 1.0 or not any(m.end is None and m.expected is None for _, m in role.beside):
                 break
@@ -165,21 +165,24 @@ class _Run:
                 break
         role.now = done
 
-    def _running(self, role: Ranks) -> list[tuple[Floats, Floats]]:
-        """Return begin and end of what may run beside a role's compute."""
+    def _running(self, role: Ranks, work: Floats) -> list[tuple[Floats, Floats]]:
+        """Return begin and end of what may run beside so many seconds of a role's compute."""
         found = []
         for unit in role.streams:
             assert unit.stream is not None
             own = unit.group[role.number]
             found += [(flow.begin[own], flow.end[own]) for flow in unit.stream.open if not flow.over]
-        earliest = role.now.min()
-        role.beside = [(u, m) for u, m in role.beside if m.end is None or m.latest > earliest]
-        for unit, meeting in role.beside:
-            own = unit.group[role.number]
-            if meeting.begin is not None and meeting.end is not None:
-                found.append((meeting.begin[own], meeting.end[own]))
-            elif meeting.expected is not None:
-                found.append((meeting.expected[0][own], meeting.expected[1][own]))
+        if role.beside:
+            earliest = role.now.min()
+            last = role.now.max() + self._stretch * work.max()
+            role.beside = [(u, m) for u, m in role.beside if m.end is None or m.latest > earliest]
+            for unit, meeting in role.beside:
+                times = (
+                    meeting.expected if meeting.begin is None or meeting.end is None else (meeting.begin, meeting.end)
+                )
+                if times is not None and meeting.first < last and meeting.latest > earliest:
+                    own = unit.group[role.number]
+                    found.append((times[0][own], times[1][own]))
         return found
 
     def _price(self, unit: Unit, call: int, op: int) -> tuple[Floats, Floats]:
@@ -208,7 +211,7 @@ class _Run:
         unit.arrived[role.number] = number + 1
         if number == len(unit.meetings):
             known = self._expected.get((unit.name, unit.roles), ())
-            unit.meetings.append(Meeting(call, known[number] if known else None))
+            unit.meetings.append(Meeting.of(call, known[number] if known else None))
         meeting = unit.meetings[number]
         meeting.came[role.number] = (op, role.now)
         role.meetings[op] = (unit, meeting)
@@ -226,9 +229,8 @@ class _Run:
         meeting.gate = came[unit.members].max(axis=1)
         meeting.begin = meeting.gate if unit.last_end is None else np.maximum(meeting.gate, unit.last_end)
         meeting.end = unit.last_end = meeting.begin + (startup + transfer / self._beside)
-        meeting.latest = float(meeting.end.max())
-        first = float(meeting.begin.min())
-        self.misjudged = self.misjudged or any(self.roles[r].let > first for r in unit.roles)
+        meeting.first, meeting.latest = float(meeting.begin.min()), float(meeting.end.max())
+        self.misjudged = self.misjudged or any(self.roles[r].let > meeting.first for r in unit.roles)
         for r in unit.roles:
             self._end(self.roles[r], unit, meeting.came[r][0], meeting.begin, meeting.end)
 

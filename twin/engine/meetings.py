@@ -30,8 +30,16 @@ class Meeting:
     gate: Floats | None = None
     begin: Floats | None = None
     end: Floats | None = None
+    first: float = 0.0
     latest: float = 0.0
-    """The last end of any group."""
+    """The first begin and the last end of any group; of the last time until all have come."""
+
+    @classmethod
+    def of(cls, call: int, expected: tuple[Floats, Floats] | None) -> Meeting:
+        """Make one that nobody has come to."""
+        if expected is None:
+            return cls(call)
+        return cls(call, expected, first=float(expected[0].min()), latest=float(expected[1].max()))
 
 
 @dataclass
