@@ -150,20 +150,24 @@ def systems(answer: Answer) -> str:
             continue
         beside = next(other for other in points[number:] if ": 4D" in other["name"])
         if point["status"] != "done":
-            rows.append([name, point["reason"], "", "", "", ""])
+            rows.append([name, point["reason"], "", "", "", "", ""])
             continue
         grid = " × ".join(str(beside[f"grid_{axis}"]) for axis in ("data", "z", "y", "x"))
         rows.append(
             [
                 name,
                 f"{point['step_seconds']:.2f}",
+                f"{point['memory_per_rank_bytes'] / 1e9:.0f} of {point['memory_capacity_bytes'] / 1e9:.0f}"
+                + ("" if point["memory_fits"] else ": does not fit"),
                 percent(point["model_percent_of_peak"] / 100),
                 percent(point["exposed_communication_seconds"] / point["step_seconds"]),
                 f"{beside['step_seconds']:.2f} ({grid})",
                 f"{beside['step_seconds'] / point['step_seconds']:.2f}",
             ]
         )
-    return table(("system", "step s", "of peak", "exposed", "4D s (data × z × y × x)", "4D ÷ system"), rows)
+    return table(
+        ("system", "step s", "memory GB", "of peak", "exposed", "4D s (data × z × y × x)", "4D ÷ system"), rows
+    )
 
 
 def pieces(answer: Answer) -> str:
