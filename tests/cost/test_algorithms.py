@@ -112,6 +112,7 @@ def test_every_module_of_the_package_is_found():
         "pairwise",
         "point-to-point",
         "ring",
+        "shift",
         "tree",
         "two-level",
     ]

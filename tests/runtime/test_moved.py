@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.model import attention, elementwise
 from runtime.recorder.gpt import batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import trains
-from runtime.strategies.four_d.layers import attention, elementwise
 from tests.recorder import jobs, test_families, test_lora
 from tests.runtime.moved import Counter
 from tests.tiers import full

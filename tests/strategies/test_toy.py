@@ -17,6 +17,7 @@ from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
+from twin.engine.all_ranks import simulate_ranks
 from twin.engine.events import event_table
 from twin.engine.program import START
 from twin.engine.report import report
@@ -175,11 +176,12 @@ def test_programs_that_do_not_fit_are_refused_by_op(change: str, said: str) -> N
 
 
 @pytest.mark.usefixtures("toy")
-def test_the_all_ranks_engine_says_what_it_does_not_know() -> None:
-    from twin.engine.all_ranks import simulate_ranks
-
-    with pytest.raises(DescriptionError, match="2 roles"):
-        simulate_ranks(job(8))
+def test_every_rank_on_its_own_takes_both_roles() -> None:
+    """Without differences among ranks it says what classes of ranks say."""
+    described = job(8)
+    folded = simulate(described)
+    every = simulate_ranks(described, nominal=folded, record=range(described.ranks), random=False)
+    assert every.step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)
 
 
 @pytest.mark.usefixtures("toy")
