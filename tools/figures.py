@@ -49,6 +49,8 @@ RUNS = {
     "gpt-10b on 1024 of alps": "GPT-10B, 1,024 GH200, Alps",
     "gpt-60b on 6144 of alps": "GPT-60B, 6,144 GH200",
 }
+FEW_ROWS = 3
+"""A source with fewer is not weighed."""
 NUMBERS = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven")
 
 
@@ -141,6 +143,12 @@ def collectives(answer: Answer) -> str:
     return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
 
 
+def by_source(answer: Answer) -> str:
+    """Write the mean error over sources of three rows or more, each weighed once."""
+    means = [group["mean"] for group in answer["groups"] if group["count"] >= FEW_ROWS]
+    return percent(sum(means) / len(means), digits=1)
+
+
 def systems(answer: Answer) -> str:
     """Write published systems, each with the 4D algorithm's time on the same job behind it."""
     rows, points = [], answer["points"]
@@ -211,6 +219,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "published": ("published", iterations),
     "left-out": ("published", left_out),
     "pieces": ("published", pieces),
+    "published-rows": ("published", lambda a: str(len(a["rows"]))),
+    "published-mean": ("published", by_source),
     "systems": ("systems", systems),
     "collectives": ("collectives", collectives),
     "collectives-left-out": ("collectives", left_out),
