@@ -41,6 +41,9 @@ def test_neighbours_trade_and_the_rest_goes_round() -> None:
 def test_traders_are_those_of_a_node_unless_told() -> None:
     job = described({"context": 16}, context_exchange="hierarchical", attention="flash")
     assert job.traders == HEADS == 8
+    alone = described({"context": 4}, model={"kv_heads": 1}, context_exchange="hierarchical", attention="flash")
+    around = described({"context": 4}, model={"kv_heads": 1}, attention="flash")  # one head of keys: none to trade
+    assert ops(alone) == ops(around)
     with pytest.raises(DescriptionError, match="must divide the 4 context ranks"):
         described({"context": 4}, context_exchange="hierarchical", context_traders=3, attention="flash")
     with pytest.raises(DescriptionError, match="needs context_exchange: hierarchical"):
