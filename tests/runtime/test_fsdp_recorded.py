@@ -73,7 +73,7 @@ def test_weights_cut_over_sixteen_thousand_ranks_are_mostly_padding() -> None:
     assert not (found := difference(record(job, 12345).schedule, generated(job, 12345))), found
     gathered = [op for op, _ in generated(job).flat() if isinstance(op, Start) and op.kind == "all_gather"]
     # of every parameter each rank has one row
-    columns = 64 * 3 + 256 + 4 + 4 + 4  # qkv, projection, up; down; their biases; both norms
+    columns = 64 * 3 + 256 + 4 + 2 * 2  # qkv, projection, up; down; their four biases; weight and bias of both norms
     assert {op.bytes for op in gathered if "/block" in op.name} == {16384.0 * columns * 2}
 
 
