@@ -107,8 +107,8 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         f"({format_si(figures.model_flops_per_second, 'FLOP/s')})"
     )
     if figures.hardware_percent_of_peak > 100:
-        why = "attention counts whole by the usual convention, and its mask leaves half of it out"
-        console.print(f"[dim]({why}{'; products are in 8 bits' if getattr(job, 'fp8_linears', False) else ''})[/]")
+        why = "attention counts whole, though its mask leaves half out, and products in 8 bits as others"
+        console.print(f"[dim](above 100 %: {why})[/]")
     console.print()
 
 

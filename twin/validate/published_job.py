@@ -215,21 +215,17 @@ def _sharded_keys(run: Run) -> dict[str, Any]:
     y, replicas = run.row.get("tp", 1), run.replicas
     shard = run.row.get("dp_shard")
     z = shard if isinstance(shard, int) and replicas % shard == 0 else replicas
-    # torchtitan's default gathers in bf16 and scatters in fp32 (github mosaicml/composer, pull request 3852)
-    wide = "torchtitan" in run.says("source")
     if y == 1:
         return {
             "strategy": "fsdp",
             "grid": {"data": replicas // z, "weights": z},
             "flavour": "deepspeed" if run.stage == "3" else "fsdp2",
-            "reduce_precision": "fp32" if wide else "compute",
         }
-    keys = {
+    return {
         "grid": {"data": replicas // z, "z": z, "y": y},
         "gather_unit": "linear" if run.stage == "3" else "block",
         "overlap": MEGATRON["overlap"],
     }
-    return {**keys, **({"communication_precision": {"scatters": "fp32"}} if wide else {})}
 
 
 def assumptions(run: Run) -> list[str]:

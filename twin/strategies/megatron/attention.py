@@ -33,10 +33,10 @@ def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) 
             mask = work.dropout_mask(job, kernel.sequences * kernel.heads * kernel.sequence_length, local.length)
             emit.compute("scores_mask", mask)
         emit.compute("attention", kernel)
-    elif job.context_exchange == "ring" or (job.context_exchange == "hierarchical" and job.traders == 1):
-        _ring(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)
     elif job.context_exchange == "all_gather":
         _gathered(emit, local, kernel)
+    elif job.traders == 1:
+        _ring(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)
     else:
         _traded(emit, job, local, kernel)
 

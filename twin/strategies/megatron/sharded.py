@@ -211,9 +211,12 @@ class Sharding:
             found.append(Scattered(job, units, first=first))
         return Several(found)
 
-    def reduce(self, emit: Emitter, action: Action, stage: Stage) -> None:
-        """Write what follows an action: after a stage's last one its gradients leave, if they are whole till then."""
+    def reduces_behind(self, action: Action) -> bool:
+        """Tell whether a stage's gradients leave behind an action: its last one, if they are whole till then."""
+        return action in self.ends and not self.parameters.job.reduces_each
+
+    def reduce(self, emit: Emitter, stage: Stage) -> None:
+        """Send a stage's gradients."""
         job = self.parameters.job
-        if action in self.ends and not job.reduces_each:
-            scattered = Scattered(job, Units(self.parameters, stage), first=True, summed=job.micro_steps > 1)
-            scattered.everything(emit.under(f"stage{stage.number}", phase="reduce"))
+        scattered = Scattered(job, Units(self.parameters, stage), first=True, summed=job.micro_steps > 1)
+        scattered.everything(emit.under(f"stage{stage.number}", phase="reduce"))

@@ -160,9 +160,11 @@ class _Writer:
 
     def _reduce(self, action: Action, *, before_sending: bool = False) -> None:
         """Send gradients that leave behind an action."""
-        if self.sharding is not None and self.job.reduces_before_sending == before_sending:
+        if self.sharding is None or self.job.reduces_before_sending != before_sending:
+            return
+        if self.sharding.reduces_behind(action):
             self.post.write()
-            self.sharding.reduce(self.emit.under("reduce"), action, self.stages[action.chunk])
+            self.sharding.reduce(self.emit.under("reduce"), self.stages[action.chunk])
 
     def _in_ticks(self) -> None:
         """DeepSpeed's instructions, one by one."""
