@@ -53,7 +53,9 @@ ROOMS: dict[str, set[str]] = {
     "weights": {"parallel"},
     "step": {"parallel", "data", "weights"},
     "model": {"parallel", "weights", "step"},
-    "strategies": {"parallel", "weights", "model", "step"},
+    # PyTorch's fully_shard by the named collectives, for every strategy that divides weights with it
+    "sharded": {"parallel", "weights", "model", "step"},
+    "strategies": {"parallel", "weights", "model", "step", "sharded"},
     "auto": {"parallel", "weights", "strategies"},
     "records": LOW,
     "tracing": LOW,

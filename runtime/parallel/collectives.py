@@ -215,7 +215,7 @@ class Collectives:
     ) -> Together:
         """Send each member its part and receive one of each: `received` is (size, n)."""
         group, size = self.mesh.groups[communicator], self.mesh.size(communicator)
-        mine = self.mesh.coordinates[axis_of(communicator)]
+        mine = self.mesh.place(communicator)
         received[mine].copy_(part_for(mine))
         # in an order that spreads the load: each member begins with its next neighbour
         others = [(mine + step) % size for step in range(1, size)]

@@ -13,7 +13,6 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from twin.description.grid import GridSpec
-from twin.schedule.ops import axis_of
 
 Communicator = str
 """The name of a communicator along an axis, which it begins with."""
@@ -51,13 +50,13 @@ class Mesh:
         timeout = timedelta(seconds=timeout_seconds)
         groups = {
             communicator: dist.new_group(
-                line(grid, rank, axis_of(communicator)),
+                line(grid, rank, grid.along(communicator)),
                 timeout=timeout,
                 use_local_synchronization=True,
                 group_desc=communicator,
             )
             for communicator in grid.streams
-            if grid.size(axis_of(communicator)) > 1
+            if grid.size(grid.along(communicator)) > 1
         }
         everyone = dist.group.WORLD
         if dist.get_world_size() != grid.ranks:
@@ -66,7 +65,11 @@ class Mesh:
 
     def size(self, communicator: Communicator) -> int:
         """Ranks of a communicator."""
-        return self.grid.size(axis_of(communicator))
+        return self.grid.size(self.grid.along(communicator))
+
+    def place(self, communicator: Communicator) -> int:
+        """This rank's place among those of a communicator."""
+        return self.coordinates[self.grid.along(communicator)]
 
     @property
     def replica(self) -> int:
@@ -76,17 +79,22 @@ class Mesh:
     @property
     def of_replicas(self) -> list[Communicator]:
         """Communicators over which ranks work on different sequences, one for each such axis, innermost first."""
-        last = {axis_of(communicator): communicator for communicator in self.grid.streams}
+        last = {self.grid.along(communicator): communicator for communicator in self.grid.streams}
         return [last[axis] for axis in reversed(self.grid.batch_axes) if self.grid.size(axis) > 1]
 
     def where(self) -> str:
         """Name the rank with its coordinates, for messages."""
-        at = ", ".join(f"{axis} {place}" for axis, place in self.coordinates.items())
+        at = ", ".join(f"{axis} {self.coordinates[axis]}" for axis in self.grid.axes)
         return f"rank {self.rank} ({at})"
 
     def members(self, communicator: Communicator) -> list[int]:
         """Ranks of this rank's group, in order of their coordinate."""
-        return line(self.grid, self.rank, axis_of(communicator))
+        return line(self.grid, self.rank, self.grid.along(communicator))
+
+    def plane(self, outer: Communicator, inner: Communicator) -> list[list[int]]:
+        """Ranks that differ from this one along two communicators only, in order of both."""
+        across = self.grid.along(inner)
+        return [line(self.grid, rank, across) for rank in self.members(outer)]
 
 
 def line(grid: GridSpec, rank: int, axis: str) -> list[int]:

@@ -36,7 +36,7 @@ class Optimizer:
         self.context, self.settings = context, settings
         store, parts = context.store, context.optimizer_parts
         self.sharded = parts > 1
-        self.replicas = context.mesh.grid.axes[0]
+        self.replicas = context.mesh.grid.replicated_over
         self.part = store.part
         first, stop = self.part.start, self.part.stop
         decayed, used = store.decayed, store.used

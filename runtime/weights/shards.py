@@ -29,6 +29,8 @@ class ParameterSpec:
     """Sizes of the parts of dim 0, each split on its own; () if it is one."""
     cut: Axis | None = None
     """Axis over which it is cut further, flattened; None: it is whole on every rank of the others."""
+    cut_rows: bool = False
+    """That cut is between rows: of so many each that the last rank has fewer, or none."""
     decay: bool = False
     """Takes part in weight decay: matrices do, vectors do not."""
     init: float | None = None
@@ -42,6 +44,8 @@ class ParameterSpec:
     """Its other name in a checkpoint, where it stands for two that are tied."""
     partial: Axis | None = None
     """Axis whose ranks, equal in the parameter, have a part of its gradient each."""
+    only: Axis | None = None
+    """Axis of which one rank has it at all."""
     adapter: bool = False
     """Stands beside the model's own parameters, which do not train then."""
 
@@ -53,7 +57,7 @@ class ParameterSpec:
     @property
     def split(self) -> set[Axis]:
         """Axes along which ranks hold different parts."""
-        return {axis for axis in (*self.axes, self.cut) if axis}
+        return {axis for axis in (*self.axes, self.cut, self.only) if axis}
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ class Shard:
     @cached_property
     def gathered(self) -> int:
         """Elements gathered over the axis of cuts, padded to a multiple of what is cut."""
-        return -(-prod(self.local_shape) // self.cuts) * self.cuts
+        piece = prod(self.local_shape[1:]) if self.spec.cut_rows else 1
+        return -(-prod(self.local_shape) // (self.cuts * piece)) * self.cuts * piece
 
     @property
     def cuts(self) -> int:
@@ -129,8 +134,8 @@ class Shard:
 
     @property
     def replicas(self) -> Axis:
-        """The axis along which all ranks hold the same: the outermost one."""
-        return self.grid.axes[0]
+        """The axis along which all ranks hold the same."""
+        return self.grid.replicated_over
 
     @cached_property
     def stored(self) -> int:

@@ -142,7 +142,7 @@ class ParameterStore:
         self.used = end
         # the loss lies behind the last parameter, and padding behind it
         own = -(-(end + LOSS_ELEMENTS) // parts)
-        first = own * self.coordinates[self.grid.axes[0]] if parts > 1 else 0
+        first = own * self.coordinates[self.grid.replicated_over] if parts > 1 else 0
         self.part = slice(first, first + own)
         stop = own * parts
         for parameter in self.in_order():
@@ -170,7 +170,7 @@ class ParameterStore:
         def rank(item: tuple[int, Parameter]) -> tuple[bool, int, str, int]:
             index, parameter = item
             spec = parameter.spec
-            if spec.cut:
+            if spec.cut and not spec.cut_rows:
                 kind = 0
             elif spec.decay:
                 kind = 1

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from runtime.model.context import ModelContext
-from runtime.model.plain import PlainGPT
+from runtime.model.plain import plain_gpt
 from runtime.parallel.mesh import Mesh
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
@@ -41,7 +41,7 @@ def describe(ranks: int, micro_steps: int = 2, **options: Any) -> DdpJob:
 def build(job: DdpJob, mesh: Mesh, dtype: torch.dtype) -> DdpTrainee:
     """Make model and optimizer of one rank."""
     context = ModelContext(job, mesh, torch.device("cpu"), dtype, dtype)
-    return DdpTrainee(context, PlainGPT(context), Optimizer(context, Adam()))
+    return DdpTrainee(context, plain_gpt(context), Optimizer(context, Adam()))
 
 
 def run(

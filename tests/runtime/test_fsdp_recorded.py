@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from runtime.recorder import record
-from runtime.strategies.fsdp import gathers as runtime_gathers
-from runtime.strategies.fsdp import reductions as runtime_reductions
-from runtime.strategies.fsdp import units as runtime_units
+from runtime.sharded import gathers as runtime_gathers
+from runtime.sharded import reductions as runtime_reductions
+from runtime.sharded import units as runtime_units
 from tests.runtime import parity
 from tests.runtime.fsdp_tasks import describe
 from tests.runtime.test_fsdp import VARIANTS

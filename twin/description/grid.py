@@ -51,6 +51,10 @@ class Axes:
         """
         return {axis: rank // self.inner(axis) % self.size(axis) for axis in self.axes}
 
+    def along(self, communicator: str) -> Axis:
+        """Return the axis whose ranks a communicator joins: its name begins with it."""
+        return communicator.partition("_")[0]
+
     def by_axis(self) -> dict[Axis, int]:
         """Size of every axis by its name."""
         return dict(zip(self.axes, self.sizes, strict=True))
@@ -96,6 +100,11 @@ class GridSpec(Axes, Spec):
 
     streams: ClassVar[tuple[str, ...]] = ()
     """Names of the communicators along the axes, each of which begins with its axis."""
+
+    @property
+    def replicated_over(self) -> Axis:
+        """The axis along which all ranks hold the same parameters: the outermost one."""
+        return self.axes[0]
 
     def replica(self, rank: int) -> int:
         """Which part of the global batch a rank works on."""

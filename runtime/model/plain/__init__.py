@@ -6,6 +6,7 @@ Its work has the twin's names, and its parameters those of every strategy: `embe
 
 from __future__ import annotations
 
-from runtime.model.plain.gpt import Block, PlainGPT
+from runtime.model.plain.gpt import Block, PlainGPT, plain_gpt
+from runtime.model.plain.parts import Layers, Span
 
-__all__ = ["Block", "PlainGPT"]
+__all__ = ["Block", "Layers", "PlainGPT", "Span", "plain_gpt"]

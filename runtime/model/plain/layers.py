@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.model import rms
 from runtime.model.context import ModelContext
 from runtime.model.functions import INIT
-from runtime.parallel.ops import Place
+from runtime.parallel.ops import Ops, Place
 from runtime.parallel.region import Region
 from runtime.weights.shards import ParameterSpec
 from twin.description.grid import Axis
 from twin.schedule.kernels import Gemm, Memory
 
 
-def declare(context: ModelContext, name: str, *shape: int, **facts: Any) -> None:
-    """Announce a parameter: matrices decay; where a strategy divides parameters it divides their rows."""
-    axes: tuple[Axis | None, ...] = (context.rows_over, None)[: len(shape)]
-    context.store.declare(ParameterSpec(name, shape, axes, decay=len(shape) == 2, **facts))
+def declare(
+    context: ModelContext, name: str, *shape: int, axes: tuple[Axis | None, ...] | None = None, **facts: Any
+) -> None:
+    """Announce a parameter: matrices decay; where a strategy divides what `axes` leave it divides their rows."""
+    cut = context.rows_over
+    context.store.declare(
+        ParameterSpec(
+            name,
+            shape,
+            axes or (None,) * len(shape),
+            cut=cut,
+            cut_rows=cut is not None,
+            decay=len(shape) == 2,
+            only=context.layers_over,
+            **facts,
+        )
+    )
 
 
 class Linear(nn.Module):
@@ -42,17 +54,27 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.ops, self.place = context.ops, place
+        self.declare(context, name, n, k, bias=bias, init=init, also=also)
+        self.weight: nn.Parameter
+        self.bias: nn.Parameter | None = None
+
+    def declare(
+        self, context: ModelContext, name: str, n: int, k: int, *, bias: bool, init: float, also: str | None
+    ) -> None:
+        """Announce weight and bias."""
         declare(context, f"{name}.weight", n, k, init=init, also=also)
         if bias:
             declare(context, f"{name}.bias", n)
-        self.weight: nn.Parameter
-        self.bias: nn.Parameter | None = None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (m, k) to (m, n)."""
         # heard or not: DDP fills its buckets in the order in which gradients come
         result: torch.Tensor = _Linear.apply(inputs, self.weight, self.bias, self)
         return result
+
+    def taken(self, weight_gradient: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+        """Compute the weight's gradient (n, k), for autograd to add; None where somebody else does."""
+        return weight_gradient()
 
 
 class _Linear(torch.autograd.Function):
@@ -63,7 +85,7 @@ class _Linear(torch.autograd.Function):
         ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: Linear
     ) -> torch.Tensor:
         ctx.save_for_backward(inputs, weight)
-        ctx.layer = layer
+        ctx.layer, ctx.adds = layer, bias is not None
         (m, k), n, e = inputs.shape, weight.shape[0], inputs.element_size()
         return layer.ops.compute(
             layer.place,
@@ -77,196 +99,29 @@ class _Linear(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         layer: Linear = ctx.layer
         (m, k), n, e = inputs.shape, weight.shape[0], inputs.element_size()
-        compute = partial(layer.ops.compute, layer.place, phase="bwd")
-        of_weight = compute(
-            "weight_gradient", lambda: gradient.t() @ inputs, lambda: Gemm(n, k, m, "NT", element_bytes=e)
-        )
-        of_input = compute("input_gradient", lambda: gradient @ weight, lambda: Gemm(m, k, n, "NN", element_bytes=e))
-        of_bias = None
-        if layer.bias is not None:
-            of_bias = compute(
-                "bias_gradient", lambda: gradient.sum(0), lambda: Memory(float(gradient.nbytes), work="bias_gradient")
+
+        def weight_gradient() -> torch.Tensor:
+            product = Gemm(n, k, m, "NT", element_bytes=e)
+            return layer.ops.compute(
+                layer.place, "weight_gradient", lambda: gradient.t() @ inputs, lambda: product, phase="bwd"
             )
+
+        of_weight = layer.taken(weight_gradient)
+        of_input = layer.ops.compute(
+            layer.place,
+            "input_gradient",
+            lambda: gradient @ weight,
+            lambda: Gemm(m, k, n, "NN", element_bytes=e),
+            phase="bwd",
+        )
+        of_bias = bias_gradient(layer.ops, layer.place, gradient) if ctx.adds else None
         return of_input, of_weight, of_bias, None
 
 
-class Norm(nn.Module):
-    """Layer norm of (m, h)."""
-
-    def __init__(self, context: ModelContext, name: str, place: Place) -> None:
-        super().__init__()
-        model = context.job.model
-        self.ops, self.place, self.hidden, self.epsilon = context.ops, place, model.hidden, model.norm_epsilon
-        declare(context, f"{name}.weight", self.hidden, constant=1.0)
-        if model.norm_biases:
-            declare(context, f"{name}.bias", self.hidden)
-        self.weight: nn.Parameter
-        self.bias: nn.Parameter | None = None
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Normalise (m, h)."""
-
-        def run(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-            return functional.layer_norm(x, (self.hidden,), weight, bias[0] if bias else None, self.epsilon)
-
-        size = float(inputs.nbytes)
-        vectors = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return Region(
-            self.ops,
-            self.place,
-            "normalize",
-            run,
-            lambda: Memory(2 * size, work="norm/normalize"),
-            lambda: Memory(3 * size, work="norm/gradient"),
-            backward_name="gradient",
-        )(inputs, *vectors)
-
-
-def passes(x: torch.Tensor, *, recorded: bool) -> tuple[int, int]:
-    """How often what is normalised is read or written, forward and backward.
-
-    What is only recorded stands for the devices of the job, though it lies on the CPU.
-    """
-    return rms.FUSED_PASSES if recorded else rms.passes(x)
-
-
-class RmsNorm(nn.Module):
-    """RMS norm of (m, h)."""
-
-    def __init__(self, context: ModelContext, name: str, place: Place) -> None:
-        super().__init__()
-        model = context.job.model
-        self.ops, self.place, self.epsilon, self.wide = context.ops, place, model.norm_epsilon, context.master_type
-        self.recorded = not context.initialised
-        declare(context, f"{name}.weight", model.hidden, constant=1.0)
-        self.weight: nn.Parameter
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Normalise (m, h)."""
-        result: torch.Tensor = _RmsNorm.apply(inputs, self.weight, self)
-        return result
-
-    def moved(self, x: torch.Tensor, *, backward: bool) -> float:
-        """Bytes that are read and written."""
-        return float(passes(x, recorded=self.recorded)[backward] * x.nbytes)
-
-
-class _RmsNorm(torch.autograd.Function):
-    """RMS norm whose two passes have names."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, layer: RmsNorm) -> torch.Tensor:
-        output, scale = layer.ops.compute(
-            layer.place,
-            "normalize",
-            lambda: rms.normalized(inputs, weight, layer.epsilon, layer.wide),
-            lambda: Memory(layer.moved(inputs, backward=False), work="norm/normalize"),
-        )
-        ctx.save_for_backward(inputs, weight, scale)
-        ctx.layer = layer
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inputs, weight, scale = ctx.saved_tensors
-        layer: RmsNorm = ctx.layer
-
-        def run() -> tuple[torch.Tensor, torch.Tensor | None]:
-            return rms.input_gradient(gradient.contiguous(), inputs, scale, weight)
-
-        of_inputs, of_weight = layer.ops.compute(
-            layer.place,
-            "gradient",
-            run,
-            lambda: Memory(layer.moved(inputs, backward=True), work="norm/gradient"),
-            phase="bwd",
-        )
-        return of_inputs, None if of_weight is None else of_weight.to(weight.dtype), None
-
-
-def norm_of(context: ModelContext, name: str, place: Place) -> Norm | RmsNorm:
-    """Make the norm that the model has."""
-    return RmsNorm(context, name, place) if context.job.model.norm == "rms" else Norm(context, name, place)
-
-
-class HeadNorms(nn.Module):
-    """RMS norm of each head's queries and keys, with one weight for all heads of a block.
-
-    The weights belong to `sides`, the block's `q_norm` and `k_norm`.
-    """
-
-    def __init__(self, context: ModelContext, place: Place, sides: tuple[nn.Module, nn.Module]) -> None:
-        super().__init__()
-        model = context.job.model
-        self.ops, self.place, self.wide, self.recorded = (
-            context.ops,
-            place,
-            context.master_type,
-            not context.initialised,
-        )
-        self.size, self.epsilon = model.head_size, model.norm_epsilon
-        self._sides = sides  # in a tuple, so that their weights have one name only
-        for name in ("q_norm", "k_norm"):
-            declare(context, f"blocks.{place.layer}.{name}.weight", self.size, constant=1.0)
-
-    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalise both, (m, width) each."""
-        q, k = _HeadNorms.apply(queries, keys, *(side.weight for side in self._sides), self)
-        return q, k
-
-    def heads(self, part: torch.Tensor) -> torch.Tensor:
-        """One row a head, (m · heads, head size), in memory of its own: a part of a wider tensor is copied."""
-        return part.reshape(-1, self.size).contiguous()
-
-
-class _HeadNorms(torch.autograd.Function):
-    """Norms of heads whose two passes have names."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        of_queries: torch.Tensor,
-        of_keys: torch.Tensor,
-        layer: HeadNorms,
-    ) -> tuple[torch.Tensor, ...]:
-        parts, weights = (queries, keys), (of_queries, of_keys)
-
-        def run() -> tuple[list[torch.Tensor], ...]:
-            heads = [layer.heads(part) for part in parts]
-            found = [rms.normalized(x, w, layer.epsilon, layer.wide) for x, w in zip(heads, weights, strict=True)]
-            outputs = [output.view(part.shape) for (output, _), part in zip(found, parts, strict=True)]
-            return outputs, heads, [scale for _, scale in found]
-
-        def describe() -> Memory:
-            # the copy reads and writes
-            each = 2.0 + passes(queries, recorded=layer.recorded)[0]
-            return Memory(each * sum(part.nbytes for part in parts), work="norm/normalize")
-
-        outputs, heads, scales = layer.ops.compute(layer.place, "qk_norm", run, describe)
-        ctx.save_for_backward(*heads, *scales, *weights)
-        ctx.layer = layer
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        heads, scales, weights = (ctx.saved_tensors[at : at + 2] for at in (0, 2, 4))
-        layer: HeadNorms = ctx.layer
-
-        def run() -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-            found = []
-            for d, x, scale, weight in zip(gradients, heads, scales, weights, strict=True):
-                dx, dweight = rms.input_gradient(layer.heads(d), x, scale, weight)
-                found.append((dx.view(d.shape), None if dweight is None else dweight.to(weight.dtype)))
-            return found
-
-        def describe() -> Memory:
-            each = passes(heads[0], recorded=layer.recorded)[1]
-            return Memory(float(each * sum(d.nbytes for d in gradients)), work="norm/gradient")
-
-        (dq, of_q), (dk, of_k) = layer.ops.compute(layer.place, "qk_norm", run, describe, phase="bwd")
-        return dq, dk, of_q, of_k, None
+def bias_gradient(ops: Ops, place: Place, gradient: torch.Tensor) -> torch.Tensor:
+    """Sum a gradient (m, n) over tokens."""
+    moved = Memory(float(gradient.nbytes), work="bias_gradient")
+    return ops.compute(place, "bias_gradient", lambda: gradient.sum(0), lambda: moved, phase="bwd")
 
 
 class Embedding(nn.Module):

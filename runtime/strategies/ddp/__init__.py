@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from runtime.model.context import ModelContext
-from runtime.model.plain import PlainGPT
+from runtime.model.plain import plain_gpt
 from runtime.parallel.mesh import Mesh
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
 from runtime.strategies.ddp.trainee import DdpTrainee
@@ -30,5 +30,5 @@ def trainee_of(
 ) -> DdpTrainee:
     """Make the model of a job, with its optimizer, on one replica."""
     context = ModelContext.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-    model = PlainGPT(context)
+    model = plain_gpt(context)
     return DdpTrainee(context, model, Optimizer(context, settings, make_adam))

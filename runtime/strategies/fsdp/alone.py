@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from runtime.model.plain import PlainGPT
+from runtime.sharded.units import Unit
 from runtime.strategies.fsdp.context import FsdpContext
-from runtime.strategies.fsdp.units import Unit
 from twin.schedule.kernels import Memory
 
 

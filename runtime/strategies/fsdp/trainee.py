@@ -14,13 +14,13 @@ import torch
 
 from runtime.model.cross_entropy import cross_entropy
 from runtime.model.plain import PlainGPT
+from runtime.sharded.gathers import Copies, Gather
+from runtime.sharded.reductions import Reductions, Scatter
+from runtime.sharded.units import Shards, Unit
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import Gradients, MicroBatch, Say, StepFigures, Trainee
 from runtime.strategies.fsdp.alone import Sums
 from runtime.strategies.fsdp.context import FsdpContext
-from runtime.strategies.fsdp.gathers import Copies, Gather
-from runtime.strategies.fsdp.reductions import Reductions, Scatter
-from runtime.strategies.fsdp.units import Shards, Unit
 
 
 class FsdpTrainee(Trainee):
@@ -50,7 +50,7 @@ class FsdpTrainee(Trainee):
         cut.set_custom_all_gather(Gather(context, unit.place, self._copies))
         cut.set_custom_reduce_scatter(Scatter(reductions, unit))
         cut.set_gradient_divide_factor(1.0)
-        if context.grid.data > 1:
+        if context.replicas > 1:
             cut.set_all_reduce_hook(reductions.sum_over_replicas)
         for name in unit.members:
             parameter = context.store.parameters[name]

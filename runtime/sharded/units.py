@@ -20,7 +20,6 @@ from torch.distributed.tensor import DTensor, Shard
 from runtime.model.plain import Block, PlainGPT
 from runtime.parallel.ops import Place
 from runtime.weights.store import Parameter
-from twin.strategies.fsdp.job import FsdpJob
 
 
 @dataclass(frozen=True)
@@ -43,29 +42,34 @@ class Unit:
         return module
 
 
-def units_of(model: PlainGPT, job: FsdpJob) -> list[Unit]:
-    """Divide a model into units, in the order of the forward pass: those of `twin.strategies.fsdp.units`."""
-    keep, names = not job.reshard_after_forward, list(model.context.store.parameters)
+def units_of(model: PlainGPT, *, keep: bool) -> list[Unit]:
+    """Divide a model into units, in the order of the forward pass: those of the twin.
+
+    `keep`: gathered weights stay from the forward pass to the backward pass.
+    """
 
     def under(*prefixes: str) -> tuple[str, ...]:
-        return tuple(name for name in names if name.startswith(prefixes))
+        return tuple(name for name in model.names if name.startswith(prefixes))
 
     blocks = []
     for block in model.blocks:
         assert isinstance(block, Block)
         blocks.append(Unit(block.place, (block,), under(f"blocks.{block.place.layer}."), keep))
-    if job.model.tied_embeddings:  # what embedding and head have in common is the root's
+    span, tied = model.span, model.context.job.model.tied_embeddings
+    if tied and span.first:  # what embedding and head have in common is the root's
         return [Unit(Place("root"), (model,), under("embedding.", "final_norm.", "head."), keep=True), *blocks]
-    first = Unit(Place("embedding"), (model.embedding,), under("embedding."), keep)
-    last = Unit(Place("head"), (model.final_norm, model.head), under("final_norm.", "head."), keep=True)
-    return [first, *blocks, last]
+    if span.first:
+        blocks.insert(0, Unit(Place("embedding"), (model.embedding,), under("embedding."), keep))
+    if span.last:
+        blocks.append(Unit(Place("head"), (model.final_norm, model.head), under("final_norm.", "head."), keep=True))
+    return blocks
 
 
 def made_on_meta(parameter: Parameter) -> nn.Parameter:
     """Make a module's parameter of full shape and no memory, to be cut."""
     kind = parameter.weight.dtype
     with unset_fake_temporarily():
-        return nn.Parameter(torch.empty(parameter.spec.shape, dtype=kind, device="meta"))
+        return nn.Parameter(torch.empty(parameter.shard.local_shape, dtype=kind, device="meta"))
 
 
 def cut(model: PlainGPT, units: list[Unit], mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> Shards:
@@ -81,8 +85,8 @@ def cut(model: PlainGPT, units: list[Unit], mesh: DeviceMesh, policy: MixedPreci
             fully_shard(model, mesh=mesh, mp_policy=policy)  # the root, with nothing of its own
     for before, after in pairwise(units):
         before.cut.set_modules_to_forward_prefetch([after.cut])
-    for name, parameter in model.context.store.parameters.items():
-        sharded = model.get_parameter(name)
+    for name in model.names:
+        parameter, sharded = model.context.store.parameters[name], model.parameter(name)
         assert isinstance(sharded, DTensor)
         shape, stride = sharded.size(), sharded.stride()
         here = part_of(parameter.weight.detach(), sharded)
@@ -112,8 +116,8 @@ class Shards:
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         if not model.context.initialised:
             return cls(model, ())  # there are no numbers
-        for name, parameter in model.context.store.parameters.items():
-            sharded = model.get_parameter(name)
+        for name in model.names:
+            parameter, sharded = model.context.store.parameters[name], model.parameter(name)
             assert isinstance(sharded, DTensor)
             theirs, ours = sharded.to_local().detach(), part_of(parameter.weight.detach(), sharded)
             if theirs.numel() and theirs.untyped_storage().data_ptr() != ours.untyped_storage().data_ptr():

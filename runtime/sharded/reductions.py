@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor
 
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
-from runtime.strategies.fsdp.context import FsdpContext
-from runtime.strategies.fsdp.gathers import Copies
-from runtime.strategies.fsdp.units import Unit
+from runtime.sharded.context import ShardedContext
+from runtime.sharded.gathers import Copies
+from runtime.sharded.units import Unit
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
 from twin.strategies.sizes import accumulated_bytes
@@ -47,7 +47,7 @@ class Reduced:
 class Reductions:
     """The reductions of one rank."""
 
-    context: FsdpContext
+    context: ShardedContext
     copies: Copies
     number: int = 0
     """Counts those of a micro-step."""
@@ -68,7 +68,7 @@ class Reductions:
         """Reduce what is packed; each rank keeps its part."""
         context, now = self.context, self._flight[-1]
         now.scattered = context.collectives.reduce_scatter(
-            now.place, context.groups.scatter, packed, into=output, phase="bwd"
+            now.place, context.sharing.scatter, packed, into=output, phase="bwd"
         )
         self._go_on(now.scattered)
 
@@ -83,7 +83,7 @@ class Reductions:
 
     def _all_reduce(self, reduced: Reduced, part: torch.Tensor) -> Handle:
         context = self.context
-        return context.collectives.all_reduce(reduced.place, context.groups.data, part, phase="bwd")
+        return context.collectives.all_reduce(reduced.place, context.sharing.replicate, part, phase="bwd")
 
     def _go_on(self, handle: Handle) -> None:
         if self.context.waits_at_once:

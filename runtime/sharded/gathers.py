@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
-from runtime.strategies.fsdp.context import FsdpContext
+from runtime.sharded.context import ShardedContext
 from twin.schedule.kernels import Memory
 
 
 class Gather(AllGather):
     """The all-gathers of one unit."""
 
-    def __init__(self, context: FsdpContext, place: Place, copies: Copies) -> None:
+    def __init__(self, context: ShardedContext, place: Place, copies: Copies) -> None:
         self.context, self.place, self.copies = context, place.under("weights"), copies
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -36,7 +36,7 @@ class Gather(AllGather):
         del group, async_op
         context = self.context
         handle = context.collectives.all_gather(
-            self.place, context.groups.gather, input_tensor, into=output_tensor, phase=context.phase
+            self.place, context.sharing.gather, input_tensor, into=output_tensor, phase=context.phase
         )
         return Arriving(handle, self)
 
@@ -63,8 +63,8 @@ class Arriving(dist.Work):
 class Copies(TorchDispatchMode):
     """Gives names to FSDP2's own copies, while somebody listens: out of what was gathered, into what is reduced."""
 
-    def __init__(self, context: FsdpContext) -> None:
-        super().__init__()
+    def __init__(self, context: ShardedContext) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no hints here
         self.context = context
         self.place = self.bucket = Place("")
         self.phase = context.phase
