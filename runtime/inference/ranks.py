@@ -27,7 +27,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import check_computed
 from runtime.records.console import Display, progress
 from runtime.step.trainee import Trainee
-from runtime.strategies import trains
+from runtime.strategies import ranks_of, trains
 from twin.description.problems import fail
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def load(run: TrainedRun, process: Process, prepare: Callable[[], T]) -> tuple[A
     agree_on_type(Board(store, process), device)
     if store is not None:
         join(process, store, device, options.timeout_seconds)
-    mesh = Mesh.create(job.concrete_grid, timeout_seconds=options.timeout_seconds)
+    mesh = Mesh.create(ranks_of(job), timeout_seconds=options.timeout_seconds)
     # beside adapters there may be the random weights that training began with
     random = job.lora is not None and options.initial_weights is None
     trainee = trains(job)(job, mesh, device, options.optimizer, initialised=random)

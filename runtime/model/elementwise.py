@@ -55,17 +55,19 @@ def residual(
     bias: torch.Tensor | None = None,
     *,
     first_column: int = 0,
+    rows: tuple[range, ...] | None = None,
 ) -> torch.Tensor:
     """Add an update (m, width), thinned by dropout, to the residual stream, of whose columns it is those from one on.
+
+    `rows` are the places of its tokens among all ever trained on; those of the micro-step's sequences if absent.
 
     A bias is what the linear before left to be added here, before dropout.
     """
     if not context.job.dropout or not context.training:
         return add(stream, update, bias, context.ops, place, name)
-    rows = update.shape[0]
     first = context.first_sequence * context.job.model.sequence
     columns = range(first_column, first_column + update.shape[1])
-    keep = mask(context, place, name, (range(first, first + rows),), columns)
+    keep = mask(context, place, name, rows or (range(first, first + update.shape[0]),), columns)
     result: torch.Tensor = _DroppedSum.apply(stream, update, keep, bias, context, place, name)
     return result
 

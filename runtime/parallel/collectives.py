@@ -191,6 +191,17 @@ class Collectives:
         op = self._op(place, "all_reduce", communicator, phase, buffer, name)
         return self._start(op, launch, finish)
 
+    def foreign(self, op: Op, launch: Callable[[], Any], finish: Callable[[], torch.Tensor]) -> Handle:
+        """Start what a library sends: `launch` returns its work, and `finish` what came when that is done."""
+        return self._start(op, launch, finish)
+
+    def described(
+        self, place: Place, kind: CollectiveKind, communicator: Communicator, size_bytes: float, phase: Phase | None
+    ) -> Op:
+        """Name a collective that a library runs."""
+        verb = f"{kind}_{axis_of(communicator)}"
+        return self.ops.op(place, verb, phase, bytes=float(size_bytes), kind=kind, communicator=communicator)
+
     def _op(
         self,
         place: Place,

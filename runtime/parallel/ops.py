@@ -77,6 +77,8 @@ class Ops:
     micro: int | None = None
     forward_phase: Phase = "fwd"
     """fwd, or recompute while a block is run again."""
+    action: str | None = None
+    """What a pipeline's schedule calls the pass at work, in names instead of the phase; None where there is none."""
 
     def compute(
         self, place: Place, name: str, run: Callable[[], T], describe: Describe, *, phase: Phase | None = None
@@ -92,7 +94,11 @@ class Ops:
         """Describe an op at this point of the step."""
         actual = phase or self.forward_phase
         parts = [] if self.micro is None else [f"micro{self.micro}"]
-        parts += [actual, place.path, name]
+        if self.action is not None:
+            parts += [self.action, "" if actual in ("fwd", "bwd") else actual]
+        else:
+            parts.append(actual)
+        parts += [place.path, name]
         full = "/".join(part for part in parts if part)
         return Op(full, actual, place.layer, self.micro, **facts)
 
@@ -104,6 +110,15 @@ class Ops:
             yield
         finally:
             self.micro = None
+
+    @contextmanager
+    def within(self, action: str) -> Iterator[None]:
+        """Stand in one action of a pipeline's schedule."""
+        before, self.action = self.action, action
+        try:
+            yield
+        finally:
+            self.action = before
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:

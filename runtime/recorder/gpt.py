@@ -16,7 +16,7 @@ from runtime.recorder.listener import ScheduleListener
 from runtime.recorder.world import fake_world, without_numbers
 from runtime.step.context import PRECISIONS, Context
 from runtime.step.trainee import MicroBatch
-from runtime.strategies import recorded_on, trains
+from runtime.strategies import ranks_of, recorded_on, trains
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import Adam
@@ -38,7 +38,7 @@ def record(job: Job, rank: int = 0) -> Recording:
     grid = job.concrete_grid
     make, kind = trains(job), recorded_on(job)
     fake = kind == FAKE
-    with fake_world(grid, rank) as mesh, without_numbers() if fake else nullcontext():
+    with fake_world(ranks_of(job), rank) as mesh, without_numbers() if fake else nullcontext():
         device = torch.device("cpu" if fake else kind)
         trainee = make(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
         context = trainee.context

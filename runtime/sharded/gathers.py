@@ -17,6 +17,7 @@ from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.sharded.context import ShardedContext
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import Phase
 
 
 class Gather(AllGather):
@@ -68,6 +69,8 @@ class Copies(TorchDispatchMode):
         self.context = context
         self.place = self.bucket = Place("")
         self.phase = context.phase
+        self.packing: Phase = "bwd"
+        """To which phase what is packed belongs."""
         self._named: Mapping[Any, Callable[..., Any]] = {
             torch.ops.fsdp.split_with_sizes_copy.default: self._copy_out,
             torch.ops.fsdp.chunk_cat.default: self._pack,
@@ -91,4 +94,4 @@ class Copies(TorchDispatchMode):
 
     def _pack(self, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         packed = Memory(float(sum(part.nbytes for part in args[0]) + kwargs["out"].nbytes), work="accumulate")
-        return self.context.ops.compute(self.bucket, "pack", run, lambda: packed, phase="bwd")
+        return self.context.ops.compute(self.bucket, "pack", run, lambda: packed, phase=self.packing)

@@ -7,7 +7,7 @@ which the compute stream waits where the next unit's gradients are packed. There
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,6 +24,7 @@ from runtime.sharded.gathers import Copies
 from runtime.sharded.units import Unit
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import Phase
 from twin.strategies.sizes import accumulated_bytes
 
 
@@ -51,6 +52,10 @@ class Reductions:
     copies: Copies
     number: int = 0
     """Counts those of a micro-step."""
+    phase: Phase = "bwd"
+    """Whether reductions belong to a backward pass, or come behind all."""
+    place_of: Callable[[Unit, int], Place] = lambda unit, number: unit.place.under(f"bucket{number}")
+    """Where the ops of a unit's reduction, of such a number, stand."""
     _flight: list[Reduced] = field(default_factory=list)
     """Whose reduce-scatter the compute stream has not waited for."""
     _summing: list[Reduced] = field(default_factory=list)
@@ -59,16 +64,16 @@ class Reductions:
     def open(self, unit: Unit) -> None:
         """Begin with a unit, whose gradients are about to be packed."""
         self._settle()
-        place = unit.place.under(f"bucket{self.number}")
+        place = self.place_of(unit, self.number)
         self.number += 1
-        self.copies.bucket = place
+        self.copies.bucket, self.copies.packing = place, self.phase
         self._flight.append(Reduced(place, len(unit.members)))
 
     def scatter(self, output: torch.Tensor, packed: torch.Tensor) -> None:
         """Reduce what is packed; each rank keeps its part."""
         context, now = self.context, self._flight[-1]
         now.scattered = context.collectives.reduce_scatter(
-            now.place, context.sharing.scatter, packed, into=output, phase="bwd"
+            now.place, context.sharing.scatter, packed, into=output, phase=self.phase
         )
         self._go_on(now.scattered)
 
@@ -83,7 +88,7 @@ class Reductions:
 
     def _all_reduce(self, reduced: Reduced, part: torch.Tensor) -> Handle:
         context = self.context
-        return context.collectives.all_reduce(reduced.place, context.sharing.replicate, part, phase="bwd")
+        return context.collectives.all_reduce(reduced.place, context.sharing.replicate, part, phase=self.phase)
 
     def _go_on(self, handle: Handle) -> None:
         if self.context.waits_at_once:
@@ -142,7 +147,7 @@ class Reductions:
             "accumulate",
             partial(_added, reduced.shards),
             lambda: Memory(moved, work="accumulate"),
-            phase="bwd",
+            phase=self.phase,
         )
 
     def finish(self) -> None:

@@ -72,6 +72,11 @@ class Context:
         return 1
 
     @property
+    def counted_copies(self) -> int:
+        """Ranks of those along `sharded_over` that count the same numbers."""
+        return 1
+
+    @property
     def sharded_over(self) -> tuple[str, ...]:
         """Communicators over which ranks hold different parameters, in the order in which norms are summed."""
         return ()

@@ -104,7 +104,7 @@ class Optimizer:
         for communicator in over:
             if context.mesh.size(communicator) > 1:
                 context.collectives.all_reduce(CLIP, communicator, total, phase="optimizer").wait()
-        return total.sqrt()[0]
+        return (total / context.counted_copies).sqrt()[0] if context.counted_copies > 1 else total.sqrt()[0]
 
     def _scale(self, norm: torch.Tensor) -> None:
         factor = torch.clamp(self.settings.clip_norm / (norm + 1e-6), max=1.0)

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from runtime.parallel.mesh import Mesh
     from runtime.step.optimizer import MakeAdam
     from runtime.step.trainee import Trainee
+    from twin.description.grid import GridSpec
     from twin.description.job import Job
     from twin.description.train import Adam
 
-__all__ = ["MakeTrainee", "names", "recorded_on", "trains"]
+__all__ = ["MakeTrainee", "names", "ranks_of", "recorded_on", "trains"]
 
 
 class MakeTrainee(Protocol):
@@ -46,6 +47,16 @@ class MakeTrainee(Protocol):
 def names() -> list[str]:
     """Names of the strategies that train, ascending."""
     return sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.ispkg)
+
+
+def ranks_of(job: Job) -> GridSpec:
+    """Return a job's ranks by axes that those see who hold parameters: its grid, unless its strategy says otherwise."""
+    found: GridSpec = getattr(import_module(f"runtime.strategies.{job.strategy}"), "ranks_of", _grid)(job)
+    return found
+
+
+def _grid(job: Job) -> GridSpec:
+    return job.concrete_grid
 
 
 def recorded_on(job: Job) -> str:

@@ -31,7 +31,7 @@ from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import JOB, RUN, prepare_directory, read_run
-from runtime.strategies import trains
+from runtime.strategies import ranks_of, trains
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import MemoryCopies
@@ -78,7 +78,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     spares, process = process.ranks - plan.job.ranks, replace(process, ranks=plan.job.ranks)
     if store is not None and process.ranks > 1:
         join(process, store, device, options.timeout_seconds)
-    mesh = Mesh.create(plan.job.concrete_grid, timeout_seconds=options.timeout_seconds)
+    mesh = Mesh.create(ranks_of(plan.job), timeout_seconds=options.timeout_seconds)
     run = Run(plan, process, mesh, device, sources, stop, history, owned)
     try:
         run.resume(why, found)

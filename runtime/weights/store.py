@@ -246,6 +246,20 @@ class ParameterStore:
         """Elements that take part in weight decay: the first so many."""
         return max((p.stop for p in self.trained if p.spec.decay), default=0)
 
+    def partial_runs(self, axis: Axis) -> Iterator[torch.Tensor]:
+        """Gradients of which each rank of an axis has a part: flat views, of what lies together one each."""
+        begin = end = 0
+        for parameter in self.trained:
+            if parameter.spec.partial != axis:
+                continue
+            if parameter.start != end:
+                if end > begin:
+                    yield self.gradient[begin:end]
+                begin = parameter.start
+            end = parameter.stop
+        if end > begin:
+            yield self.gradient[begin:end]
+
     def partial_over(self, axis: Axis) -> torch.Tensor | None:
         """Gradients of which each rank of an axis has a part: one flat view; None if there are none."""
         found = [p for p in self.trained if p.spec.partial == axis]

@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 def whole(parameter: Parameter) -> nn.Parameter:
     """Make a module's parameter of what the store computes with, all of which is here."""
-    return nn.Parameter(parameter.weight.detach().view(parameter.spec.shape))
+    return nn.Parameter(parameter.weight.detach().view(parameter.shard.local_shape))
 
 
 class PlainGPT(nn.Module):

@@ -68,8 +68,12 @@ class Linear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (m, k) to (m, n)."""
+        return self.product(inputs, self.bias)
+
+    def product(self, inputs: torch.Tensor, bias: torch.Tensor | None, *, skip: bool = False) -> torch.Tensor:
+        """Multiply, and add a bias; `skip`: nobody reads the result, which matters to the backward pass alone."""
         # heard or not: DDP fills its buckets in the order in which gradients come
-        result: torch.Tensor = _Linear.apply(inputs, self.weight, self.bias, self)
+        result: torch.Tensor = _Linear.apply(inputs, self.weight, bias, self, skip)
         return result
 
     def taken(self, weight_gradient: Callable[[], torch.Tensor]) -> torch.Tensor | None:
@@ -82,17 +86,20 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: Linear
+        ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: Linear, skip: bool
     ) -> torch.Tensor:
         ctx.save_for_backward(inputs, weight)
         ctx.layer, ctx.adds = layer, bias is not None
         (m, k), n, e = inputs.shape, weight.shape[0], inputs.element_size()
-        return layer.ops.compute(
+        if skip:
+            return inputs.new_empty(m, n)
+        product: torch.Tensor = layer.ops.compute(
             layer.place,
             "gemm",
             lambda: functional.linear(inputs, weight, bias),
             lambda: Gemm(m, n, k, "TN", element_bytes=e),
         )
+        return product
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -101,10 +108,12 @@ class _Linear(torch.autograd.Function):
         (m, k), n, e = inputs.shape, weight.shape[0], inputs.element_size()
 
         def weight_gradient() -> torch.Tensor:
+            def run() -> torch.Tensor:
+                made: torch.Tensor = gradient.t() @ inputs
+                return made
+
             product = Gemm(n, k, m, "NT", element_bytes=e)
-            return layer.ops.compute(
-                layer.place, "weight_gradient", lambda: gradient.t() @ inputs, lambda: product, phase="bwd"
-            )
+            return layer.ops.compute(layer.place, "weight_gradient", run, lambda: product, phase="bwd")
 
         of_weight = layer.taken(weight_gradient)
         of_input = layer.ops.compute(
@@ -115,7 +124,7 @@ class _Linear(torch.autograd.Function):
             phase="bwd",
         )
         of_bias = bias_gradient(layer.ops, layer.place, gradient) if ctx.adds else None
-        return of_input, of_weight, of_bias, None
+        return of_input, of_weight, of_bias, None, None
 
 
 def bias_gradient(ops: Ops, place: Place, gradient: torch.Tensor) -> torch.Tensor:

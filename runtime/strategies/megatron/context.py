@@ -1,0 +1,102 @@
+"""What the parts of a step share on a rank of a pipeline, of a tensor group, and of those that divide weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+
+from runtime.sharded.context import ShardedContext, Sharing
+from runtime.strategies.megatron.ranks import Ranks
+from twin.strategies.megatron.groups import EVERYONE, GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.linear import TENSOR, Half
+from twin.strategies.megatron.orders import Kind
+
+HALVES: dict[Kind, Half] = {"F": "whole", "B": "whole", "I": "input", "W": "weight"}
+
+
+@dataclass
+class MegatronContext(ShardedContext):
+    """The context of a job on a grid of pipeline, data, context and tensor parallelism."""
+
+    job: MegatronJob
+    half: Half = "whole"
+    """What of a backward pass is wanted now."""
+    sequences: int = 0
+    """Of a micro-step, or of what is asked for otherwise."""
+    deferred: list[Callable[[], None]] = field(default_factory=list)
+    """Weight gradients that are wanted later."""
+    _tensor_mesh: DeviceMesh | None = None
+
+    def __post_init__(self) -> None:
+        self.layers_over = "pipeline" if self.ranks.pipeline > 1 else None
+        self.sequences = self.job.concrete_micro_sequences
+        super().__post_init__()
+
+    @property
+    def ranks(self) -> Ranks:
+        """Who holds what."""
+        grid = self.mesh.grid
+        assert isinstance(grid, Ranks)
+        return grid
+
+    @property
+    def sharing(self) -> Sharing:
+        """Who divides weights, and who has the same part of them."""
+        return Sharing(GATHER, SCATTER, REPLICATE)
+
+    @property
+    def reduce_type(self) -> torch.dtype:
+        """Of gradients on their way, and of their sums over micro-steps."""
+        return self.master_type if self.job.gradient_precision == "fp32" else self.compute_type
+
+    @property
+    def sharded_over(self) -> tuple[str, ...]:
+        """All ranks: of what several hold the optimizer counts one copy."""
+        return (EVERYONE,)
+
+    @property
+    def counted_copies(self) -> int:
+        """Ranks that count the same numbers in the norm of gradients."""
+        return self.ranks.data
+
+    @property
+    def split(self) -> bool:
+        """Whether layers are cut over tensor ranks."""
+        return self.ranks.tensor > 1
+
+    @property
+    def scatters(self) -> bool:
+        """Whether the residual stream is cut too: in training, where sequences are of equal length."""
+        return self.split and self.job.sequence_parallel and self.training
+
+    @property
+    def tensor_place(self) -> int:
+        """This rank's place among tensor ranks."""
+        return self.mesh.place(TENSOR)
+
+    @property
+    def tensor_mesh(self) -> DeviceMesh:
+        """Tensor ranks, as DTensor has them."""
+        if self._tensor_mesh is None:
+            with unset_fake_temporarily():
+                group = self.mesh.groups[TENSOR]
+                self._tensor_mesh = DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(TENSOR,))
+        return self._tensor_mesh
+
+    @contextmanager
+    def acting(self, kind: Kind, chunk: int, micro: int) -> Iterator[None]:
+        """Stand in one action of a schedule."""
+        before = self.half, self.phase
+        self.half, self.phase = HALVES[kind], "fwd" if kind == "F" else "bwd"
+        several = self.job.chunks > 1
+        try:
+            with self.ops.micro_step(micro), self.ops.within(f"{kind}{chunk}" if several else kind):
+                yield
+        finally:
+            self.half, self.phase = before

@@ -1,0 +1,78 @@
+"""Messages between stages under the twin's names: sends and receives of `torch.distributed.pipelining`.
+
+Its stages say what a schedule is to send, as operations that are started and waited for later; here each gets a name
+for when that happens. Where a backend starts several as one (NCCL) they are left as they are, and have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from runtime.parallel.collectives import Handle
+from runtime.parallel.ops import Op
+from runtime.strategies.megatron.context import MegatronContext
+from twin.strategies.megatron.place import Pipeline
+
+Way = Literal["send", "receive"]
+
+
+class Messages:
+    """The messages of one rank."""
+
+    def __init__(self, context: MegatronContext) -> None:
+        self.context = context
+        self._pipeline = Pipeline(context.job)
+        self._rank = context.mesh.place("pipeline")
+
+    def named(self, ops: list[dist.P2POp], chunk: int, micro: int, way: Way, *, forward: bool) -> list[dist.P2POp]:
+        """Give names to what a chunk sends or receives of a micro-batch: an activation, or a gradient."""
+        if self.context.device.type == "cuda":
+            return ops
+        for each in ops:
+            of = self._pipeline.outgoing if way == "send" else self._pipeline.incoming
+            message = of(self._rank, chunk, forward=forward)
+            assert message is not None
+            several = f"{chunk}" if self.context.job.chunks > 1 else ""
+            name = f"messages/micro{micro}/{'F' if forward else 'B'}{several}/{way}"
+            phase: Literal["fwd", "bwd"] = "fwd" if forward else "bwd"
+            size = float(each.tensor.nbytes)
+            op = Op(name, phase, None, micro, bytes=size, kind=way, communicator=message.communicator)
+            each.op = Named(self.context, op, each)
+        return ops
+
+
+class Named:
+    """Starts a send or a receive under its name; in place of `isend` and `irecv`."""
+
+    def __init__(self, context: MegatronContext, op: Op, message: dist.P2POp) -> None:
+        self.context, self.op, self.message = context, op, message
+        self._run: Callable[..., Any] = message.op
+        self.__name__ = message.op.__name__
+
+    def __call__(self, tensor: torch.Tensor, **_where: Any) -> Sent:
+        """Start it."""
+        message = self.message
+        peer = {"group_dst" if self.op.kind == "send" else "group_src": message.group_peer}
+
+        def launch() -> Any:
+            return self._run(tensor, group=message.group, tag=message.tag, **peer)
+
+        return Sent(self.context.collectives.foreign(self.op, launch, lambda: tensor))
+
+
+@dataclass
+class Sent:
+    """A message on its way, as schedules wait for it."""
+
+    handle: Handle | None
+
+    def wait(self) -> None:
+        """Wait for it, once."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            handle.wait()

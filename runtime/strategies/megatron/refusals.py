@@ -1,0 +1,55 @@
+"""What a job may ask of the twin's Megatron and PyTorch's own pieces do not do."""
+
+from __future__ import annotations
+
+from twin.description.problems import Problem
+from twin.strategies.megatron.grid import Grid
+from twin.strategies.megatron.job import MegatronJob
+
+FOR_SIMULATION: dict[str, tuple[object, str]] = {
+    "rank_order": ("pipeline_outermost", "torchtitan's mesh has pipeline outermost"),
+    "recompute_keeps": ("nothing", "blocks are computed again whole"),
+    "recompute_attention": (False, "blocks are computed again whole, or not at all"),
+    "recompute_layers": (None, "all blocks are computed again, or none"),
+    "layers_in_steps": (False, "norms and rotary positions are a kernel each"),
+    "fp8_linears": (False, "products are in compute precision"),
+    "tensor_overlap": (False, "gathers and scatters come before and behind products"),
+    "reduces_before_sending": (False, "PyTorch sends first"),
+    "overlap_messages": (None, "when messages are waited for is the schedule's business"),
+    "micro_group": (None, "PyTorch chooses the largest groups of equal size"),
+}
+"""Keys of which one value trains, and why."""
+
+
+def refusals(job: MegatronJob) -> list[Problem]:
+    """Return one problem for each such key, with what to write instead."""
+    if job.flavour != "torch":
+        remedy = "is for simulation; the runtime trains with PyTorch's own pieces: set flavour: torch"
+        return [Problem("flavour", remedy, job.flavour)]
+    problems = []
+    for key, (trained, why) in FOR_SIMULATION.items():
+        if (value := getattr(job, key)) != trained:
+            problems.append(Problem(key, f"is for simulation: {why}; leave it out", value))
+    return problems if job.grid == "auto" else problems + _of_axes(job, job.concrete_grid)
+
+
+def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
+    problems = []
+    if grid.tensor > 1 and job.model.key_value_heads % grid.tensor:
+        remedy = f"must divide the {job.model.key_value_heads} heads of keys, which ranks do not share in training"
+        problems.append(Problem("grid.tensor", remedy, grid.tensor))
+    if grid.tensor > 1 and job.model.residual == "parallel":
+        remedy = "blocks whose MLP stands beside attention are simulated only; use grid.tensor: 1, or strategy: four_d"
+        problems.append(Problem("grid.tensor", remedy, grid.tensor))
+    if grid.context > 1:
+        remedy = "context parallelism is simulated only; use grid.context: 1, and more ranks of tensor with "
+        remedy += "sequence_parallel: true, or strategy: four_d"
+        problems.append(Problem("grid.context", remedy, grid.context))
+    if grid.pipeline > 1 and job.schedule == "dualpipe_v":
+        remedy = "is for simulation; the runtime trains gpipe, 1f1b, interleaved, zb_h1 and zb_v"
+        problems.append(Problem("schedule", remedy, job.schedule))
+    if job.schedule == "1f1b" and grid.pipeline > job.micro_steps:
+        remedy = f"makes {job.micro_steps} micro-batches, and PyTorch's 1f1b needs as many as stages, {grid.pipeline}; "
+        remedy += "use smaller ones, or schedule: gpipe"
+        problems.append(Problem("batch.micro_sequences", remedy, job.batch.micro_sequences))
+    return problems

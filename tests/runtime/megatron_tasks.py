@@ -1,0 +1,89 @@
+"""Training with PyTorch's own parallelism on one rank, to be compared with the serial model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runtime.parallel.mesh import Mesh
+from runtime.strategies.megatron import trainee_in
+from runtime.strategies.megatron.context import MegatronContext
+from runtime.strategies.megatron.ranks import PIPELINE, Ranks
+from runtime.strategies.megatron.trainee import MegatronTrainee
+from tests.runtime import parity
+from tests.runtime.fsdp_tasks import train
+from twin.description.train import Adam
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import Grid
+from twin.strategies.megatron.groups import EVERYONE, GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.job import MegatronJob
+
+GROUPS = {PIPELINE: "data", REPLICATE: "z_gather", GATHER: "y", SCATTER: "y", "shard": "y", "tensor": "x"}
+"""Communicators, and those of the 4D grid `as_four_d` that have the same ranks."""
+MODEL = {**parity.MODEL, "layers": 4}
+
+
+def describe(grid: dict[str, int], micro_steps: int = 4, **options: Any) -> MegatronJob:
+    """The job of a case."""
+    ranks = 1
+    for size in grid.values():
+        ranks *= size
+    replicas = grid.get("data", 1)
+    job = load_job(
+        {
+            "strategy": "megatron",
+            "flavour": "torch",
+            "model": MODEL,
+            "machine": {"extends": "laptop", "nodes": 8},
+            "ranks": ranks,
+            "grid": grid,
+            "precision": "fp32",
+            "recompute": False,
+            "batch": {
+                "sequences": parity.SEQUENCES,
+                "micro_sequences": max(1, parity.SEQUENCES // replicas // micro_steps),
+            },
+            **options,
+        }
+    )
+    assert isinstance(job, MegatronJob)
+    return job
+
+
+def as_four_d(job: MegatronJob) -> dict[str, int]:
+    """The 4D grid whose groups have the same ranks."""
+    ranks = Ranks.of(job)
+    return {"data": ranks.pipeline, "z": ranks.data, "y": ranks.weights, "x": ranks.tensor}
+
+
+def build(job: MegatronJob, mesh: Mesh, dtype: torch.dtype) -> MegatronTrainee:
+    """Make model and optimizer of one rank."""
+    master = torch.float32 if dtype == torch.bfloat16 else dtype
+    return trainee_in(MegatronContext(job, mesh, torch.device("cpu"), dtype, master), Adam())
+
+
+def mesh_of(worker: Any, job: MegatronJob) -> Mesh:
+    """The mesh of a rank, of groups that are there."""
+    whole, ranks = worker.mesh(Grid(**as_four_d(job))), Ranks.of(job)
+    groups = {ours: whole.groups[theirs] for ours, theirs in GROUPS.items() if theirs in whole.groups}
+    if whole.everyone is not None:
+        groups[EVERYONE] = whole.everyone
+    return Mesh(ranks, whole.rank, ranks.coordinates(whole.rank), groups, whole.everyone)
+
+
+def run(
+    worker: Any,
+    grid: dict[str, int],
+    axes: dict[str, int],
+    dtype: str,
+    goldfish: bool = False,
+    steps: int = parity.STEPS,
+    **options: Any,
+) -> tuple[list[float], list[float], parity.Pieces]:
+    """Train; returns losses, gradient norms, and this rank's pieces of the parameters."""
+    del grid  # the pool has made its groups
+    job = describe(axes, **options)
+    trainee = build(job, mesh_of(worker, job), getattr(torch, dtype))
+    losses, norms = train(trainee, steps, goldfish)
+    return losses, norms, parity.pieces(trainee)
