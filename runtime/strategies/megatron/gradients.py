@@ -37,6 +37,7 @@ class Sums:
         if self.by_autograd:
             return weight_gradient()
 
+        @torch.no_grad()
         def run() -> None:
             self._add(f"{name}.weight", place, weight_gradient())
 
@@ -78,9 +79,8 @@ class Sums:
     def give(self, model: PlainGPT) -> None:
         """Give FSDP2 the sums of a stage."""
         names = {id(model.parameter(name)): name for name in model.names if name in self.whole}
-        for module in model.modules():
-            if not isinstance(module, FSDPModule):
-                continue
+        states = {id(m._get_fsdp_state()): m for m in model.modules() if isinstance(m, FSDPModule)}
+        for module in states.values():  # a unit of several modules has one state
             for group in module._get_fsdp_state()._fsdp_param_groups:
                 for each in group.fsdp_params:
                     name = names.get(id(each.unsharded_param))
