@@ -87,3 +87,28 @@ def run(
     trainee = build(job, mesh_of(worker, job), getattr(torch, dtype))
     losses, norms = train(trainee, steps, goldfish)
     return losses, norms, parity.pieces(trainee)
+
+
+def losses(
+    worker: Any, grid: dict[str, int], axes: dict[str, int], dtype: str, rounds: int, **options: Any
+) -> list[float]:
+    """Losses of several rounds over the batches."""
+    del grid
+    job = describe(axes, **options)
+    trainee = build(job, mesh_of(worker, job), getattr(torch, dtype))
+    return [loss for _ in range(rounds) for loss in train(trainee, parity.STEPS)[0]]
+
+
+def asked(worker: Any, grid: dict[str, int], axes: dict[str, int], **options: Any) -> tuple[float, list[list[float]]]:
+    """The loss on two sequences after a step of training, and the logits of the token after three others."""
+    del grid
+    job = describe(axes, **options)
+    trainee = build(job, mesh_of(worker, job), torch.float64)
+    train(trainee, 1)
+    trainee.context.training = False
+    window = parity.windows()[1][:2]
+    loss = trainee.loss(window[:, :-1], window[:, 1:], torch.ones(2, parity.MODEL["sequence"], dtype=torch.float64))
+    logits = trainee.last_logits(window[:, :3])
+    trainee.context.training = True
+    train(trainee, 1)  # which goes on as if nobody had asked
+    return loss.item(), logits.tolist()

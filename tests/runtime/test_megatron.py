@@ -1,0 +1,176 @@
+"""PyTorch's own tensor, pipeline and data parallelism train as the serial model does, composed in every way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import parity
+from tests.runtime.equal import TOLERANCE, assemble, serial_of
+from tests.runtime.megatron_tasks import MODEL, as_four_d, describe
+from tests.runtime.test_families import FAMILIES as OF_FOUR_D
+from tests.runtime.test_families import SLOWER
+from tests.tiers import quick
+from twin.description.problems import DescriptionError
+
+ONLY_MEGATRON = {
+    *("schedule", "chunks", "stage_layers", "sequence_parallel", "weight_shards", "reshard_after_forward"),
+    *("gradient_precision", "micro_steps"),
+}
+"""Keys that change no number, but for rounding."""
+NOT_MEGATRON = {"gather_unit", "data_reduction", "overlap"}
+PARALLEL = {"neox", "neox_fused"}
+"""Families whose MLP stands beside attention: not cut over tensor ranks."""
+FAMILIES = {
+    name: {"model": {**MODEL, **shape}, **{k: v for k, v in options.items() if k not in NOT_MEGATRON}}
+    for name, (shape, options) in OF_FOUR_D.items()
+    if not name.startswith("tied_") and "qk_norm_" not in name
+}
+SP = {"sequence_parallel": True}
+INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
+V = {"schedule": "zb_v", "chunks": 2}
+PIPELINE, TENSOR, DATA = {"pipeline": 2}, {"tensor": 2}, {"data": 2}
+CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
+    ({"tensor": 1}, {}),
+    (TENSOR, {}),
+    (TENSOR, {**SP, "recompute": True}),
+    (DATA, {"reshard_after_forward": False}),
+    (PIPELINE, {}),
+    (PIPELINE, {"schedule": "gpipe", "recompute": True}),
+    (PIPELINE, {**INTERLEAVED, "recompute": True}),
+    (PIPELINE, {"schedule": "zb_h1", "recompute": True}),
+    (PIPELINE, V),
+    (PIPELINE, {"stage_layers": [1, 3], "micro_steps": 2}),
+    ({"pipeline": 4}, {}),
+    ({"pipeline": 4}, {"schedule": "zb_h1"}),
+    ({"pipeline": 4}, {"schedule": "gpipe", "micro_steps": 2}),
+    ({"tensor": 4}, {**SP, "goldfish": True}),
+    ({"data": 4}, {"weight_shards": 2, "recompute": True}),
+    ({**PIPELINE, **TENSOR}, {**SP, **INTERLEAVED}),
+    ({**PIPELINE, **TENSOR}, {**V, "recompute": True}),
+    ({**PIPELINE, **TENSOR}, {**SP, "schedule": "zb_h1"}),
+    ({**PIPELINE, **DATA}, {}),
+    ({**PIPELINE, **DATA}, {"schedule": "gpipe", "recompute": True}),
+    ({**PIPELINE, **DATA}, V),
+    ({**PIPELINE, **DATA}, {**INTERLEAVED, "goldfish": True}),
+    ({**PIPELINE, **DATA}, {"schedule": "zb_h1", "micro_steps": 2}),
+    ({**DATA, **TENSOR}, {**SP, "recompute": True}),
+    ({**DATA, **TENSOR}, {"model": {**MODEL, "vocabulary": 37}}),
+    ({**PIPELINE, **DATA, **TENSOR}, {**SP, "recompute": True}),
+    ({**PIPELINE, **DATA, **TENSOR}, V),
+    ({**PIPELINE, **DATA, **TENSOR}, {**INTERLEAVED, "model": {**MODEL, "vocabulary": 37}}),
+    ({**PIPELINE, "data": 4}, {"weight_shards": 2}),
+    ({"pipeline": 4, **TENSOR}, {**SP, "schedule": "zb_h1"}),
+    ({"data": 4, **TENSOR}, {**SP, "weight_shards": 2}),
+    ({"pipeline": 4, **DATA}, {"clip_gradients": False}),
+    *(({**PIPELINE, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("llama3", "grouped", "rms_biased")),
+    *(({**DATA, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("qwen3", "gpt2_tied", "qwen2")),
+    *(({**PIPELINE, **DATA}, FAMILIES[name]) for name in ("neox", "scaled")),
+]
+CHOSEN = [CASES[i] for i in (1, 2, 6, 8, 15, 18, 20, 23, 25, 32, 35)]
+
+
+def trained(pool: Any, axes: dict[str, int], dtype: str, **options: Any) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Train on a grid; returns the ranks' answers, and the parameters put together."""
+    job = describe(axes, **{key: value for key, value in options.items() if key != "goldfish"})
+    answers = pool.run(
+        "tests.runtime.megatron_tasks:run", job.ranks, grid=as_four_d(job), axes=axes, dtype=dtype, **options
+    )
+    names = sorted(set().union(*(pieces for _, _, pieces in answers)))
+    full = assemble([{name: pieces.get(name, []) for name in names} for _, _, pieces in answers])
+    if options.get("model", {}).get("tied_embeddings"):
+        full["embedding.tokens"] = full["head.weight"]
+    return answers, full
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("axes", "options"), quick(CASES, *CHOSEN), ids=str)
+def test_it_trains_as_the_serial_model_does(pool: Any, axes: dict[str, int], options: dict[str, Any]) -> None:
+    answers, full = trained(pool, axes, "float64", **options)
+    alike = {key: value for key, value in options.items() if key not in ONLY_MEGATRON}
+    alike.setdefault("model", MODEL)
+    slower = next((SLOWER[name] for name in SLOWER if FAMILIES[name]["model"] == alike["model"]), None)
+    losses, norms, parameters = serial_of(alike, "float64", parity.STEPS, slower)
+    for loss, norm, _ in answers:
+        np.testing.assert_allclose(loss, losses, rtol=TOLERANCE["float64"])
+        np.testing.assert_allclose(norm, norms, rtol=TOLERANCE["float64"])
+    assert full.keys() == parameters.keys()
+    for name, expected in parameters.items():
+        np.testing.assert_allclose(full[name], expected, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("axes", "options", "dtype"),
+    [
+        ({**PIPELINE, **TENSOR}, SP, "float64"),
+        ({**PIPELINE, **DATA}, V, "float32"),
+        ({**DATA, **TENSOR}, {**SP, "micro_steps": 2}, "float32"),
+    ],
+    ids=str,
+)
+def test_twenty_steps_have_the_losses_of_the_4d_algorithm(
+    pool: Any, axes: dict[str, int], options: dict[str, Any], dtype: str
+) -> None:
+    """With dropout, which is numbers by address: so every strategy drops the same."""
+    alike = {"dropout": 0.1, "attention": "plain", "recompute": True, "model": MODEL}
+    rounds = {"rounds": 4, "dtype": dtype}
+    four_d = {"data": 1, "z": 2, "y": 2, "x": 1}
+    expected = pool.run("tests.runtime.fsdp_tasks:losses_of_four_d", 4, grid=four_d, **alike, **rounds)[0]
+    job = describe(axes, **alike, **options)
+    task = "tests.runtime.megatron_tasks:losses"
+    found = pool.run(task, job.ranks, grid=as_four_d(job), axes=axes, **alike, **options, **rounds)
+    assert len(expected) == 20
+    for losses in found:
+        np.testing.assert_allclose(losses, expected, rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.process
+def test_bf16_is_as_near_to_fp32_as_in_4d(pool: Any) -> None:
+    """Sums over micro-steps and ranks are fp32, or of 16 bits where the job says so."""
+    exact = serial_of({"model": MODEL}, "float32")[0]
+    for precision in ("compute", "fp32"):
+        answers, _ = trained(pool, {**PIPELINE, **DATA}, "bfloat16", gradient_precision=precision)
+        np.testing.assert_allclose(answers[0][0], exact, rtol=5e-3)
+        assert np.abs(np.array(answers[0][0]) - exact).max() > 1e-6
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("axes", "options"), [({**PIPELINE, **TENSOR}, {**SP, **INTERLEAVED}), ({**DATA, **TENSOR}, SP)], ids=str
+)
+def test_forward_passes_alone_see_what_training_sees(pool: Any, axes: dict[str, int], options: dict[str, Any]) -> None:
+    """Losses on held-out text and the next token's logits, also of lengths that ranks cannot share."""
+    job = describe(axes, **options)
+    task = "tests.runtime.megatron_tasks:asked"
+    found = pool.run(task, job.ranks, grid=as_four_d(job), axes=axes, **options)
+    alone = pool.run(task, 1, grid=dict.fromkeys(("data", "z", "y", "x"), 1), axes={"tensor": 1})[0]
+    for loss, logits in found:
+        np.testing.assert_allclose(loss, alone[0], rtol=1e-9)
+        np.testing.assert_allclose(logits, alone[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "remedy"),
+    [
+        (TENSOR, {"flavour": "megatron"}, r"flavour = 'megatron'.*set flavour: torch"),
+        ({"context": 2}, {}, r"grid.context = 2.*grid.context: 1"),
+        ({"pipeline": 4}, {"micro_steps": 2}, r"batch.micro_sequences = 8.*as many as stages, 4"),
+        (PIPELINE, {"schedule": "dualpipe_v", "chunks": 2}, r"schedule = 'dualpipe_v'.*zb_v"),
+        (TENSOR, {**FAMILIES["neox"]}, r"grid.tensor = 2.*strategy: four_d"),
+        (TENSOR, {"recompute": True, "recompute_keeps": "attention"}, r"recompute_keeps.*leave it out"),
+        (TENSOR, {**SP, "tensor_overlap": True}, r"tensor_overlap.*leave it out"),
+    ],
+)
+def test_what_pytorch_does_not_do_is_simulated_and_not_trained(
+    axes: dict[str, int], options: dict[str, Any], remedy: str
+) -> None:
+    from runtime.strategies import trains
+    from twin.engine.simulate import simulate
+
+    job = describe(axes, **options)
+    assert simulate(job).step_seconds > 0
+    with pytest.raises(DescriptionError, match=remedy):
+        trains(job)
