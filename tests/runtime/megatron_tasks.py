@@ -16,7 +16,7 @@ from tests.runtime.fsdp_tasks import train
 from twin.description.train import Adam
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
-from twin.strategies.megatron.groups import EVERYONE, GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
 from twin.strategies.megatron.job import MegatronJob
 
 GROUPS = {PIPELINE: "data", REPLICATE: "z_gather", GATHER: "y", SCATTER: "y", "shard": "y", "tensor": "x"}
@@ -68,7 +68,7 @@ def mesh_of(worker: Any, job: MegatronJob) -> Mesh:
     whole, ranks = worker.mesh(Grid(**as_four_d(job))), Ranks.of(job)
     groups = {ours: whole.groups[theirs] for ours, theirs in GROUPS.items() if theirs in whole.groups}
     if whole.everyone is not None:
-        groups[EVERYONE] = whole.everyone
+        groups[ranks.everyone] = whole.everyone
     return Mesh(ranks, whole.rank, ranks.coordinates(whole.rank), groups, whole.everyone)
 
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from runtime.sharded.context import ShardedContext, Sharing
 from runtime.strategies.megatron.ranks import Ranks
-from twin.strategies.megatron.groups import EVERYONE, GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR, Half
 from twin.strategies.megatron.orders import Kind
@@ -58,7 +58,12 @@ class MegatronContext(ShardedContext):
     @property
     def sharded_over(self) -> tuple[str, ...]:
         """All ranks: of what several hold the optimizer counts one copy."""
-        return (EVERYONE,)
+        return (self.everyone,)
+
+    @property
+    def everyone(self) -> str:
+        """The communicator of all ranks."""
+        return self.ranks.everyone
 
     @property
     def counted_copies(self) -> int:

@@ -8,17 +8,11 @@ from pydantic import PrivateAttr
 
 from twin.description.grid import Axis, GridSpec
 from twin.description.model import Positive
-from twin.strategies.megatron.groups import EVERYONE, GATHER, MODEL, REPLICATE, SCATTER
+from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER, everyone
 from twin.strategies.megatron.job import MegatronJob
 
 PIPELINE = "pipeline"
-ALONG: dict[str, Axis] = {
-    GATHER: "weights",
-    SCATTER: "weights",
-    REPLICATE: "data",
-    EVERYONE: "everyone",
-    MODEL: "everyone",
-}
+ALONG: dict[str, Axis] = {GATHER: "weights", SCATTER: "weights", REPLICATE: "data"}
 """Axes of communicators whose names begin with that under which the twin books their time."""
 
 
@@ -31,7 +25,6 @@ class Ranks(GridSpec):
 
     batch_axes: ClassVar[tuple[str, ...]] = ("data", "shard")
     depth_axes: ClassVar[tuple[str, ...]] = ("pipeline",)
-    streams: ClassVar[tuple[str, ...]] = (EVERYONE, PIPELINE, REPLICATE, "shard", GATHER, SCATTER, "context", "tensor")
 
     pipeline: Positive = 1
     data: Positive = 1
@@ -41,6 +34,7 @@ class Ranks(GridSpec):
     tensor: Positive = 1
 
     _context: int = PrivateAttr(default=1)
+    _everyone: str = PrivateAttr(default="everyone")
 
     @classmethod
     def of(cls, job: MegatronJob) -> Ranks:
@@ -50,8 +44,18 @@ class Ranks(GridSpec):
         found = cls(
             pipeline=grid.pipeline, data=sharers // job.weight_parts, weights=job.weight_parts, tensor=grid.tensor
         )
-        found._context = grid.context
+        found._context, found._everyone = grid.context, everyone(job)
         return found
+
+    @property
+    def everyone(self) -> str:
+        """The communicator of all ranks."""
+        return self._everyone
+
+    @property
+    def streams(self) -> tuple[str, ...]:  # type: ignore[override]  # what it is called depends on the grid
+        """Names of the communicators."""
+        return (self._everyone, PIPELINE, REPLICATE, "shard", GATHER, SCATTER, "context", "tensor")
 
     @property
     def replicated_over(self) -> Axis:
@@ -60,6 +64,8 @@ class Ranks(GridSpec):
 
     def along(self, communicator: str) -> Axis:
         """Return the axis whose ranks a communicator joins."""
+        if communicator == self._everyone:
+            return "everyone"
         return ALONG.get(communicator) or super().along(communicator)
 
     def size(self, axis: Axis) -> int:

@@ -26,7 +26,6 @@ from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.forward import forward
 from runtime.strategies.megatron.gradients import Sums
 from runtime.strategies.megatron.pipeline import Stage, Work, schedule_of
-from twin.strategies.megatron.groups import EVERYONE
 from twin.strategies.megatron.linear import TENSOR
 from twin.strategies.megatron.place import Stage as Part
 
@@ -229,10 +228,11 @@ class Complete:
         """Sum those parts, and the loss over all ranks."""
         context, store = self.context, self.context.store
         if context.split:
-            for part in store.partial_runs(TENSOR):
-                context.collectives.all_reduce(REDUCE, TENSOR, part, name="replicated", phase="reduce").wait()
-        if context.mesh.size(EVERYONE) > 1:
-            context.collectives.all_reduce(REDUCE, EVERYONE, store.loss, name="loss", phase="reduce").wait()
+            for number, part in enumerate(store.partial_runs(TENSOR)):
+                name = f"replicated{number}"
+                context.collectives.all_reduce(REDUCE, TENSOR, part, name=name, phase="reduce").wait()
+        if context.ranks.ranks > 1:
+            context.collectives.all_reduce(REDUCE, context.everyone, store.loss, name="loss", phase="reduce").wait()
 
 
 class _Known(torch.autograd.Function):

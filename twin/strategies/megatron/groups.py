@@ -16,9 +16,15 @@ from twin.strategies.megatron.attention import INNER, OUTER
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Neighbour, streams
 
-DATA, MODEL, EVERYONE, EMBEDDING = "data", "pipeline_model", "pipeline_everyone", "pipeline_embedding"
+DATA, MODEL, EMBEDDING = "data", "pipeline_model", "pipeline_embedding"
 GATHER, SCATTER, REPLICATE = "data_gather", "data_scatter", "data_replicate"
 """Of weights that are cut: who gathers them, who scatters their gradients, who holds the same part."""
+
+
+def everyone(job: MegatronJob) -> str:
+    """Name the communicator of all ranks, whose time is booked under the outermost axis that is cut."""
+    cut = (axis for axis, size in zip(job.mesh.axes, job.mesh.sizes, strict=True) if size > 1)
+    return f"{next(cut, job.mesh.axes[-1])}_everyone"
 
 
 def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
@@ -37,7 +43,7 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
         over("context", "context"),
         over(DATA, "data", "context") if job.order != "dualpipe" else _both_directions(ranks, mesh),
         over(MODEL, "pipeline", "tensor"),
-        over(EVERYONE, *mesh.axes),
+        over(everyone(job), *mesh.axes),
     ]
     if 1 < job.traders < job.concrete_grid.context:
         cut = found[1].members.reshape(len(found[1].members), -1, job.traders)

@@ -168,7 +168,7 @@ class MegatronJob(Job):
     def accumulates_apart(self) -> bool:
         """Whether a kernel of its own adds weight gradients to their sums."""
         if self.flavour == "torch":
-            return self.micro_steps > 1 and not self.reduces_each
+            return not self.reduces_each
         return not self.fused_accumulation or self.flavour == "deepspeed"
 
     @property

@@ -15,7 +15,7 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
     job, local, block = linears.job, linears.local, linears.local.linears
     keeps = job.recompute_keeps if again else "nothing"
     halved, together = keeps == "half_products", _together(linears)
-    emit.compute("norm1", _norm(linears))
+    emit.compute("norm1/normalize", _norm(linears))
     linears.forward(emit.under("qkv"), local.keys_alone if halved else block["qkv"])
     if job.model.qk_norm:
         emit.compute("qk_norm", work.head_norms(job, local.tokens * local.turned, backward=False))
@@ -29,14 +29,14 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
     else:
         _residual(emit, linears, "projection", "residual1")
     if job.model.residual == "serial":
-        emit.compute("norm2", _norm(linears))
+        emit.compute("norm2/normalize", _norm(linears))
     if not halved:
         linears.forward(emit.under("mlp_up"), block["mlp_up"], gathered=together)
     elif job.model.mlp_kind == "swiglu":
         linears.forward(emit.under("mlp_up"), local.gate_alone, gathered=together)
     emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=False))
-    if again and job.flavour == "torch":
-        return  # nothing needs what comes now (`torch.utils.checkpoint.set_checkpoint_early_stop`)
+    if again and job.flavour == "torch" and not job.dropout:
+        return  # nothing needs what comes now (`torch.utils.checkpoint.set_checkpoint_early_stop`), but for a mask
     linears.forward(emit.under("mlp_down"), block["mlp_down"])
     _residual(emit, linears, "mlp_down", "residual2")
 
@@ -65,7 +65,7 @@ def _rotary(linears: Linears) -> Memory:
 def _residual(emit: Emitter, linears: Linears, linear: str, name: str) -> None:
     """Bias, dropout and residual: of a row-parallel linear the bias is added to the complete sum."""
     job, local = linears.job, linears.local
-    if linears.split and local.linears[linear].bias and not job.fused_elementwise:
+    if linears.split and local.linears[linear].bias and (job.flavour == "torch" or not job.fused_elementwise):
         emit.compute(f"{name}_bias", work.bias(float(local.residual_elements * job.element_bytes)))
     if job.dropout and not job.fused_elementwise:
         emit.compute(f"{name}_mask", work.dropout_mask(job, local.residual_tokens, job.model.hidden))
@@ -92,7 +92,7 @@ def backward(emit: Emitter, linears: Linears) -> None:
     # GPT-NeoX sums the input gradients of both over tensor ranks apart
     linears.backward(emit.under("mlp_up"), block["mlp_up"], summed=not together or job.flavour == "deepspeed")
     if not parallel:
-        emit.compute("norm2", _norm_gradient(linears))
+        emit.compute("norm2/gradient", _norm_gradient(linears))
         emit.compute("residual2", branch)
     _dropout(emit, linears, "residual1")
     linears.backward(emit.under("projection"), block["projection"], gathered=together)
@@ -103,7 +103,7 @@ def backward(emit: Emitter, linears: Linears) -> None:
         emit.compute("qk_norm", work.head_norms(job, local.tokens * local.turned, backward=True))
     emit.compute("pack", work.pack(job, local.tokens * local.qkv))
     linears.backward(emit.under("qkv"), block["qkv"], gathered=together)
-    emit.compute("norm1", _norm_gradient(linears))
+    emit.compute("norm1/gradient", _norm_gradient(linears))
     if parallel:
         emit.compute("residual2", branch)
     emit.compute("residual1", branch)
@@ -118,16 +118,30 @@ def embedding_forward(emit: Emitter, linears: Linears) -> None:
     """Look up a rank's part of the vocabulary, and sum over tensor ranks."""
     job, local = linears.job, linears.local
     elements = local.tokens * job.model.hidden
-    emit.compute("lookup", work.lookup(job, elements, local.sequences))
+    apart = _positions_apart(linears)
+    moved = 2.0 * elements * job.element_bytes
+    rows = Memory(moved, work="embedding/lookup") if apart else work.lookup(job, elements, local.sequences)
+    emit.compute("lookup", rows)
     if linears.scattered:
         linears.scatter(emit)
     elif linears.split:
         emit.collective("all_reduce", TENSOR, local.whole_bytes)
+    if apart and job.model.positions == "learned":
+        stream = float(local.residual_elements * job.element_bytes)
+        emit.compute("positions", Memory(2 * stream + stream / local.sequences, work="embedding/lookup"))
+
+
+def _positions_apart(linears: Linears) -> bool:
+    """Whether rows of positions are added to the sum of tensor ranks' rows of tokens, as PyTorch's modules do."""
+    return linears.split and linears.job.flavour == "torch"
 
 
 def embedding_backward(emit: Emitter, linears: Linears) -> None:
     """Scatter-add into the tables' gradients."""
     job, local = linears.job, linears.local
+    if job.flavour == "torch":
+        _embedding_backward_torch(emit, linears)
+        return
     if linears.scattered:
         linears.gather(emit, local.whole_bytes)
     kernel = work.lookup_gradient(
@@ -141,26 +155,42 @@ def embedding_backward(emit: Emitter, linears: Linears) -> None:
     emit.compute("gradient", kernel)
 
 
+def _embedding_backward_torch(emit: Emitter, linears: Linears) -> None:
+    """The same by autograd: into new zeros as large as each table, in compute precision."""
+    job, local = linears.job, linears.local
+    elements, e = local.tokens * job.model.hidden, job.element_bytes
+    if not linears.split:
+        tables = (local.table, local.positions) if local.positions else (local.table,)
+        emit.compute("gradient", work.lookup_gradient_by_autograd(job, elements, *tables))
+        return
+    if local.positions:
+        size = float((local.residual_elements + local.positions) * e)
+        emit.compute("positions", Memory(size, work="embedding/gradient"))
+    if linears.scattered:
+        linears.gather(emit, local.whole_bytes)
+    emit.compute("gradient", Memory(float((elements + local.table) * e), work="embedding/gradient"))
+
+
 def head_forward(emit: Emitter, linears: Linears) -> None:
     """Last norm, output head, and the loss of a vocabulary that is cut over tensor ranks."""
     job, local = linears.job, linears.local
-    emit.compute("final_norm", _norm(linears))
+    emit.compute("final_norm/normalize", _norm(linears))
     linears.forward(emit.under("head"), local.head)
     loss = emit.under("loss", phase="loss")
     for part, kernel in work.loss(job, local.tokens, local.vocabulary).items():
-        if part == "gradient":
+        if part == "gradient" and job.flavour != "torch":  # PyTorch's last stage judges what it has just computed
             continue
         loss.compute(part, kernel)
-        if linears.split:
-            loss.collective("all_reduce", TENSOR, local.tokens * FP32_BYTES, f"{part}/all_reduce")
+        if linears.split and part != "gradient":
+            loss.under(part).collective("all_reduce", TENSOR, local.tokens * FP32_BYTES)
 
 
 def head_backward(emit: Emitter, linears: Linears) -> None:
     """Gradient of the loss, the head and the last norm, or the half that `linears` says."""
     job, local = linears.job, linears.local
-    if linears.half != "weight":
+    if linears.half != "weight" and job.flavour != "torch":
         gradient = work.loss(job, local.tokens, local.vocabulary)["gradient"]
         emit.under("loss", phase="loss").compute("gradient", gradient)
     linears.backward(emit.under("head"), local.head)
     if linears.half != "weight":
-        emit.compute("final_norm", _norm_gradient(linears))
+        emit.compute("final_norm/gradient", _norm_gradient(linears))

@@ -17,6 +17,7 @@ from twin.schedule.kernels import Gemm, Memory, Mode
 from twin.strategies import work
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Linear, Local
+from twin.strategies.sizes import FP32_BYTES
 
 TENSOR = "tensor"
 Half = Literal["whole", "input", "weight"]
@@ -146,10 +147,10 @@ class Linears:
             here = self.local.residual_tokens if gathers else self.local.tokens
             emit.compute("quantize", work.quantize(self.job, here * linear.n))
         gathers, sums = self.scattered and not gathered, self.split and summed
-        if not linear.column:
+        if self.job.flavour == "torch":
+            self._backward_torch(emit, linear, gathers=gathers, sums=sums)
+        elif not linear.column:
             self._row_backward(emit, linear, gathers=gathers)
-        elif self.job.flavour == "torch":
-            self._column_backward_torch(emit, linear, sums=sums)
         else:
             self._column_backward(emit, linear, gathers=gathers, sums=sums)
 
@@ -158,10 +159,10 @@ class Linears:
         again = self._gathered_bytes(self._bytes(linear))
         if self.half == "weight":
             if gathers:
-                emit.collective("all_gather", TENSOR, again, "input/all_gather")
+                emit.collective("all_gather", TENSOR, again, "input/all_gather_tensor")
             self._weight_gradient(emit, linear)
             return
-        gathered = emit.start("all_gather", TENSOR, again, "input/all_gather") if gathers and both else ""
+        gathered = emit.start("all_gather", TENSOR, again, "input/all_gather_tensor") if gathers and both else ""
         self._input_gradient(emit, linear)
         if gathered:
             emit.wait(gathered)
@@ -173,39 +174,47 @@ class Linears:
         if reduced:
             emit.wait(reduced)
 
-    def _column_backward_torch(self, emit: Emitter, linear: Linear, *, sums: bool) -> None:
+    def _backward_torch(self, emit: Emitter, linear: Linear, *, gathers: bool, sums: bool) -> None:
         """Both products, then the sum of input gradients: DTensor keeps what it gathered, and waits where it sends.
 
-        With tensor_overlap (async tensor parallelism) the sum leaves in parts beside the product that makes it.
+        A row-parallel one's bias was added to the sum. With tensor_overlap (async tensor parallelism) input gradients
+        leave in parts beside the product that makes them, or what it reads comes so.
         """
-        product = self._input_product(linear)
-        if self.half == "weight":
+        gives_input, row = self.half != "weight", not linear.column
+        beside = self.job.tensor_overlap and (gathers if row else self.scattered and sums)
+        if row and self.split and gives_input:
+            self._bias_gradient(emit, linear, self.local.residual_tokens)
+            if gathers and not beside:
+                self.gather(emit, self._gathered_bytes(self._bytes(linear)))
+        if self.half != "input":
             self._weight_gradient(emit, linear)
+        if not gives_input:
             return
-        beside = self.scattered and sums and self.job.tensor_overlap
+        product = self._input_product(linear)
         if beside:
-            self._beside_parts(emit, "reduce_scatter", product, before=False, name="input_gradient")
+            kind: Literal["all_gather", "reduce_scatter"] = "all_gather" if row else "reduce_scatter"
+            self._beside_parts(emit, kind, product, before=row, name="input_gradient")
         else:
             emit.compute("input_gradient", product)
-        if self.half == "whole":
-            self._weight_gradient(emit, linear)
-        if beside or not sums:
-            return
-        if self.scattered:
-            self.scatter(emit)
-        else:
-            emit.collective("all_reduce", TENSOR, self.local.whole_bytes)
+        if linear.column or not self.split:
+            self._bias_gradient(emit, linear, self.local.tokens)
+        if linear.column and sums and not beside:
+            if self.scattered:
+                self.scatter(emit)
+            else:
+                emit.collective("all_reduce", TENSOR, self.local.whole_bytes)
+
+    def _bias_gradient(self, emit: Emitter, linear: Linear, tokens: int) -> None:
+        if linear.bias:
+            emit.compute("bias_gradient", work.bias_gradient(float(tokens * linear.n * self.job.element_bytes)))
 
     def _row_backward(self, emit: Emitter, linear: Linear, *, gathers: bool) -> None:
         if self.half == "weight":
             self._weight_gradient(emit, linear)
             return
-        if gathers and self.job.flavour == "torch" and self.job.tensor_overlap:
-            self._beside_parts(emit, "all_gather", self._input_product(linear), before=True, name="input_gradient")
-        else:
-            if gathers:
-                self.gather(emit, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather")
-            self._input_gradient(emit, linear)
+        if gathers:
+            self.gather(emit, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather_tensor")
+        self._input_gradient(emit, linear)
         if self.half == "whole":
             self._weight_gradient(emit, linear)
 
@@ -217,20 +226,35 @@ class Linears:
 
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
         """The product adds to the sum itself (`gradient_accumulation_fusion`), or a kernel behind it does."""
-        e, tokens = self.job.element_bytes, self.local.tokens
-        apart = self.job.accumulates_apart
+        job, e, tokens = self.job, self.job.element_bytes, self.local.tokens
+        wide, known = job.main_gradient_bytes, not self.first
+        in_product = job.accumulates_in_product
         product = Gemm(
             linear.n,
             linear.k,
             tokens,
             "NT",
             element_bytes=self._bytes(linear),
-            adds=not self.first and self.job.accumulates_in_product,
-            result_bytes=self.job.main_gradient_bytes if self.job.accumulates_in_product else e,
+            adds=known and in_product,
+            result_bytes=wide if in_product else (e if job.flavour != "torch" or self._eight(linear) else None),
         )
         emit.compute("weight_gradient", product)
-        if apart:
-            kernel = work.accumulation(self.job, linear.elements, self.job.main_gradient_bytes, first=self.first)
-            emit.compute("accumulate", kernel)
-        if linear.bias:
-            emit.compute("bias_gradient", work.bias_gradient(float(tokens * linear.n * e)))
+        if job.flavour == "torch":
+            self._accumulate_torch(emit, linear)
+            return
+        if job.accumulates_apart:
+            emit.compute("accumulate", work.accumulation(job, linear.elements, wide, first=self.first))
+        self._bias_gradient(emit, linear, tokens)
+
+    def _accumulate_torch(self, emit: Emitter, linear: Linear) -> None:
+        """Sums of weights that are cut are of the type that is reduced, and begin with the first gradient.
+
+        Where nobody cuts weights they are the optimizer's own, in fp32.
+        """
+        job = self.job
+        if job.reduces_each:
+            return
+        whole = job.weight_parts == 1
+        wide = FP32_BYTES if whole else job.main_gradient_bytes
+        if whole or not self.first or wide != job.element_bytes:
+            emit.compute("accumulate", work.accumulation(job, linear.elements, wide, first=self.first))

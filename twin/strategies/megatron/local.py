@@ -5,6 +5,7 @@ Letters: t tensor ranks, c context ranks, b sequences of a micro-step, s tokens 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,19 @@ class Linear:
     def elements(self) -> int:
         """Weight elements of this rank."""
         return self.n * self.k
+
+
+Shape = tuple[int, int]
+"""Rows and columns of a parameter on a tensor rank; a vector has one column."""
+
+
+def padded(shapes: Iterable[Shape], parts: int) -> int:
+    """Elements of parameters whose rows are cut into so many equal parts, the last ones padded.
+
+    >>> padded([(5, 2), (4, 1)], 4)
+    20
+    """
+    return sum(-(-rows // parts) * parts * columns for rows, columns in shapes)
 
 
 @dataclass(frozen=True)
@@ -157,6 +171,41 @@ class Local:
         """Elements of a block on a rank."""
         columns = sum(linear.n for linear in self.linears.values() if linear.bias and linear.column)
         return sum(linear.elements for linear in self.linears.values()) + columns + self.replicated
+
+    @cached_property
+    def block_shapes(self) -> tuple[Shape, ...]:
+        """Parameters of a block on a rank."""
+        vectors = [(linear.n, 1) for linear in self.linears.values() if linear.bias]
+        return (*((linear.n, linear.k) for linear in self.linears.values()), *vectors, *self._norm_shapes())
+
+    def _norm_shapes(self) -> list[Shape]:
+        model = self.job.model
+        each = 1 + model.norm_biases
+        return [(model.hidden, 1)] * 2 * each + [(model.head_size, 1)] * 2 * model.qk_norm
+
+    @cached_property
+    def table_shapes(self) -> tuple[Shape, ...]:
+        """Of the embedding; one that is tied is the head's where both are on one rank."""
+        model = self.job.model
+        tokens = () if model.tied_embeddings and self.job.ends_together else ((self.vocabulary, model.hidden),)
+        return (*tokens, *([(model.position_rows, model.hidden)] if self.positions else []))
+
+    @cached_property
+    def head_shapes(self) -> tuple[Shape, ...]:
+        """Of the last norm and the head."""
+        model = self.job.model
+        return ((self.vocabulary, model.hidden), *[(model.hidden, 1)] * (1 + model.norm_biases))
+
+    def partial(self, first: bool, layers: int, last: bool) -> list[Shape]:
+        """Parameters of a stage that tensor ranks hold in common and have a part each of the gradient."""
+        model = self.job.model
+        heads = [(model.head_size, 1)] * 2 * model.qk_norm * layers
+        if not self.job.sequence_parallel:
+            return heads
+        biases = [(linear.n, 1) for linear in self.linears.values() if linear.bias and not linear.column]
+        norms = [(model.hidden, 1)] * (1 + model.norm_biases)
+        positions = [(model.position_rows, model.hidden)] if first and self.positions else []
+        return [*heads, *(biases + 2 * norms) * layers, *positions, *(norms if last else [])]
 
     @cached_property
     def table(self) -> int:

@@ -15,10 +15,10 @@ from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
 from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
-from twin.strategies.megatron.groups import DATA, EMBEDDING, EVERYONE, MODEL
+from twin.strategies.megatron.groups import DATA, EMBEDDING, MODEL, everyone
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR
-from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.local import Local, Shape, padded
 from twin.strategies.megatron.place import Stage
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
@@ -53,6 +53,14 @@ class Parameters:
         layers = sum(len(stage.layers) for stage in stages) * self.local.replicated
         first = any(stage.first for stage in stages) * self.local.positions
         return layers + first + any(stage.last for stage in stages) * self.local.last_norm
+
+    def shapes(self, stage: Stage) -> list[Shape]:
+        """Of a stage, parameter by parameter."""
+        local = self.local
+        found = [*local.block_shapes] * len(stage.layers)
+        if stage.first:
+            found += local.table_shapes
+        return found + ([*local.head_shapes] if stage.last else [])
 
     @property
     def sharers(self) -> int:
@@ -156,12 +164,34 @@ def finish(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], start
         # DeepSpeed's default all-reduces buckets of which each rank keeps a part
         scatters = job.distributed_optimizer and not deepspeed
         emit.collective("reduce_scatter" if scatters else "all_reduce", DATA, float(total * job.reduced_gradient_bytes))
-    if job.sequence_parallel and grid.tensor > 1:
+    if job.flavour == "torch":
+        _partial(emit, parameters, stages)
+        if job.ranks > 1:
+            emit.under("loss").collective("all_reduce", everyone(job), SCALAR_BYTES)
+    elif job.sequence_parallel and grid.tensor > 1:
         common = parameters.replicated(stages) * job.main_gradient_bytes
-        emit.collective("all_reduce", TENSOR, float(common), "replicated/all_reduce")
+        emit.under("replicated").collective("all_reduce", TENSOR, float(common))
     if not deepspeed:
         _tied(emit, parameters, stages)
-    _update(emit.under("optimizer", phase="optimizer"), parameters, total)
+    _update(Emitter("optimizer/", "optimizer", ops=emit.ops), parameters, stages, total)
+
+
+def _partial(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> None:
+    """Sum what each tensor rank has a part of: of tokens under sequence parallelism, of heads in their norms.
+
+    Matrices (learned positions) and vectors lie apart, and are sent apart.
+    """
+    job, local = parameters.job, parameters.local
+    if local.grid.tensor == 1:
+        return
+    number = 0
+    for matrices in (True, False):
+        shapes = [shape for stage in stages for shape in local.partial(stage.first, len(stage.layers), stage.last)]
+        own = sum(padded([shape], job.weight_parts) for shape in shapes if (shape[1] > 1) == matrices)
+        if own:
+            size = float(own // job.weight_parts * FP32_BYTES)
+            emit.under(f"replicated{number}").collective("all_reduce", TENSOR, size)
+            number += 1
 
 
 def _tied(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> None:
@@ -175,17 +205,20 @@ def _tied(emit: Emitter, parameters: Parameters, stages: Sequence[Stage]) -> Non
         emit.collective("all_reduce", EMBEDDING, float(size), "tied/all_reduce")
 
 
-def _update(emit: Emitter, parameters: Parameters, total: int) -> None:
+def _update(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], total: int) -> None:
     """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
     job, grid = parameters.job, parameters.local.grid
     sharded = job.weight_parts > 1
     parts = parameters.sharers if job.distributed_optimizer else job.weight_parts
     own = -(-total // parts)
+    if job.flavour == "torch":  # row by row, and the loss behind them
+        own = sum(padded(parameters.shapes(stage), parts) for stage in stages) // parts + 1
     emit.compute("clip/norm", work.gradient_norm(own))
     if parts > 1:
-        emit.collective("all_reduce", EVERYONE, SCALAR_BYTES, "clip/all_reduce")
+        emit.under("clip").collective("all_reduce", everyone(job), SCALAR_BYTES)
     elif grid.pipeline * grid.tensor > 1:
-        emit.collective("all_reduce", MODEL, SCALAR_BYTES, "clip/all_reduce")
+        over = everyone(job) if job.flavour == "torch" else MODEL
+        emit.under("clip").collective("all_reduce", over, SCALAR_BYTES)
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(own))
     e = job.element_bytes
