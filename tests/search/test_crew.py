@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import yaml
 
 from tests.search.test_across import MODEL, job_file
 from twin.cli import main
+from twin.engine import crew as crew_module
 from twin.engine.crew import done_by
+from twin.engine.simulate import simulate
 from twin.search import search as search_module
 from twin.search.across import across_json, search_across
 from twin.search.best import Given
+from twin.search.candidates import candidates
 from twin.search.estimate import estimate, words
-from twin.search.search import search
+from twin.search.search import Figures, RankedCandidate, search, without_hopeless
 from twin.search.tables import search_json
 from twin.strategies import load_job
 
@@ -59,17 +63,39 @@ def test_a_search_is_the_same_everywhere(tmp_path):
     assert json.dumps(without_times(search_json(here))) == json.dumps(without_times(search_json(there)))
 
 
+@pytest.mark.process
 def test_a_search_over_strategies_is_the_same_with_any_number_of_workers(tmp_path, monkeypatch):
     """Larger waves simulate more in vain; that is not told."""
-    monkeypatch.setattr(search_module, "WAVE", 4)
+    monkeypatch.setattr(crew_module, "WAVE", 4)
     given = Given(job_file(tmp_path, strategy="four_d", **FEW))
     strategies = ["four_d", "fsdp"]
     answers = []
-    for workers in (1, Backwards(2), Backwards(7)):
+    for workers in (1, 2, Backwards(2), Backwards(7)):
         found = search_across(given, strategies, workers=workers)
         assert sum(one.pruned for one in found.searches.values()) > 0
         answers.append(json.dumps(without_times(across_json(found))))
-    assert answers[0] == answers[1] == answers[2]
+    assert len(set(answers)) == 1
+
+
+def test_what_a_fastest_without_contention_would_have_hidden_is_simulated(tmp_path, monkeypatch):
+    """The fastest, 5 s, takes 8 s with contention: one whose floor is 6 s is simulated then, and wins."""
+    job = load_job(job_file(tmp_path, strategy="four_d"))
+    ready = [candidate for candidate in candidates(job) if candidate.feasible][:3]
+    steps = [5.0, 7.0, 9.0]
+    real = Figures.of(simulate(ready[0].job(job)))
+
+    def judged(_base, asked):
+        number = ready.index(asked[0])
+        return 0.0, replace(real, step_seconds=steps[number], global_link_contention=number != 0)
+
+    monkeypatch.setattr(search_module, "floors", lambda *_: [4.0, 6.0, 9.5])
+    monkeypatch.setattr(search_module, "judged", judged)
+    monkeypatch.setattr(search_module, "simulate", lambda _job: None)
+    monkeypatch.setattr(Figures, "of", lambda _simulation: replace(real, step_seconds=8.0))
+    entries = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
+    found = without_hopeless(job, entries, 1, lambda _done, _all: None)
+    assert [entry.figures and entry.figures.step_seconds for entry in found] == [8.0, 7.0, None]
+    assert [entry.floor_seconds for entry in found] == [None, None, 9.5]
 
 
 def test_the_size_of_a_search_is_told_before(tmp_path):

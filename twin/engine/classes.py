@@ -16,7 +16,7 @@ from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
 from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream, timeline_of
-from twin.engine.program import COMPUTE, WAIT, Program
+from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.segment import Run, Segment
 from twin.engine.segments import Plan, Segments
 from twin.engine.setting import Setting, Timeline
@@ -66,9 +66,8 @@ class _Engine:
             for call, (communicator, _, _) in enumerate(rank.program.calls):
                 group = setting.group_class[communicator][rank.number]
                 there = group != NOWHERE
-                rank.streams.append(streams[communicator][group] if there else None)
-                rank.transfers.append(setting.transfers[call][group] if there else None)
-            own = dict.fromkeys(stream for stream in rank.streams if stream is not None)
+                rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
+            own = dict.fromkeys(known[0] for known in rank.calls if known is not None)
             rank.heeded = [stream for stream in own if not stream.steady]
 
     def run(self) -> list[Timeline]:
@@ -84,7 +83,7 @@ class _Engine:
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
         now, program = self.clock.now, rank.program
-        code, host_seconds = program.code, program.host_seconds
+        code, amounts, host_seconds = program.code, program.amount, program.host_seconds
         while True:
             op = rank.op
             if op == rank.stop:
@@ -94,7 +93,8 @@ class _Engine:
             if rank.issued < op:
                 rank.host += host_seconds[op]
                 rank.issued = op
-            if code[op] == WAIT:
+            kind = code[op]
+            if kind == WAIT:
                 rank.start[op] = rank.arrival[op] = now
                 pending = rank.pending.pop(program.target[op])
                 if not pending.over:
@@ -106,7 +106,9 @@ class _Engine:
                 self._is_at(rank, op)
                 self.clock.at(rank.host, self._issued, rank)
                 return
-            elif self._begin(rank, op, program.amount[op]):
+            elif kind == START and amounts[op] == 0.0:
+                self._arrive(rank, op)
+            elif self._begin(rank, op, amounts[op]):
                 return
             rank.op = op + 1
 
@@ -139,8 +141,7 @@ class _Engine:
         if computes:
             rank.end[op] = now
         else:
-            rank.arrival[op] = now
-            self._arrive(rank, op, rank.program.target[op])
+            self._arrive(rank, op)
         return False
 
     def _issued(self, rank: Member, _plan: int) -> None:
@@ -215,25 +216,29 @@ class _Engine:
 
     # Collectives
 
-    def _arrive(self, rank: Member, op: int, call: int) -> None:
+    def _arrive(self, rank: Member, op: int) -> None:
         """A member's stream has come to its next collective."""
-        stream, transfer = rank.streams[call], rank.transfers[call]
-        assert stream is not None
-        assert transfer is not None
+        rank.arrival[op] = self.clock.now
+        call = rank.program.target[op]
+        known = rank.calls[call]
+        assert known is not None
+        stream, transfer = known
         place = stream.arrived[rank.number] - stream.done
         stream.arrived[rank.number] += 1
         if place == len(stream.queue):
-            stream.queue.append(Pending(call, transfer))
-        pending = stream.queue[place]
-        if pending.call != call:
-            raise fail("schedule", differing(rank.program, op, pending.call, call))
+            pending = Pending(call, transfer)
+            stream.queue.append(pending)
+        else:
+            pending = stream.queue[place]
+            if pending.call != call:
+                raise fail("schedule", differing(rank.program, op, pending.call, call))
         pending.arrived.append((rank, op))
         rank.pending[op] = pending
-        self._begin_if_ready(stream)
+        if place == 0 and len(pending.arrived) == stream.size and not stream.running:
+            self._begin_first(stream)
 
-    def _begin_if_ready(self, stream: Stream) -> None:
-        if stream.running or not stream.queue or len(stream.queue[0].arrived) < len(stream.members):
-            return
+    def _begin_first(self, stream: Stream) -> None:
+        """Begin the collective that all members have come to."""
         stream.running = True
         pending, now = stream.queue[0], self.clock.now
         for rank, op in pending.arrived:
@@ -256,7 +261,7 @@ class _Engine:
         stream.flow = self.links.begin(transfer, stream.limit(), lambda: self._finish(stream, 0))
 
     def _finish(self, stream: Stream, _plan: int) -> None:
-        now, pending = self.clock.now, stream.queue.popleft()
+        now, pending, steady = self.clock.now, stream.queue.popleft(), stream.steady
         share = 1.0 if stream.flow is None else stream.flow.share(now)
         stream.flow = None
         stream.done += 1
@@ -267,10 +272,11 @@ class _Engine:
             rank.collectives -= 1
             if not rank.collectives and rank.works_at != NOTHING:
                 self._change_pace(rank, slow=False)
-            if not stream.steady:
+            if not steady:
                 rank.under_way.remove(stream)
         pending.over = True
-        self._begin_if_ready(stream)
+        if stream.queue and len(stream.queue[0].arrived) == stream.size:
+            self._begin_first(stream)
         for rank in pending.waiting:
             rank.end[rank.op] = now
             rank.op += 1

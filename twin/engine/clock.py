@@ -1,4 +1,4 @@
-"""What happens next: a heap of times, and what Links need of SimPy's environment."""
+"""What happens next: a heap of times."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ from heapq import heappop, heappush
 from typing import Any
 
 
-class Timer:
-    """Something that happens at a time, and whoever wants to know."""
-
-    __slots__ = ("callbacks",)
-
-    def __init__(self) -> None:
-        self.callbacks: list[Callable[[Any], None]] | None = []
-
-
 class Clock:
     """Calls back at times, those of one time in the order in which they were asked for."""
 
-    __slots__ = ("_heap", "_number", "now")
+    __slots__ = ("_heap", "_later", "_number", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self._number = 0
+        self._later: Callable[[], None] | None = None
         self._heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
 
     def at(self, time: float, happen: Callable[[Any, int], None], subject: Any, plan: int = 0) -> None:
@@ -31,11 +23,14 @@ class Clock:
         self._number += 1
         heappush(self._heap, (time, self._number, happen, subject, plan))
 
-    def timeout(self, delay: float) -> Timer:
-        """Return a timer that happens so many seconds from now."""
-        timer = Timer()
-        self.at(self.now + delay, _happen, timer)
-        return timer
+    def after(self, delay: float, happen: Callable[[Any, int], None], subject: Any, plan: int = 0) -> None:
+        """Call `happen(subject, plan)` so many seconds from now."""
+        self._number += 1
+        heappush(self._heap, (self.now + delay, self._number, happen, subject, plan))
+
+    def before_time_passes(self, do: Callable[[], None]) -> None:
+        """Call `do()` when all that happens now has happened; it may ask for more to happen now."""
+        self._later = do
 
     def run(self) -> None:
         """Let everything happen, in order."""
@@ -43,9 +38,6 @@ class Clock:
         while heap:
             self.now, _, happen, subject, plan = heappop(heap)
             happen(subject, plan)
-
-
-def _happen(timer: Timer, _plan: int) -> None:
-    """Call whoever wants to know."""
-    for callback in timer.callbacks or ():
-        callback(timer)
+            if self._later is not None and (not heap or heap[0][0] > self.now):
+                do, self._later = self._later, None
+                do()

@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,12 +57,11 @@ VARIABLE = re.compile(r"\{(\w+)\}")
 class _Body:
     """What is copied: its columns as they were first written, and where it is."""
 
-    first: int
-    which: array[int]
-    code: array[int]
-    amount: array[float]
-    target: array[int]
-    host_seconds: array[float]
+    length: int
+    columns: tuple[bytes, ...]
+    """Which of the distinct ops they are, codes, amounts, targets, seconds of the host."""
+    inner: list[int]
+    """Places of waits for what the same copy starts."""
     firsts: list[int]
     """Where each copy begins."""
     values: list[Mapping[str, int]]
@@ -75,12 +75,18 @@ class _Body:
     def written(cls, program: Program, first: int, copy: Copy, open_: Set[int]) -> _Body:
         """Take what was written last; `open_` are ops that wait for something else."""
         own = slice(first, len(program))
-        columns = (program.code[own], program.amount[own], program.target[own], program.host_seconds[own])
+        columns = (program.ops.which, program.code, program.amount, program.target, program.host_seconds)
         starts = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Start)]
-        waits = [
-            (place, op.name) for place, op in enumerate(copy.body) if first + place in open_ and isinstance(op, Wait)
-        ]
-        return cls(first, program.ops.which[own], *columns, [first], [copy.values], starts, waits)
+        waits = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Wait)]
+        return cls(
+            len(program) - first,
+            tuple(column[own].tobytes() for column in columns),
+            [place for place, _ in waits if first + place not in open_],
+            [first],
+            [copy.values],
+            starts,
+            [(place, name) for place, name in waits if first + place in open_],
+        )
 
     def found(self, places: Sequence[tuple[int, str]]) -> dict[str, dict[int, int]]:
         """Return the ops at some places in each copy, by name but for its variable, and by what that stands for."""
@@ -118,6 +124,8 @@ class _Compiler:
         self._bodies: dict[int, tuple[int, int, Set[str]]] = {}
         """Where a repeated body was written, and below which repeats."""
         self._copied: dict[int, _Body] = {}
+        self._again: list[tuple[_Body, Mapping[str, int]]] = []
+        """Copies that are still to be written, of bodies that have been."""
         self._open: set[int] = set()
         """Waits for what another copy starts."""
 
@@ -134,6 +142,8 @@ class _Compiler:
             if isinstance(op, Copy):
                 self._copy(op)
                 continue
+            if self._again:
+                self._write_again()
             if isinstance(op, Repeat):
                 self._repeat(op, values)
                 continue
@@ -158,29 +168,41 @@ class _Compiler:
 
     def _copy(self, copy: Copy) -> None:
         """Write a body the first time, later its columns; what waits in it wait for is settled at the end."""
-        program, body = self._program, self._copied.get(id(copy.body))
-        if body is None:
-            first = len(program)
-            self.add(copy.body, copy.values, copied=True)
-            self._copied[id(copy.body)] = _Body.written(program, first, copy, self._open)
+        body = self._copied.get(id(copy.body))
+        if body is not None:
+            self._again.append((body, copy.values))
             return
-        body.firsts.append(len(program.code))
-        body.values.append(copy.values)
-        program.ops.add(body.which, copy.values)
-        program.code.extend(body.code)
-        program.amount.extend(body.amount)
-        program.target.extend(body.target)
-        program.host_seconds.extend(body.host_seconds)
+        self._write_again()
+        first = len(self._program)
+        self.add(copy.body, copy.values, copied=True)
+        self._copied[id(copy.body)] = _Body.written(self._program, first, copy, self._open)
+
+    def _write_again(self) -> None:
+        """Write the columns of all copies since the last time, which are many and short, at once."""
+        if not self._again:
+            return
+        program, first = self._program, len(self._program)
+        places = []
+        for body, values in self._again:
+            places.append(first)
+            body.firsts.append(first)
+            body.values.append(values)
+            first += body.length
+        bodies = [body.columns for body, _ in self._again]
+        program.ops.add(b"".join([body[0] for body in bodies]), places, [values for _, values in self._again])
+        columns: tuple[array[Any], ...] = (program.code, program.amount, program.target, program.host_seconds)
+        for number, column in enumerate(columns, 1):
+            column.frombytes(b"".join([body[number] for body in bodies]))
+        self._again.clear()
 
     def finish(self) -> None:
-        """Settle what the waits in copies wait for."""
+        """Write what is left, and settle what the waits in copies wait for."""
+        self._write_again()
         target, bodies = np.asarray(self._program.target), self._copied.values()
         started: dict[str, dict[int, int]] = {}
         for body in bodies:
-            places = {place for place, _ in body.open}
-            own = np.array([i for i, code in enumerate(body.code) if code == WAIT and i not in places], dtype=np.int64)
             firsts = np.array(body.firsts)[:, None]
-            target[firsts + own] += (firsts - body.first).astype(target.dtype)
+            target[firsts + np.array(body.inner, dtype=np.int64)] += (firsts - body.firsts[0]).astype(target.dtype)
             for name, at in body.found(body.starts).items():
                 started.setdefault(name, {}).update(at)
         for body in bodies:

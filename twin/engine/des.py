@@ -30,7 +30,7 @@ from twin.engine.layout import NOWHERE
 from twin.engine.links import Links, Transfer
 from twin.engine.program import COMPUTE, START, Program
 from twin.engine.setting import Setting, Timeline
-from twin.engine.streams import MismatchError, Rank, Recorder, Stream, check_ended
+from twin.engine.streams import MismatchError, Rank, Recorder, Stream, Timers, check_ended
 
 Process = Generator[simpy.Event, None, None]
 
@@ -43,7 +43,7 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
     role = setting.role or [0] * len(setting.slowness)
     recorder = Recorder(*([array("d", bytes(8 * len(programs[r]))) for r in role] for _ in range(4)))
     environment = simpy.Environment()
-    links = Links(environment, setting.capacity, setting.cores)
+    links = Links(Timers(environment), setting.capacity, setting.cores)
     beside = 1.0 / (1.0 + setting.collective_slowdown)
     core_use = setting.core_use or [()] * len(setting.slowness)
     stretch = 1.0 + setting.compute_slowdown

@@ -1,24 +1,42 @@
 """Running transfers on the links they share.
 
-Whenever a transfer begins, ends or changes its speed limit, the transfers that are connected with
-it through links get new speeds (`twin.engine.sharing`), and the ends of those that changed are
-planned anew.
+Whenever transfers begin, end or change their speed limits, those that are connected with them get new
+speeds (`twin.engine.sharing`), and the ends of those that changed are planned anew.
+
+* A link with room for all that its transfers could move holds nobody up, and connects nobody: progressive filling
+  comes to their limits before it comes to the link's. So only what is connected through links that are asked for more
+  than they have is shared out, and the same few meet again and again: their speeds are known.
+* What happens at one time is shared out once, where the environment can tell when a time is over: a speed that no time
+  passes at moves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-import simpy
-
-from twin.engine.clock import Clock, Timer
-from twin.engine.sharing import Flow, assign_speeds
+from twin.engine.sharing import FULL, Flow, assign_speeds
 
 SAME_TIME = 1e-14
 """Of the time now: what ends so much later ends now, together with what made it be planned anew. Rounding leaves
 such rests, and where ranks share cores who is ahead gets further ahead: a rest doubles with every op."""
+MAX_KNOWN = 10_000
+"""Combinations of flows whose speeds are remembered: some megabytes."""
+
+
+class Environment(Protocol):
+    """What links need of whoever says what happens next."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the step began."""
+
+    def after(self, delay: float, happen: Callable[[Any, int], None], subject: Any, plan: int) -> None:
+        """Call `happen(subject, plan)` so many seconds from now."""
+
+    def before_time_passes(self, do: Callable[[], None]) -> None:
+        """Call `do()` while it is still now, at once or later."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +61,14 @@ class Transfer:
 class ActiveFlow(Flow):
     """A flow in progress."""
 
-    __slots__ = ("allowed", "alone", "finish", "limited_since", "plan", "remaining", "since")
+    __slots__ = ("allowed", "alone", "finish", "kind", "limited_since", "plan", "remaining", "since")
 
     def __init__(self, transfer: Transfer, limit: float, finish: Callable[[], None], now: float) -> None:
-        super().__init__(transfer.demands, transfer.peak_rate, limit, core_rate=transfer.core_rate)
+        self.demands = transfer.demands
+        self.peak_rate = transfer.peak_rate
+        self.limit = limit
+        self.speed = 0.0
+        self.core_rate = transfer.core_rate
         self.remaining = transfer.transfer_seconds
         self.finish = finish
         self.since = now
@@ -54,12 +76,15 @@ class ActiveFlow(Flow):
         self.alone = transfer.transfer_seconds
         self.allowed = 0.0
         self.limited_since = now
+        self.kind = -1
+        """Flows of one kind get the same speed; -1: not asked for yet."""
 
     def change_limit(self, limit: float, now: float) -> None:
         """Set another speed limit from now on."""
         self.allowed += (now - self.limited_since) * self.limit
         self.limited_since = now
         self.limit = limit
+        self.kind = -1
 
     def share(self, now: float) -> float:
         """Work done by now, at its end, over what the limit alone would have allowed."""
@@ -70,101 +95,140 @@ class ActiveFlow(Flow):
 class Links:
     """All shared resources, and the flows on them."""
 
-    def __init__(
-        self, environment: simpy.Environment | Clock, capacity: list[float], cores: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, environment: Environment, capacity: list[float], cores: frozenset[int] = frozenset()) -> None:
         self._environment = environment
         self._capacity = capacity
+        self._enough = [room * (1 + FULL) for room in capacity]
         self._cores = cores
-        self._users: list[dict[int, ActiveFlow]] = [{} for _ in capacity]
-        self._alone: dict[tuple[tuple[tuple[int, float], ...], float, float, float], float] = {}
-        """Speeds of flows that share links with nobody."""
+        self._users: list[dict[ActiveFlow, float]] = [{} for _ in capacity]
+        """Flows on each resource, with their demands there."""
+        self._short = [False] * len(capacity)
+        """Resources that are asked for more than they have; where ranks share cores, all that are used."""
+        self._changed: dict[ActiveFlow, None] = {}
+        """Flows that have come or have another limit, and are not yet given a speed for it."""
+        self._touched: dict[int, None] = {}
+        """Resources of those, and of flows that have gone."""
+        self._asked = False
+        """Whether to share out before time passes."""
+        self._kinds: dict[tuple[Sequence[tuple[int, float]], float, float, float], int] = {}
+        self._known: dict[tuple[int, ...], list[float]] = {}
+        """Speeds of flows that meet, by their kinds in order."""
 
     def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
         """Let a flow start now; `finish` is called when all its bytes have moved."""
         flow = ActiveFlow(transfer, limit, finish, self._environment.now)
-        for resource, _ in flow.demands:
-            self._users[resource][id(flow)] = flow
-        self._share(flow, starting=True)
+        for resource, rate in flow.demands:
+            self._users[resource][flow] = rate
+        self._change(flow)
         return flow
 
     def limit(self, flow: ActiveFlow, limit: float) -> None:
         """Give a flow another speed limit."""
         flow.change_limit(limit, self._environment.now)
-        self._share(flow, starting=False)
+        self._change(flow)
 
-    def _end(self, flow: ActiveFlow) -> None:
+    def _end(self, flow: ActiveFlow, plan: int) -> None:
+        """A flow has moved all its bytes, unless that was planned anew."""
+        if plan != flow.plan:
+            return
+        flow.plan += 1
+        self._changed.pop(flow, None)
         for resource, _ in flow.demands:
-            del self._users[resource][id(flow)]
-        self._share(flow, starting=False, present=False)
+            del self._users[resource][flow]
+            if self._short[resource]:
+                self._touched[resource] = None
+        if self._touched:
+            self._ask()
         flow.finish()
 
-    def _share(self, changed: ActiveFlow, *, starting: bool, present: bool = True) -> None:
-        """Give speeds to all flows that are connected with one that has come, gone or changed."""
-        users = self._users
-        if all(len(users[resource]) <= present for resource, _ in changed.demands):
-            if present:
-                self._give(changed, self._speed_alone(changed), starting=starting)
-            return
-        affected = self._connected(changed)
-        before = [flow.speed for flow in affected]
-        assign_speeds(affected, self._capacity, self._cores)
-        for flow, old in zip(affected, before, strict=True):
-            speed, flow.speed = flow.speed, old
-            self._give(flow, speed, starting=starting and flow is changed)
+    def _change(self, flow: ActiveFlow) -> None:
+        """Note that a flow needs another speed, and that its resources are asked for more or less than before."""
+        self._changed[flow] = None
+        for resource, _ in flow.demands:
+            self._touched[resource] = None
+        self._ask()
 
-    def _give(self, flow: ActiveFlow, speed: float, *, starting: bool) -> None:
-        """Let a flow go on at a speed."""
-        if speed != flow.speed or starting:
-            now = self._environment.now
-            flow.remaining -= (now - flow.since) * flow.speed
-            flow.since = now
-            flow.speed = speed
-            self._plan(flow)
+    def _ask(self) -> None:
+        """Ask to be called when all changes of this time are known."""
+        if not self._asked:
+            self._asked = True
+            self._environment.before_time_passes(self._share)
 
-    def _speed_alone(self, flow: ActiveFlow) -> float:
-        """Return the speed of a flow that shares with nobody: equal ones have the same."""
-        demands = tuple(flow.demands)
-        key = (demands, flow.peak_rate, flow.limit, flow.core_rate)
-        found = self._alone.get(key)
-        if found is None:
-            only = Flow(demands, flow.peak_rate, flow.limit, core_rate=flow.core_rate)
-            assign_speeds([only], self._capacity, self._cores)
-            found = self._alone[key] = only.speed
+    def _share(self) -> None:
+        """Give speeds to all flows that are connected with what has come, gone or changed."""
+        self._asked = False
+        changed, done = self._changed, set[ActiveFlow]()
+        for resource in self._held_up():
+            for flow in self._users[resource]:
+                if flow not in done:
+                    affected = self._connected(flow, done)
+                    for each, speed in zip(affected, self._speeds(affected), strict=True):
+                        self._give(each, speed)
+        for flow in changed:
+            if flow not in done:
+                self._give(flow, flow.limit)
+        changed.clear()
+
+    def _held_up(self) -> list[int]:
+        """Note which of the touched resources are asked for too much; return them, and those that no longer are."""
+        found, short = [], self._short
+        for resource in self._touched:
+            users = self._users[resource]
+            if self._cores:
+                now = bool(users)  # threads share cores by other rules
+            else:
+                asked = 0.0
+                for flow, rate in users.items():
+                    asked += rate * flow.limit
+                now = asked > self._enough[resource]
+            if now or short[resource]:
+                found.append(resource)
+                short[resource] = now
+        self._touched.clear()
         return found
 
-    def _connected(self, changed: ActiveFlow) -> list[ActiveFlow]:
-        found: dict[int, ActiveFlow] = {}
-        seen: set[int] = set()
-        frontier = [resource for resource, _ in changed.demands]
-        while frontier:
-            resource = frontier.pop()
-            if resource in seen:
-                continue
-            seen.add(resource)
-            for key, flow in self._users[resource].items():
-                if key not in found:
-                    found[key] = flow
-                    frontier += [r for r, _ in flow.demands]
-        return list(found.values())
+    def _connected(self, first: ActiveFlow, done: set[ActiveFlow]) -> list[ActiveFlow]:
+        """Return a flow and all that are connected with it; note that they are done."""
+        found, short, seen = [first], self._short, set[int]()
+        done.add(first)
+        for flow in found:
+            for resource, _ in flow.demands:
+                if short[resource] and resource not in seen:
+                    seen.add(resource)
+                    more = [user for user in self._users[resource] if user not in done]
+                    done.update(more)
+                    found += more
+        return found
 
-    def _plan(self, flow: ActiveFlow) -> None:
+    def _speeds(self, flows: list[ActiveFlow]) -> list[float]:
+        """Share out what there is; the same flows may have met before."""
+        for flow in flows:
+            if flow.kind < 0:
+                kind = (flow.demands, flow.peak_rate, flow.limit, flow.core_rate)
+                flow.kind = self._kinds.setdefault(kind, len(self._kinds))
+        key = tuple([flow.kind for flow in flows])
+        found = self._known.get(key)
+        if found is None:
+            before = [flow.speed for flow in flows]
+            assign_speeds(flows, self._capacity, self._cores)
+            found = [flow.speed for flow in flows]
+            for flow, speed in zip(flows, before, strict=True):
+                flow.speed = speed
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _give(self, flow: ActiveFlow, speed: float) -> None:
+        """Let a flow go on at a speed, and plan its end."""
+        if speed == flow.speed:
+            return
+        now = self._environment.now
+        flow.remaining -= (now - flow.since) * flow.speed
+        flow.since = now
+        flow.speed = speed
         flow.plan += 1
-        plan = flow.plan
-        seconds = max(0.0, flow.remaining) / flow.speed
-        if seconds <= SAME_TIME * self._environment.now:
+        seconds = max(0.0, flow.remaining) / speed
+        if seconds <= SAME_TIME * now:
             seconds = 0.0
-        timer = self._environment.timeout(seconds)
-
-        def end(_event: Any) -> None:
-            if plan == flow.plan:
-                flow.plan += 1
-                self._end(flow)
-
-        listen(timer, end)
-
-
-def listen(event: simpy.Event | Timer, callback: Callable[[Any], None]) -> None:
-    """Call back when an event happens."""
-    assert event.callbacks is not None
-    event.callbacks.append(callback)
+        self._environment.after(seconds, self._end, flow, flow.plan)

@@ -37,6 +37,37 @@ class Pending:
 class Member:
     """A class of ranks: where it is in its program, and what it works at."""
 
+    __slots__ = (
+        "arrival",
+        "calls",
+        "collectives",
+        "end",
+        "first",
+        "heeded",
+        "host",
+        "idle_at",
+        "issued",
+        "known",
+        "number",
+        "op",
+        "part",
+        "parts",
+        "pending",
+        "plan",
+        "prepared",
+        "program",
+        "remaining",
+        "run",
+        "segment",
+        "share",
+        "since",
+        "slowness",
+        "start",
+        "stop",
+        "under_way",
+        "works_at",
+    )
+
     def __init__(
         self, number: int, program: Program, slowness: float, plan: Plan, rows: Sequence[array[float]]
     ) -> None:
@@ -55,9 +86,8 @@ class Member:
         """The last op that the host has issued, and the last start that a CPU has worked for itself."""
         self.pending: dict[int, Pending] = {}
         """Collectives that are awaited later, by op."""
-        self.streams: list[Stream | None] = []
-        """Of each call."""
-        self.transfers: list[Transfer | None] = []
+        self.calls: list[tuple[Stream, Transfer] | None] = []
+        """Where each call runs, and what it takes; None for those of others."""
         self.heeded: list[Stream] = []
         """Streams whose speed depends on what their members do."""
         self.under_way: list[Stream] = []
@@ -81,8 +111,11 @@ class Member:
 class Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
+    __slots__ = ("arrived", "beside", "done", "flow", "members", "queue", "running", "several_roles", "size", "steady")
+
     def __init__(self, members: list[Member], beside: float) -> None:
         self.members = members
+        self.size = len(members)
         self.several_roles = any(member.program is not members[0].program for member in members)
         self.beside = beside
         self.steady = self.several_roles or beside == 1.0

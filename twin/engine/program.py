@@ -58,11 +58,11 @@ class Ops(Sequence[Named]):
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 
-    def add(self, which: array[int], values: Mapping[str, int]) -> None:
-        """Add ops that have been there, by their numbers among the distinct ones."""
-        self._begins.append(len(self.which))
-        self._values.append(values)
-        self.which.extend(which)
+    def add(self, which: bytes, begins: Sequence[int], values: Sequence[Mapping[str, int]]) -> None:
+        """Add ops that have been there, by their numbers among the distinct ones; with each stretch come its values."""
+        self._begins += begins
+        self._values += values
+        self.which.frombytes(which)
 
     def again(self, first: int, stop: int, changed: Mapping[str, int]) -> None:
         """Add the ops of a stretch once more, with other values."""

@@ -105,21 +105,20 @@ class Run:
         self._since, self._slow = now, slow
         self.marks.append((now, self._at, slow))
 
-    def times(self, alone: Floats) -> Floats:
-        """Say when something happened that happens so many seconds after the begin if nothing else does."""
-        if len(self.marks) == 1 and not self.marks[0][2]:
-            return self.marks[0][0] + alone
-        own, beside = self.segment.clocks
-        found = np.empty_like(alone)
-        bounds = [at for _, at, _ in self.marks[1:]]
-        piece = np.searchsorted(bounds, alone, side="left") if bounds else np.zeros(len(alone), dtype=np.int64)
-        for number, (now, at, slow) in enumerate(self.marks):
-            inside = piece == number
-            if slow:
-                found[inside] = now + np.interp(alone[inside], own, beside) - _other(at, own, beside)
-            else:
-                found[inside] = now + (alone[inside] - at)
-        return found
+
+def times_of(runs: Sequence[Run], alone: Floats) -> Floats:
+    """Say when something happened in some runs of a segment, (runs, things), that have changed their pace as often.
+
+    It happens so many seconds after the begin if nothing else does.
+    """
+    own, beside = runs[0].segment.clocks
+    slowed = np.interp(alone, own, beside)
+    found = np.empty((len(runs), len(alone)))
+    for number, marks in enumerate(zip(*(run.marks for run in runs), strict=True)):
+        now, at, slow = (np.array(column)[:, None] for column in zip(*marks, strict=True))
+        passed = np.where(slow, now + slowed - np.interp(at, own, beside), now + (alone - at))
+        found = np.where(alone > at, passed, found) if number else passed
+    return found
 
 
 class Known:
@@ -130,12 +129,15 @@ class Known:
         """Start, end, arrival and share of the rank's ops."""
         self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
         """By segment: where it began, op and time, with nothing ever beside it."""
-        self._changed: list[tuple[int, Segment, Run]] = []
+        self._changed: dict[tuple[int, int], tuple[Segment, list[int], list[Run]]] = {}
+        """The same of those with something beside them, by segment and number of changes."""
 
     def add(self, first: int, segment: Segment, run: Run | float) -> None:
         """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
         if isinstance(run, Run):
-            self._changed.append((first, segment, run))
+            _, firsts, runs = self._changed.setdefault((id(segment), len(run.marks)), (segment, [], []))
+            firsts.append(first)
+            runs.append(run)
             return
         known = self._alone.get(id(segment))
         if known is None:
@@ -151,8 +153,8 @@ class Known:
             for row, times in zip(rows, segment.times, strict=False):
                 row[at] = np.array(begins)[:, None] + times
             rows[-1][at] = segment.alone.share[0]
-        for first, segment, run in self._changed:
-            own = slice(first, first + len(segment.code))
+        for segment, firsts, runs in self._changed.values():
+            at = np.array(firsts)[:, None] + np.arange(len(segment.code))
             for row, times in zip(rows, segment.times, strict=False):
-                row[own] = run.times(times)
-            rows[-1][own] = segment.alone.share[0]
+                row[at] = times_of(runs, times)
+            rows[-1][at] = segment.alone.share[0]

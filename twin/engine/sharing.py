@@ -20,7 +20,7 @@ FULL = 1e-12
 """Relative slack under which a resource counts as full."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flow:
     """One class of equal collectives in their transfer part.
 

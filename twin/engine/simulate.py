@@ -16,6 +16,7 @@ from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import classes, des, lockstep
+from twin.engine.garbage import uncollected
 from twin.engine.layout import CORES, Ints, Relation
 from twin.engine.links import Transfer
 from twin.engine.priced import Cast, Priced
@@ -134,6 +135,7 @@ class Simulation:
         return self.only.timeline
 
 
+@uncollected()
 def simulate(
     job: Job,
     *,

@@ -6,14 +6,15 @@ The rules are those of `twin.engine.des`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import simpy
 
 from twin.description.problems import fail
-from twin.engine.links import ActiveFlow, Links, Transfer, listen
+from twin.engine.links import ActiveFlow, Links, Transfer
 from twin.engine.program import Program
 
 BUSY = -1
@@ -22,6 +23,32 @@ BUSY = -1
 
 MAX_SHOWN = 4
 """Ranks that wait for ever, of which the message tells."""
+
+
+def listen(event: simpy.Event, callback: Callable[[Any], None]) -> None:
+    """Call back when an event happens."""
+    assert event.callbacks is not None
+    event.callbacks.append(callback)
+
+
+class Timers:
+    """What links need of SimPy's environment (`twin.engine.links.Environment`)."""
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self._environment = environment
+
+    @property
+    def now(self) -> float:
+        """Seconds since the step began."""
+        return self._environment.now
+
+    def after(self, delay: float, happen: Callable[[Any, int], None], subject: Any, plan: int) -> None:
+        """Call `happen(subject, plan)` so many seconds from now."""
+        listen(self._environment.timeout(delay), lambda _event: happen(subject, plan))
+
+    def before_time_passes(self, do: Callable[[], None]) -> None:
+        """Call `do()` at once."""
+        do()
 
 
 class MismatchError(RuntimeError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, did_you_mean, fail
-from twin.engine.crew import Workers
+from twin.engine.crew import Workers, processes
 from twin.search.best import Given
 from twin.search.over import MICRO
 from twin.search.search import Progress, RankedCandidate, Search, search
@@ -105,15 +105,16 @@ def search_across(
     begin = time.perf_counter()
     found: dict[str, Search] = {}
     opened, reasons = openings(given, strategies)
-    for number, (name, (job, over)) in enumerate(opened.items()):
+    with processes(workers) as crew:
+        for number, (name, (job, over)) in enumerate(opened.items()):
 
-        def advance(done: int, whole: int, number: int = number) -> None:
-            progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(opened))
+            def advance(done: int, whole: int, number: int = number) -> None:
+                progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(opened))
 
-        try:
-            found[name] = search(job, over=over, prune=True, workers=workers, progress=advance)
-        except DescriptionError as error:
-            reasons[name] = "; ".join(map(str, error.problems))
+            try:
+                found[name] = search(job, over=over, prune=True, workers=crew, progress=advance)
+            except DescriptionError as error:
+                reasons[name] = "; ".join(map(str, error.problems))
     if not found:
         raise fail("--strategy", "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
     ordered = dict(sorted(found.items(), key=lambda item: item[1].best.step_seconds))

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fnmatch import translate
-from functools import partial
+from fnmatch import fnmatchcase, translate
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from twin.description.job import Job
-from twin.engine.parallel import in_parallel
+from twin.engine.crew import Workers, done_by, is_here
+from twin.engine.priced import Priced
+from twin.engine.program import START
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
 from twin.strategies import strategy_of
@@ -22,14 +27,15 @@ MANY_GROUPS = 64
 """Rehearsals that are worth starting processes for."""
 
 
-def floors(base: Job, found: Sequence[Candidate], workers: int = 1) -> list[float]:
+def floors(base: Job, found: Sequence[Candidate], workers: Workers = 1) -> list[float]:
     """Return a floor of each candidate, seconds; 0 where nothing is known."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, candidate in enumerate(found):
         job = candidate.job(base)
         groups.setdefault((job.strategy, *strategy_of(job).same_rehearsal(job)), []).append(number)
     asked = [tuple(found[i] for i in numbers) for numbers in groups.values()]
-    of_groups = in_parallel(partial(_of_group, base), asked, workers if len(asked) >= MANY_GROUPS else 1)
+    helped = len(asked) >= MANY_GROUPS and is_here(workers)
+    of_groups = done_by(workers if helped else 1, partial(_of_group, base), asked)
     least = [0.0] * len(found)
     for numbers, answers in zip(groups.values(), of_groups, strict=True):
         for number, seconds in zip(numbers, answers, strict=True):
@@ -46,6 +52,43 @@ def _of_group(base: Job, group: Sequence[Candidate]) -> list[float]:
         return [0.0] * len(jobs)
     pieces = Pieces(simulate(small, engine="folded"))
     return [strategy.floor_seconds(job, pieces) for job in jobs]
+
+
+def closer_floor(job: Job) -> float:
+    """Return another floor of a job, which takes longer to work out than one of many candidates may.
+
+    A communicator's collectives run one after the other, and none is quicker than alone.
+    """
+    strategy = strategy_of(job)
+
+    @cache
+    def pieces() -> Pieces | None:
+        small = strategy.rehearsal(job)
+        return None if small is None else Pieces(simulate(small, engine="folded"))
+
+    def seconds(text: str) -> float:
+        found = pieces()
+        return 0.0 if found is None else found(text)
+
+    return max(strategy.closer_floor_seconds(job, seconds), _moving_seconds(job))
+
+
+def _moving_seconds(job: Job) -> float:
+    """Return how long a job's traffic keeps one of its groups busy, if it moves as fast as alone."""
+    traffic = strategy_of(job).traffic(job)
+    if traffic is None:
+        return 0.0
+    small, pattern, times = traffic
+    priced = Priced.of(small)
+    busy: dict[str, NDArray[np.float64]] = {}
+    (program,) = priced.programs
+    for code, target, (op, values) in zip(program.code, program.target, program.ops, strict=True):
+        if code == START and fnmatchcase(op.name.format_map(values), pattern):
+            communicator = program.calls[target][0]
+            alone = np.array([cost.startup_seconds + cost.transfer_seconds for cost in priced.prices.costs[target]])
+            busy[communicator] = busy.get(communicator, 0.0) + alone
+    # a group has one placement, and all of a communicator's make the same calls
+    return times * max((float(seconds.max()) for seconds in busy.values()), default=0.0)
 
 
 class Pieces:

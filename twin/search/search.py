@@ -9,18 +9,18 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
-from twin.engine.crew import Workers, done_by, size_of
+from twin.engine.crew import Workers, as_asked, done_by, processes
+from twin.engine.garbage import uncollected
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, candidates, unsettled
-from twin.search.floors import floors
+from twin.search.floors import closer_floor, floors
 from twin.strategies import strategy_of
 
 By = Literal["simulation", "axonn"]
@@ -30,8 +30,6 @@ TOP = 10
 NO_GRID = "no grid of so many ranks has the sizes that are asked for"
 BATCH = 8
 """Candidates that one process takes at once."""
-WAVE = 16
-"""Candidates of each process between two looks at what is the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,67 +193,117 @@ def simulated(
     found = list(entries)
     for numbers, answer in zip(batches, answers, strict=True):
         for index, figures in zip(numbers, answer, strict=True):
-            said = {"failure": figures} if isinstance(figures, str) else {"figures": figures}
-            found[index] = replace(found[index], **said)
+            found[index] = _with(found[index], figures)
     return found
 
 
 def without_hopeless(
     base: Job, entries: Sequence[RankedCandidate], workers: Workers, progress: Progress
 ) -> list[RankedCandidate]:
-    """Simulate them by their floors, lowest first, until no floor that is left is below the fastest."""
-    here = workers if isinstance(workers, int) else 1  # a crew is for what takes long
-    least = floors(base, [entry.candidate for entry in entries], here)
-    order = sorted(range(len(entries)), key=lambda i: least[i])
-    found, best, done = list(entries), float("inf"), 0
-    while done < len(order) and least[order[done]] < best:
-        wave = [i for i in order[done : done + WAVE * size_of(workers)] if least[i] < best]
-        answers = simulated(base, [entries[i] for i in wave], workers, _silent, batch=1)
-        for index, answer in zip(wave, answers, strict=True):
-            found[index] = answer
-            if answer.figures is not None:
-                best = min(best, answer.figures.step_seconds)
-        done += len(wave)
-        progress(done, done + sum(least[i] < best for i in order[done:]))
-    for index in order:
-        entry = found[index]
-        # waves are larger with more workers: what one simulated in vain is left out, so that all say the same
-        is_best = entry.figures is not None and entry.figures.step_seconds == best
-        if least[index] >= best and not is_best:
-            found[index] = replace(entry, figures=None, failure="", floor_seconds=least[index])
-    return found
+    """Simulate them by their floors, lowest first, until no floor that is left is below the fastest.
+
+    The fastest is what counts in the end: where contention on global links was left out of it, that is made up for,
+    and those are simulated too that it then is no faster than.
+    """
+    with processes(workers) as crew:
+        pruned = _Pruned(list(entries), floors(base, [entry.candidate for entry in entries], crew))
+        while True:
+            pruned.simulate(base, crew, progress)
+            fastest = pruned.fastest
+            if fastest is None or not _done_properly(base, pruned.found, fastest):
+                return pruned.settled()
 
 
-def _silent(_done: int, _all: int) -> None:
-    """Say nothing of a part."""
+class _Pruned:
+    """Candidates that are simulated while their floors are below the fastest step so far."""
+
+    def __init__(self, entries: list[RankedCandidate], least: list[float]) -> None:
+        self.found = entries
+        self._least = least
+        self._closer = [0.0] * len(entries)
+        """Closer floors of those of which they have been worked out."""
+        self._order = sorted(range(len(entries)), key=least.__getitem__)
+
+    @property
+    def fastest(self) -> int | None:
+        """Number of the candidate with the shortest step so far."""
+        done = [i for i, entry in enumerate(self.found) if entry.figures is not None]
+        return min(done, key=lambda i: (self._step(i), self.found[i].model_rank), default=None)
+
+    def _step(self, number: int) -> float:
+        figures = self.found[number].figures
+        return float("inf") if figures is None else figures.step_seconds
+
+    def simulate(self, base: Job, workers: Workers, progress: Progress) -> None:
+        """Simulate all whose floors are below the fastest, and a few that are found not to be meanwhile."""
+        least, order = self._least, self._order
+        best = min(map(self._step, order), default=float("inf"))
+
+        def hopeful() -> Iterator[tuple[int, tuple[Candidate, float]]]:
+            for number in order:
+                if least[number] >= best:
+                    return
+                entry = self.found[number]
+                if entry.figures is None and not entry.failure and self._closer[number] < best:
+                    yield number, (entry.candidate, best)
+
+        answers = as_asked(workers, partial(judged, base), hopeful())
+        for done, (index, (floor, figures)) in enumerate(answers, 1):
+            self._closer[index] = floor
+            if figures is not None:
+                self.found[index] = _with(self.found[index], figures)
+                best = min(best, self._step(index))
+            progress(done, done + sum(least[i] < best for i in order[done:]))
+
+    def settled(self) -> list[RankedCandidate]:
+        """Return all; what was simulated in vain, of which there is more with more workers, is left out."""
+        fastest = self.fastest
+        if fastest is None:
+            return self.found
+        best, found = self._step(fastest), []
+        for number, entry in enumerate(self.found):
+            least = self._least[number]
+            floor = least if least >= best else max(least, self._closer[number])
+            hopeless = floor >= best and self._step(number) != best
+            found.append(replace(entry, figures=None, failure="", floor_seconds=floor) if hopeless else entry)
+        return found
+
+
+def judged(base: Job, asked: tuple[Candidate, float]) -> tuple[float, Figures | str | None]:
+    """Work out a closer floor of a candidate, and simulate it if that is below the fastest so far."""
+    candidate, best = asked
+    floor = closer_floor(candidate.job(base))
+    return floor, None if floor >= best else figures_of(base, [candidate])[0]
+
+
+def _done_properly(base: Job, found: list[RankedCandidate], number: int) -> bool:
+    """Simulate a candidate with contention on global links, if that was left out; tell if that was done."""
+    before = found[number].figures
+    if before is None or before.global_link_contention:
+        return False
+    try:
+        found[number] = replace(found[number], figures=Figures.of(simulate(found[number].candidate.job(base))))
+    except DescriptionError:  # too many classes; the result says what was left out
+        return False
+    return True
+
+
+def _with(entry: RankedCandidate, figures: Figures | str) -> RankedCandidate:
+    """Return a candidate with its figures, or with the reason why it has none."""
+    return replace(entry, failure=figures) if isinstance(figures, str) else replace(entry, figures=figures)
 
 
 def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
     """Simulate a batch of candidates; in place of figures, the reason if one cannot be."""
     found: list[Figures | str] = []
-    with _collected_at_the_end():
+    with uncollected():
         for candidate in batch:
             try:
                 found.append(Figures.of(simulate(candidate.job(base), max_classes=MANY_CLASSES)))
             except DescriptionError as error:
                 found.append("; ".join(map(str, error.problems)))
+    gc.collect()
     return found
-
-
-@contextmanager
-def _collected_at_the_end() -> Iterator[None]:
-    """Collect garbage once, not in between: a schedule is many small objects and no cycles.
-
-    Python's collector would look through all of them again and again, for 40 % of the time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-        gc.collect()
 
 
 def _in_order(entries: Sequence[RankedCandidate]) -> list[RankedCandidate]:

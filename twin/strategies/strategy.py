@@ -133,6 +133,19 @@ class Strategy(ABC, Generic[J]):
         del job, seconds
         return 0.0
 
+    def closer_floor_seconds(self, job: J, seconds: Callable[[str], float]) -> float:
+        """Return another such time, which may take some milliseconds to work out; 0: there is none."""
+        del job, seconds
+        return 0.0
+
+    def traffic(self, job: J) -> tuple[J, str, int] | None:
+        """Return a small job on the same ranks, what names of its ops match, and how often a step has what they move.
+
+        None: there is none to learn from.
+        """
+        del job
+        return None
+
     def rank_key_seconds(self, job: J) -> float:
         """Return by what candidates are put in order before any is simulated: not a prediction."""
         del job

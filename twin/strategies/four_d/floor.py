@@ -1,4 +1,7 @@
-"""A time that no step of a job is below: all blocks of all micro-steps, without what moves over z and data."""
+"""Times that no step of a job is below: all blocks of all micro-steps.
+
+Once without what moves over z and data; once what moves over one axis alone, one collective after the other.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +46,16 @@ def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
     """Return the floor; sums of gradients are left out, of which there are fewer where z cuts them."""
     block = seconds("/fwd/block0/") + seconds("/recompute/block0/") + seconds("/bwd/block0/")
     return job.micro_steps * job.model.layers * max(0.0, block - seconds("+/bwd/block0/*accumulate"))
+
+
+def traffic(job: FourDJob) -> tuple[FourDJob, str, int]:
+    """Return a job of one block on all ranks, the ops of its second micro-step, and how many of these a step has."""
+    sequences = 2 * job.concrete_grid.replicas * job.concrete_micro_sequences
+    small = job.model_copy(
+        update={
+            "model": job.model.model_copy(update={"layers": 1}),
+            "batch": job.batch.model_copy(update={"sequences": sequences}),
+            "cache_gathered_layers": min(1, job.cache_gathered_layers),
+        }
+    )
+    return small, "micro1/*/block0/*", job.micro_steps * job.model.layers

@@ -87,6 +87,10 @@ class FourD(Strategy[FourDJob]):
         """Multiply a block."""
         return floor.floor_seconds(job, seconds)
 
+    def traffic(self, job: FourDJob) -> tuple[FourDJob, str, int]:
+        """Return what one block moves."""
+        return floor.traffic(job)
+
     def rank_key_seconds(self, job: FourDJob) -> float:
         """Return what the published communication model gives the grid."""
         return communication_seconds(job, job.concrete_grid)

@@ -60,13 +60,17 @@ class Bodies:
         """Return an action's ops, which are shared with equal actions; `hooks` say what happens beside all of these."""
         first = first and action.kind != "F"
         key = (action.kind, action.chunk, first)
-        if key not in self._known:
-            self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
-        return Copy(self._known[key], self._values(action.micro))
+        body = self._known.get(key)
+        if body is None:
+            body = self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
+        return Copy(body, self._values(action.micro))
 
     def _values(self, micro: int) -> dict[str, int]:
         """Return what the variable of an action's names stands for; equal ones are one."""
-        return self._micros.setdefault(micro, {"micro": micro})
+        found = self._micros.get(micro)
+        if found is None:
+            found = self._micros[micro] = {"micro": micro}
+        return found
 
     def pair(self, forward: Action, backward: Action, stages: Sequence[Stage], *, first: bool) -> Op:
         """Return the ops of a forward and a backward pass at once, which are shared with equal pairs."""

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from twin.description.parameter import Parameter
 from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
+from twin.strategies.megatron.orders import Kind, replay
 from twin.strategies.megatron.place import Pipeline, Stage
 
+REPLAYED = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v")
+"""Schedules that are in order pass by pass."""
 Seconds = Callable[[str], float]
 """How long the ops of a micro-batch take at least whose names contain a part, from first begin to last end."""
 
@@ -76,29 +79,40 @@ def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
     )
 
 
+class _Passes:
+    """How long passes take at least, by stage; `seconds` are of the rehearsal."""
+
+    def __init__(self, job: MegatronJob, seconds: Seconds) -> None:
+        split = job.order in SPLIT
+        back = "I" if split else "B"
+        self._forward_block, self._needed_block = seconds("F/block0/"), seconds(f"{back}/block0/")
+        self._weights_block = seconds("W/block0/") if split else 0.0
+        if job.recompute_layers is None and (job.recompute or job.recomputes_scores):
+            self._needed_block += seconds(f"{back}/recompute/block0/")
+        self._first = (seconds("F/embedding/"), seconds(f"{back}/embedding/"))
+        self._last = (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0)
+
+    def forward(self, stage: Stage) -> float:
+        """Return what a forward pass takes."""
+        return len(stage.layers) * self._forward_block + stage.first * self._first[0] + stage.last * self._last[0]
+
+    def needed(self, stage: Stage) -> float:
+        """Return what a backward pass takes, or what of it a gradient waits for."""
+        return len(stage.layers) * self._needed_block + stage.first * self._first[1] + stage.last * self._last[1]
+
+    def weights(self, stage: Stage) -> float:
+        """Return what weight gradients take that are apart."""
+        return len(stage.layers) * self._weights_block + stage.last * self._last[2]
+
+    def of(self, stage: Stage) -> tuple[float, float, float]:
+        """Return forward, backward, and what of it a gradient waits for."""
+        needed = self.needed(stage)
+        return self.forward(stage), needed + self.weights(stage), needed
+
+
 def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
     """Return the floor; `seconds` are of the rehearsal."""
-    pipeline = Pipeline(job)
-    split = job.order in SPLIT
-    back = "I" if split else "B"
-    forward_block, needed_block = seconds("F/block0/"), seconds(f"{back}/block0/")
-    weights = seconds("W/block0/") if split else 0.0
-    again = seconds(f"{back}/recompute/block0/")
-    ends = {
-        "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
-        "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
-    }
-    if job.recompute_layers is not None or not (job.recompute or job.recomputes_scores):
-        again = 0.0  # of some layers only, or of none
-
-    def of(stage: Stage) -> tuple[float, float, float]:
-        """Forward, backward, and what of it a gradient waits for."""
-        layers = len(stage.layers)
-        forward = layers * forward_block + stage.first * ends["first"][0] + stage.last * ends["last"][0]
-        needed = layers * (needed_block + again)
-        needed += stage.first * ends["first"][1] + stage.last * ends["last"][1]
-        return forward, needed + layers * weights + stage.last * ends["last"][2], needed
-
+    pipeline, of = Pipeline(job), _Passes(job, seconds).of
     micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"
     most = 0.0
     for rank in _telling(job, pipeline.ranks):
@@ -108,6 +122,24 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         waited = share * micro_steps * sum(forward + needed for forward, _, needed in own)
         most = max(most, work, waited + (0.0 if both_ways else _through(pipeline, rank, of)))
     return most
+
+
+def closer_floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
+    """Return when the last pass ends by dependencies alone; 0 where passes run at once, or by DeepSpeed's clock.
+
+    What a schedule leaves empty in the middle is in it.
+    """
+    if job.order not in REPLAYED:
+        return 0.0
+    pipeline, passes = Pipeline(job), _Passes(job, seconds)
+    stages = {stage.number: stage for rank in range(pipeline.ranks) for stage in pipeline.stages(rank)}
+
+    def takes(kind: Kind, number: int) -> float:
+        of = passes.forward if kind == "F" else passes.weights if kind == "W" else passes.needed
+        return of(stages[number])
+
+    orders = [pipeline.actions(rank) for rank in range(pipeline.ranks)]
+    return replay(orders, lambda rank, chunk: pipeline.stages(rank)[chunk].number, takes).seconds
 
 
 def _telling(job: MegatronJob, ranks: int) -> list[int]:

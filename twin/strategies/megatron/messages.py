@@ -42,6 +42,7 @@ class Post:
     _moves: list[tuple[Move, Mail]] = field(default_factory=list)
     """What is not yet written."""
     _known: dict[tuple[tuple[Move, Message, int], ...], tuple[Op, ...]] = field(default_factory=dict)
+    _variables: list[str] = field(default_factory=list)
 
     def post(self, mail: Mail | None) -> None:
         """Be ready for a message, once."""
@@ -83,11 +84,13 @@ class Post:
         if not self._moves:
             return
         micros: dict[int, int] = {}
-        key = tuple((move, message, micros.setdefault(micro, len(micros))) for move, (message, micro) in self._moves)
+        key = tuple([(move, message, micros.setdefault(micro, len(micros))) for move, (message, micro) in self._moves])
         self._moves.clear()
-        if key not in self._known:
-            self._known[key] = self._body(key)
-        self.emit.ops.append(Copy(self._known[key], {_variable(number): micro for micro, number in micros.items()}))
+        body = self._known.get(key)
+        if body is None:
+            body = self._known[key] = self._body(key)
+            self._variables += [_variable(number) for number in range(len(self._variables), len(micros))]
+        self.emit.ops.append(Copy(body, dict(zip(self._variables, micros, strict=False))))
 
     def _body(self, key: Sequence[tuple[Move, Message, int]]) -> tuple[Op, ...]:
         """Write it with the micro-batches left open."""

@@ -233,8 +233,9 @@ def _pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
     steady = next((i for i, action in enumerate(actions) if action.kind != "F"), len(actions)) - 1
     found: list[tuple[Action, ...]] = [(action,) for action in actions[:steady]]
     rest = actions[steady:]
-    while rest:
-        size = 2 if len(rest) > 1 and rest[0].kind == "F" and rest[1].kind != "F" else 1
-        found.append(tuple(rest[:size]))
-        rest = rest[size:]
+    at = 0
+    while at < len(rest):
+        size = 2 if at + 1 < len(rest) and rest[at].kind == "F" and rest[at + 1].kind != "F" else 1
+        found.append(tuple(rest[at : at + size]))
+        at += size
     return found

@@ -79,6 +79,10 @@ class Megatron(Strategy[MegatronJob]):
         """Fill the pipeline, do the rank's work, drain it."""
         return floor.floor_seconds(job, seconds)
 
+    def closer_floor_seconds(self, job: MegatronJob, seconds: Callable[[str], float]) -> float:
+        """Replay the schedule."""
+        return floor.closer_floor_seconds(job, seconds)
+
     def axis_choices(self, job: MegatronJob) -> dict[str, list[int]]:
         """Return divisors of the ranks that divide layers, batch, sequence and widths."""
         model = job.model
