@@ -34,17 +34,17 @@ def made(name: Name, ranks: int, micro_steps: int, chunks: int) -> Any:
     """A schedule as its constructor leaves it, without stages and processes."""
     schedule = object.__new__(getattr(schedules, CLASSES[name]))
     rounds = max(1, micro_steps // ranks)
-    schedule.__dict__ |= dict(
-        pp_group_size=ranks,
-        n_local_stages=chunks,
-        num_stages=ranks * chunks,
-        _num_stages=ranks * chunks,
-        _n_microbatches=micro_steps,
-        number_of_rounds=rounds,
-        microbatches_per_round=micro_steps // rounds,
-        _defer_pp_recv=False,
-        _stages=[],
-    )
+    schedule.__dict__ |= {
+        "pp_group_size": ranks,
+        "n_local_stages": chunks,
+        "num_stages": ranks * chunks,
+        "_num_stages": ranks * chunks,
+        "_n_microbatches": micro_steps,
+        "number_of_rounds": rounds,
+        "microbatches_per_round": micro_steps // rounds,
+        "_defer_pp_recv": False,
+        "_stages": [],
+    }
     return schedule
 
 
@@ -198,14 +198,14 @@ def performed(name: Name, rank: int, ranks: int, micro_steps: int, chunks: int) 
     quiet.__dict__ |= {**vars(schedule), "_stage": stages[0], "_stages": stages, "rank": rank, "scale_grads": False}
     if name not in SINGLE:
         quiet.pipeline_order_with_comms = with_comms(name, ranks, micro_steps, chunks)
-        quiet.__dict__ |= dict(
-            backward_counter=schedules.Counter(),
-            bwd_recv_ops={},
-            fwd_recv_ops={},
-            unshard_ops=schedules.defaultdict(list),
-            unsharded_stages=set(),
-            _comp_type_to_function_map={},
-        )
+        quiet.__dict__ |= {
+            "backward_counter": schedules.Counter(),
+            "bwd_recv_ops": {},
+            "fwd_recv_ops": {},
+            "unshard_ops": schedules.defaultdict(list),
+            "unsharded_stages": set(),
+            "_comp_type_to_function_map": {},
+        }
     quiet._step_microbatches()
     return notes
 

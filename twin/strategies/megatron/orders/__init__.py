@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from twin.strategies.megatron.orders.action import Action, Kind, in_flight
 from twin.strategies.megatron.orders.deepspeed import Instruction, ticks
-from twin.strategies.megatron.orders.pytorch import Operation, operations
+from twin.strategies.megatron.orders.pytorch import Operation, group_of, operations, rounds
 from twin.strategies.megatron.orders.replay import Replay, replay
 from twin.strategies.megatron.orders.rules import V_SHAPES, Name, problems
 from twin.strategies.megatron.orders.schedules import order, stage_of
@@ -27,11 +27,13 @@ __all__ = [
     "Name",
     "Operation",
     "Replay",
+    "group_of",
     "in_flight",
     "operations",
     "order",
     "problems",
     "replay",
+    "rounds",
     "stage_of",
     "ticks",
 ]
