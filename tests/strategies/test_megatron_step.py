@@ -180,6 +180,8 @@ def any_jobs(draw: st.DrawFn) -> Any:
     if flavour == "megatron" and schedule not in ("zb_h2", "dualpipe"):
         flavour = draw(st.sampled_from(["megatron", "torch"]))
     pipeline = draw(st.sampled_from([2, 4]))
+    if flavour == "torch" and schedule == "interleaved":  # of more than three some are freed and gathered again
+        chunks = draw(st.sampled_from([2, 3, 5]))
     data, context, tensor = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2, 4], [1, 2]))
     micro_steps = pipeline * draw(st.integers(1, 2)) * (2 if schedule.startswith("dualpipe") else 1)
     stages = pipeline if schedule == "dualpipe" else pipeline * chunks
@@ -199,6 +201,7 @@ def any_jobs(draw: st.DrawFn) -> Any:
     if flavour == "torch":
         several = data * context > 1
         options["weight_shards"] = draw(st.sampled_from([None, data])) if several and data > 1 else None
+        options["reduces_before_sending"] = draw(st.booleans())
         options["reshard_after_forward"] = draw(st.booleans()) if schedule in ("gpipe", "1f1b", "interleaved") else None
     else:
         options["distributed_optimizer"] = bool(options.get("overlap_parameters")) or draw(st.booleans())

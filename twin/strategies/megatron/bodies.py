@@ -48,7 +48,7 @@ class Bodies:
     local: Local
     several: bool
     """Whether the rank has several chunks, which names then tell apart."""
-    _known: dict[tuple[Kind, int, bool], tuple[Op, ...]] = field(default_factory=dict)
+    _known: dict[tuple[Kind, int, bool, bool], tuple[Op, ...]] = field(default_factory=dict)
     _pairs: dict[tuple[int, int, bool], tuple[Op, ...]] = field(default_factory=dict)
     _micros: dict[int, dict[str, int]] = field(default_factory=dict)
 
@@ -56,13 +56,14 @@ class Bodies:
         """Return what names of an action's ops begin with, its micro-batch left open."""
         return f"micro{{{variable}}}/{action.kind}{action.chunk if self.several else ''}/"
 
-    def of(self, action: Action, stage: Stage, hooks: Callable[[], Hooks] = Hooks, *, first: bool) -> Op:
+    def of(self, action: Action, stage: Stage, hooks: Callable[[], Hooks] | None = None, *, first: bool) -> Op:
         """Return an action's ops, which are shared with equal actions; `hooks` say what happens beside all of these."""
         first = first and action.kind != "F"
-        key = (action.kind, action.chunk, first)
+        key = (action.kind, action.chunk, first, hooks is None)
         body = self._known.get(key)
         if body is None:
-            body = self._known[key] = tuple(self._written(self.prefix(action), action, stage, hooks(), first=first))
+            beside = Hooks() if hooks is None else hooks()
+            body = self._known[key] = tuple(self._written(self.prefix(action), action, stage, beside, first=first))
         return Copy(body, self._values(action.micro))
 
     def _values(self, micro: int) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from twin.description.problems import Problem
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.orders import rounds
+from twin.strategies.megatron.orders.rules import MICRO, Broken
 
 OF_OTHERS = {
     "deepspeed": ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages"),
@@ -25,6 +27,9 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
     problems = [Problem(key, f"{whose}; leave it out, or use flavour: megatron", value) for key, value in given]
     if job.flavour == "deepspeed":
         return problems + _only_torch(job)
+    if job.overlap_messages is not None:
+        remedy = "schedules of torch.distributed.pipelining say themselves what waits for messages; leave it out, or "
+        problems.append(Problem("overlap_messages", remedy + "use flavour: megatron", job.overlap_messages))
     if job.schedule in ("zb_h2", "dualpipe"):
         remedy = "is not among the schedules of torch.distributed.pipelining; use zb_h1, zb_v or dualpipe_v"
         problems.append(Problem("schedule", remedy, job.schedule))
@@ -34,6 +39,23 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
 def _only_torch(job: MegatronJob) -> list[Problem]:
     remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
     return [Problem(key, remedy, getattr(job, key)) for key in ONLY_TORCH if getattr(job, key)]
+
+
+def check_rounds(job: MegatronJob, grid: Grid, micro_steps: int) -> list[Broken]:
+    """Return what PyTorch's schedules refuse besides the rules that all flavours have."""
+    if job.flavour != "torch" or grid.pipeline == 1:
+        return []
+    number = rounds(grid.pipeline, micro_steps)
+    if job.schedule in ("interleaved", "zb_h1") and micro_steps % number:
+        remedy = f"PyTorch's {job.schedule} runs the {micro_steps} micro-batches of a step in {number} rounds of as "
+        return [(MICRO, f"{remedy}many; use a multiple of {grid.pipeline} of them", None)]
+    if job.schedule == "interleaved" and job.micro_group not in (None, micro_steps // number):
+        remedy = f"PyTorch makes {number} groups of {micro_steps // number}; leave it out, or use flavour: megatron"
+        return [("micro_group", remedy, job.micro_group)]
+    if job.schedule == "1f1b" and micro_steps < grid.pipeline:
+        remedy = f"PyTorch's 1f1b needs a micro-batch per pipeline rank, {grid.pipeline}, but a step has {micro_steps}"
+        return [(MICRO, f"{remedy}; use smaller micro-batches", None)]
+    return []
 
 
 def check_shards(job: MegatronJob, grid: Grid) -> list[Problem]:

@@ -13,7 +13,7 @@ from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.model import Positive
 from twin.strategies.megatron.grid import Grid
-from twin.strategies.megatron.orders import V_SHAPES
+from twin.strategies.megatron.orders import V_SHAPES, group_of
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.sizes import FP32_BYTES
 
@@ -48,12 +48,12 @@ class MegatronJob(Job):
     """Model chunks of a pipeline rank (virtual stages): several with interleaved, two with zb_v and dualpipe_v."""
     micro_group: Positive | None = None
     """Of interleaved: micro-batches of a chunk in a row (`microbatch_group_size_per_vp_stage`); pipeline ranks if
-    absent."""
+    absent, with flavour torch as many as its rounds leave."""
     stage_layers: tuple[int, ...] | None = None
     """Layers of each model stage from first to last, pipeline × chunks of them; equal ones if absent."""
     overlap_messages: StrictBool | None = None
     """Send and receive between stages beside compute; if absent as the schedule's reference does: gpipe and 1f1b wait
-    (`batch_isend_irecv` and a wait), the others do not."""
+    (`batch_isend_irecv` and a wait), the others do not. Not of flavour torch, whose schedules leave no choice."""
     split_messages: StrictBool = False
     """Each tensor rank sends its part and the receivers gather it: DeepSpeed's default, and Megatron's
     scatter/gather of 2021. With sequence_parallel a rank has but a part anyway."""
@@ -140,6 +140,28 @@ class MegatronJob(Job):
         counts = self.stage_layers or (self.model.layers // self.stages,) * self.stages
         ends = list(accumulate(counts))
         return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
+
+    @property
+    def as_pytorch(self) -> bool:
+        """Whether stages do what those of `torch.distributed.pipelining` do, in its order."""
+        return self.flavour == "torch" and self.concrete_grid.pipeline > 1
+
+    @property
+    def unshards(self) -> bool:
+        """Whether the schedule has UNSHARD actions: PyTorch's with one chunk leave gathers to the passes."""
+        return self.as_pytorch and self.weight_parts > 1 and self.schedule not in ("gpipe", "1f1b")
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether micro-batches are divided into PyTorch's rounds, of as many in each chunk in a row."""
+        return self.flavour == "torch" and self.schedule == "interleaved"
+
+    @property
+    def group(self) -> int | None:
+        """Interleaved's micro-batches of a chunk in a row; None if one for each pipeline rank."""
+        if self.has_rounds:
+            return group_of(self.concrete_grid.pipeline, self.micro_steps)
+        return self.micro_group
 
     @property
     def waits_for_messages(self) -> bool:

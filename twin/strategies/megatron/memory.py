@@ -19,6 +19,7 @@ from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import order as actions_of
 from twin.strategies.megatron.orders import stage_of
+from twin.strategies.megatron.orders.pytorch import MAX_ACTIVE_STAGES
 from twin.strategies.megatron.place import Pipeline, Stage
 from twin.strategies.megatron.reduction import Parameters
 from twin.strategies.megatron.sharded import Units
@@ -34,7 +35,7 @@ def every_memory(job: MegatronJob) -> list[dict[str, float]]:
     """Count those of stages one of which needs most: of equal ones those that hold most."""
     held = Held(job)
     layers = tuple(map(len, job.layers_by_stage))
-    ranks = needing_most(held.pipeline.order, held.pipeline.ranks, held.enough, job.chunks, job.micro_group, layers)
+    ranks = needing_most(held.pipeline.order, held.pipeline.ranks, held.enough, job.chunks, job.group, layers)
     return [held.by_category(rank) for rank in ranks]
 
 
@@ -82,9 +83,16 @@ class Held:
             "optimizer": float(MOMENTS_BYTES * own),
             "activations": self._activations(rank),
             "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
-            "gathered weights": float(e * (min(3 * largest, total + largest) if job.reshards else total)),
+            "gathered weights": float(e * self._gathered(rank, largest)),
             "buffers": float(largest * (e + wide)),
         }
+
+    def _gathered(self, rank: int, largest: int) -> int:
+        """Elements of weights that are whole at once; UNSHARD actions make them so a stage at a time."""
+        stages = sorted(Parameters(self.job, self.local).stage(stage) for stage in self.pipeline.stages(rank))
+        if self.job.unshards:
+            return sum(stages[-MAX_ACTIVE_STAGES:])
+        return min(3 * largest, sum(stages) + largest) if self.job.reshards else sum(stages)
 
     def _activations(self, rank: int) -> float:
         """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
@@ -123,7 +131,7 @@ class Held:
     def enough(self) -> int:
         """So many micro-batches that more hold no more: a pipeline is full, and rules of divisibility are kept."""
         job, ranks = self.job, self.pipeline.ranks
-        steps, group = job.micro_steps, job.micro_group or ranks
+        steps, group = job.micro_steps, job.group or ranks
         if job.order == "gpipe":
             return steps
         full, round_ = 4 * ranks * job.chunks, lcm(ranks, group, 2)
@@ -131,7 +139,7 @@ class Held:
 
     def _counts(self, rank: int) -> tuple[tuple[int, ...], ...]:
         ranks, job = self.pipeline.ranks, self.job
-        return most_held(self.pipeline.order, rank, ranks, self.enough, job.chunks, job.micro_group)
+        return most_held(self.pipeline.order, rank, ranks, self.enough, job.chunks, job.group)
 
 
 @lru_cache(maxsize=4096)

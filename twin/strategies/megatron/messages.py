@@ -4,7 +4,7 @@ Megatron's 1F1B waits for every message where it is sent; one to a peer from whi
 fused with that (`batch_isend_irecv`): both are under way at once. Interleaved did so too before messages ran beside
 compute, behind each pair of a forward and a backward pass. Now it sends and goes on, as zero-bubble schedules do, and
 posts a receive while the op before it runs. DeepSpeed sends a tick late: activations before the next
-backward pass, gradients before the next forward pass.
+backward pass, gradients before the next forward pass. PyTorch's are where `orders.pytorch` puts them.
 
 What is written between two passes is a few starts and waits, which differ from those between two others in the
 micro-batches only: such share their ops.
@@ -38,7 +38,8 @@ class Post:
     """Whether ranks have several chunks, which names then tell apart."""
     _coming: set[Mail] = field(default_factory=set)
     _arrived: set[Mail] = field(default_factory=set)
-    _leaving: list[Mail] = field(default_factory=list)
+    _leaving: dict[Mail, None] = field(default_factory=dict)
+    """In the order in which they were sent."""
     _moves: list[tuple[Move, Mail]] = field(default_factory=list)
     """What is not yet written."""
     _known: dict[tuple[tuple[Move, Message, int], ...], tuple[Op, ...]] = field(default_factory=dict)
@@ -61,8 +62,14 @@ class Post:
     def send(self, mail: Mail | None) -> None:
         """Send a message and go on."""
         if mail is not None:
-            self._leaving.append(mail)
+            self._leaving[mail] = None
             self._moves.append(("send", mail))
+
+    def sent(self, mail: Mail | None) -> None:
+        """Wait for a message that was sent."""
+        if mail is not None:
+            del self._leaving[mail]
+            self._moves.append(("sent", mail))
 
     def exchange(self, sent: Sequence[Mail | None], received: Sequence[Mail | None]) -> None:
         """Start sends and receives together, and wait for all of them."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from twin.strategies.megatron.job import MegatronJob
-from twin.strategies.megatron.orders import V_SHAPES, Action, order, stage_of
+from twin.strategies.megatron.orders import V_SHAPES, Action, Operation, operations, order, stage_of
 from twin.strategies.megatron.orders import Name as Order
 
 Neighbour = Literal["even", "odd", "wrap"]
@@ -86,7 +86,11 @@ class Pipeline:
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """Return what a rank does, in order."""
-        return order(self.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.micro_group)
+        return order(self.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.group)
+
+    def operations(self, rank: int) -> tuple[Operation, ...]:
+        """Return what a rank of PyTorch's pipelining does, with all starts and waits, in order."""
+        return operations(self.order, rank, self.ranks, self.job.micro_steps, self.job.chunks, self.job.group)
 
     @cached_property
     def _places(self) -> dict[tuple[int, int], Place]:

@@ -7,9 +7,10 @@ from math import gcd
 from twin.description.attention import UNFUSED
 from twin.description.grid import divisors, nearest
 from twin.description.problems import Problem
-from twin.strategies.megatron.flavours import check_flavour, check_shards
+from twin.strategies.megatron.flavours import check_flavour, check_rounds, check_shards
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import SPLIT, MegatronJob
+from twin.strategies.megatron.orders import group_of
 from twin.strategies.megatron.orders import problems as order_problems
 
 
@@ -80,7 +81,10 @@ def _check_order(job: MegatronJob, grid: Grid) -> list[Problem]:
         micro_steps = 4 * grid.pipeline * (job.micro_group or 1)  # a number that breaks none
     else:
         micro_steps = job.batch.sequences // (grid.replicas * micro)
-    found = order_problems(job.order, grid.pipeline, micro_steps, job.chunks, job.micro_group)
+    found = check_rounds(job, grid, micro_steps)
+    if not found:
+        group = group_of(grid.pipeline, micro_steps) if job.has_rounds else job.micro_group
+        found = order_problems(job.order, grid.pipeline, micro_steps, job.chunks, group)
     problems = [
         Problem(key, remedy, micro if key == "batch.micro_sequences" else value)
         for key, remedy, value in found

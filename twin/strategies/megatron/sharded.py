@@ -1,14 +1,16 @@
 """Weights cut over data and context ranks, as PyTorch's `fully_shard` does it below tensor and pipeline parallelism.
 
 A unit is a block, the tables of tokens and positions, or the last norm together with the head. Without a pipeline each
-pass gathers them one ahead, and each micro-step's backward pass scatters gradients unit by unit. With one the first
-pass of a stage gathers, weights stay, gradients are summed whole, and leave behind the stage's last backward
-pass and the message that it sends (REDUCE_GRAD of `torch.distributed.pipelining`, which calls the post-backward
-hooks of all units and waits).
+pass gathers them one ahead, and each micro-step's backward pass scatters gradients unit by unit. With one
+`torch.distributed.pipelining` says when: UNSHARD starts the gathers of all units of a stage, and the stage's next pass
+waits for all; under GPipe and 1F1B, which have no UNSHARD, the first pass gathers one ahead, and weights stay.
+Gradients are summed whole, and leave where REDUCE_GRAD calls the post-backward hooks of all units, in the order of the
+forward pass, and waits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,18 +82,47 @@ class Gathered(Hooks):
         if self._used == len(self.order) or part != self.order[self._used]:
             return
         assert self._root is not None
-        here = under(self._root, part).under("weights")
-        here.wait(self._started[self._used])
+        _take_apart(self._root, self.job, self.units, part, self._started[self._used])
         self._used += 1
-        here.compute("copy_out", Memory(2.0 * self.units.elements[part] * self.job.element_bytes, work="copy"))
         self._start_until(self._used + 1)  # whose gather waits for the copy
 
     def _start_until(self, end: int) -> None:
         assert self._root is not None
         for part in self.order[len(self._started) : end]:
-            here = under(self._root, part).under("weights")
-            size = float(self.units.elements[part] * self.job.element_bytes)
-            self._started.append(here.start("all_gather", GATHER, size))
+            self._started.append(_start_gather(self._root, self.job, self.units, part))
+
+
+@dataclass
+class Unsharded:
+    """All units of a stage on their way at once, between an UNSHARD and the stage's next pass."""
+
+    job: MegatronJob
+    units: Units
+    root: Emitter
+    _started: dict[int, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start all gathers, one behind the other."""
+        for part in self.units.elements:
+            self._started[part] = _start_gather(self.root, self.job, self.units, part)
+
+    def wait(self) -> None:
+        """Wait for each unit and take it apart."""
+        for part, name in self._started.items():
+            _take_apart(self.root, self.job, self.units, part, name)
+
+
+def _start_gather(root: Emitter, job: MegatronJob, units: Units, part: int) -> str:
+    """Start the gather of a unit; returns its name."""
+    size = float(units.elements[part] * job.element_bytes)
+    return under(root, part).under("weights").start("all_gather", GATHER, size)
+
+
+def _take_apart(root: Emitter, job: MegatronJob, units: Units, part: int, name: str) -> None:
+    """Wait for a unit, which comes rank by rank, and put each of its weights together."""
+    here = under(root, part).under("weights")
+    here.wait(name)
+    here.compute("copy_out", Memory(2.0 * units.elements[part] * job.element_bytes, work="copy"))
 
 
 @dataclass
@@ -126,9 +157,9 @@ class Scattered(Hooks):
             self._add(here, elements)
 
     def everything(self, emit: Emitter) -> None:
-        """Send all units' gradients one after the other, and wait."""
+        """Send all units' gradients one after the other, in the order of modules, and wait."""
         self.open(emit)
-        for part in reversed(self.units.elements):
+        for part in self.units.elements:
             self._send(part)
         self.end(emit)
 
@@ -193,9 +224,26 @@ class Sharding:
 
     parameters: Parameters
     begins: Sequence[Action]
-    """The first forward pass of each chunk."""
+    """The first forward pass of each chunk that gathers its weights."""
     ends: Sequence[Action]
     """The last backward pass of each chunk, or its half that makes weight gradients."""
+    _asked: Counter[int] = field(default_factory=Counter)
+    """How often each chunk was gathered by UNSHARD."""
+    _coming: dict[int, Unsharded] = field(default_factory=dict)
+    """Of each chunk that is, and has not computed since."""
+
+    def unshard(self, emit: Emitter, stage: Stage) -> None:
+        """Start the gathers of all units of a stage."""
+        again = f"_again{self._asked[stage.chunk]}" if self._asked[stage.chunk] else ""
+        self._asked[stage.chunk] += 1
+        root = emit.under(f"stage{stage.number}{again}")
+        coming = Unsharded(self.parameters.job, Units(self.parameters, stage), root)
+        coming.start()
+        self._coming[stage.chunk] = coming
+
+    def unsharded(self, stage: Stage) -> None:
+        """Wait for them."""
+        self._coming.pop(stage.chunk).wait()
 
     def alone(self, action: Action) -> bool:
         """Tell whether what happens beside an action is not what happens beside others of its kind."""

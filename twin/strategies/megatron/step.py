@@ -59,14 +59,19 @@ class _Writer:
         firsts = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
         self.opened = tuple(firsts.values())
         self.sharding: Sharding | None = None
+        self.whole: set[int] = set()
+        """Chunks that UNSHARD has gathered, and that have not computed since: the next pass gathers nothing."""
         if self.job.weight_parts > 1:
-            self.sharding = Sharding(self.parameters, self.opened, tuple(self.ends.values()))
+            begins = () if self.job.unshards else self.opened
+            self.sharding = Sharding(self.parameters, begins, tuple(self.ends.values()))
 
     def schedule(self) -> Schedule:
         """Write everything."""
         self._gather()
         if self.job.order == "deepspeed":
             self._in_ticks()
+        elif self.job.as_pytorch:
+            self._as_pytorch()
         elif self.job.waits_for_messages:
             if self.job.order == "interleaved":
                 self._in_pairs()
@@ -81,6 +86,31 @@ class _Writer:
         finish(reduce, self.parameters, self.stages, started)
         return Schedule(tuple(self.emit.ops))
 
+    def _as_pytorch(self) -> None:
+        """PyTorch's operations, one by one."""
+        for does, kind, chunk, micro in self.pipeline.operations(self.rank):
+            action, stage = Action(kind, micro, chunk), self.stages[chunk]
+            if does == "pass":
+                self._act(action)
+            elif does == "receive":
+                self.post.post(self._incoming(action))
+            elif does == "received":
+                self.post.take(self._incoming(action))
+            elif does == "send":
+                self.post.send(self._outgoing(action))
+            elif does == "sent":
+                self.post.sent(self._outgoing(action))
+            elif does == "unshard" and self.sharding is not None:
+                self.post.write()
+                self.sharding.unshard(self.emit.under("weights"), stage)
+            elif does == "unsharded" and self.sharding is not None:
+                self.post.write()
+                self.sharding.unsharded(stage)
+                if self.job.reshards:
+                    self.whole.add(chunk)
+            elif does == "reduce" and not self.job.reduces_before_sending:
+                self._reduce(stage)
+
     def _waiting(self) -> None:
         """Wait for each message where it is sent, together with one that comes from the same peer."""
         for action, following in zip(self.actions, [*self.actions[1:], None], strict=True):
@@ -90,7 +120,6 @@ class _Writer:
             coming = None if following is None else self._incoming(following)
             fused = sent is not None and coming is not None and sent[0].peers == coming[0].peers
             self.post.exchange([sent], [coming] if fused else [])
-            self._reduce(action)
 
     def _in_pairs(self) -> None:
         """Interleaved: behind each pair of passes all its messages, and those that the next pair needs."""
@@ -102,8 +131,6 @@ class _Writer:
             self.post.exchange(
                 [self._outgoing(action) for action in pair], [self._incoming(action) for action in following]
             )
-            for action in pair:
-                self._reduce(action)
 
     def _incoming(self, action: Action) -> Mail | None:
         message = self.incoming.get((action.kind, action.chunk))
@@ -139,8 +166,6 @@ class _Writer:
                 self._act_at_once(*together)
             for action in together:
                 self.post.send(self._outgoing(action))
-            for action in together:
-                self._reduce(action)
 
     def _act_at_once(self, ahead: Action, behind: Action) -> None:
         """Write a forward and a backward pass of which each goes on where the other waits."""
@@ -155,16 +180,12 @@ class _Writer:
                 for action, beside in zip((ahead, behind), hooks, strict=True)
             ]
             self.emit.ops += at_once(*passes)
-        for action in (ahead, behind):
-            self._reduce(action, before_sending=True)
 
-    def _reduce(self, action: Action, *, before_sending: bool = False) -> None:
-        """Send gradients that leave behind an action."""
-        if self.sharding is None or self.job.reduces_before_sending != before_sending:
-            return
-        if self.sharding.reduces_behind(action):
+    def _reduce(self, stage: Stage) -> None:
+        """Reduce a stage's gradients of all micro-steps, where weights are cut."""
+        if self.sharding is not None:
             self.post.write()
-            self.sharding.reduce(self.emit.under("reduce"), self.stages[action.chunk])
+            self.sharding.reduce(self.emit.under("reduce"), stage)
 
     def _in_ticks(self) -> None:
         """DeepSpeed's instructions, one by one."""
@@ -189,14 +210,18 @@ class _Writer:
         """Write what an action does, behind the messages that come before it."""
         self.post.write()
         stage, first = self.stages[action.chunk], self._is_first(action)
-        if self.sharding is not None and not self.sharding.alone(action):
+        if action.chunk in self.whole:
+            self.whole.remove(action.chunk)
+            self.emit.ops.append(self.bodies.of(action, stage, first=first))
+        elif self.sharding is not None and not self.sharding.alone(action):
             beside = partial(self.sharding.hooks, action, stage, first=first)
             self.emit.ops.append(self.bodies.of(action, stage, beside, first=first))
         elif (hooks := self._hooks(action)) is None:
             self.emit.ops.append(self.bodies.of(action, stage, first=first))
         else:
             self.emit.ops += self.bodies.alone(action, stage, hooks, first=first)
-        self._reduce(action, before_sending=True)
+        if self.job.reduces_before_sending and action == self.ends.get(action.chunk):
+            self._reduce(stage)
 
     def _is_first(self, action: Action) -> bool:
         """Tell whether an action writes the sums of its chunk's gradients."""
