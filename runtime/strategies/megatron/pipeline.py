@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -137,21 +136,23 @@ class Stage(PipelineStage):
         found = super().get_bwd_send_ops(bwd_chunk_id)
         return self._messages.named(found, self.place.chunk, bwd_chunk_id, "send", forward=False)
 
-    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> torch.Tensor:
+    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         if self.context.initialised:
             return super()._warmup_forward_vote(has_backward, received_acc)
-        return _vote()  # what is only recorded has nobody to vote with
+        return _Yes()  # what is only recorded has nobody to vote with
 
-    def _warmup_backward_result(self, received_result: Any = None) -> torch.Tensor:
+    def _warmup_backward_result(self, received_result: Any = None) -> Any:
         if self.context.initialised:
             return super()._warmup_backward_result(received_result)
-        return _vote()
+        return _Yes()
 
 
-def _vote() -> torch.Tensor:
-    """Say that shapes are known: by a number, also where a recorder's tensors have none."""
-    with unset_fake_temporarily():
-        return torch.ones(1, dtype=torch.int32)
+class _Yes:
+    """A vote that shapes are known, where tensors have no numbers."""
+
+    def item(self) -> int:
+        """Return the vote."""
+        return 1
 
 
 def schedule_of(stages: Sequence[Stage], loss: Callable[..., torch.Tensor]) -> Any:
