@@ -23,8 +23,11 @@ from twin.schedule.ops import Phase
 class Gather(AllGather):
     """The all-gathers of one unit."""
 
-    def __init__(self, context: ShardedContext, place: Place, copies: Copies) -> None:
-        self.context, self.place, self.copies = context, place.under("weights"), copies
+    def __init__(self, context: ShardedContext, place: Place, copies: Copies, apart: Place | None = None) -> None:
+        self.context, self.copies = context, copies
+        self._beside, self._apart = place.under("weights"), (apart or place).under("weights")
+        self.place = self._beside
+        """Where the gather under way stands: in a pass, or apart from all."""
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Make memory for the whole unit; FSDP2 copies this rank's shards into their place in it."""
@@ -36,6 +39,7 @@ class Gather(AllGather):
         """Start gathering; whether asynchronously is not asked, since FSDP2 waits for whatever is returned."""
         del group, async_op
         context = self.context
+        self.place = self._apart if context.ops.micro is None else self._beside
         handle = context.collectives.all_gather(
             self.place, context.sharing.gather, input_tensor, into=output_tensor, phase=context.phase
         )

@@ -66,7 +66,11 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"data": 4, **TENSOR}, {**SP, "weight_shards": 2}),
     ({"pipeline": 4, **DATA}, {"clip_gradients": False}),
     *(({**PIPELINE, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("llama3", "grouped", "rms_biased")),
-    *(({**DATA, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("qwen3", "gpt2_tied", "qwen2")),
+    *(({"tensor": 4}, {**SP, **FAMILIES[name]}) for name in ("qwen3", "gpt2_tied", "qwen2")),
+    (
+        {**DATA, **TENSOR},
+        {**SP, **FAMILIES["qwen3"], "model": {**FAMILIES["qwen3"]["model"], "tied_embeddings": False}},
+    ),
     *(({**PIPELINE, **DATA}, FAMILIES[name]) for name in ("neox", "scaled")),
 ]
 CHOSEN = [CASES[i] for i in (1, 2, 6, 8, 15, 18, 20, 23, 25, 32, 35)]
@@ -161,6 +165,7 @@ def test_forward_passes_alone_see_what_training_sees(pool: Any, axes: dict[str, 
         (PIPELINE, {"schedule": "dualpipe_v", "chunks": 2}, r"schedule = 'dualpipe_v'.*zb_v"),
         (TENSOR, {**FAMILIES["neox"]}, r"grid.tensor = 2.*strategy: four_d"),
         (TENSOR, {"recompute": True, "recompute_keeps": "attention"}, r"recompute_keeps.*leave it out"),
+        (DATA, FAMILIES["gpt2_tied"], r"model.tied_embeddings.*strategy: fsdp"),
         (TENSOR, {**SP, "tensor_overlap": True}, r"tensor_overlap.*leave it out"),
     ],
 )

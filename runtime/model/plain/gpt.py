@@ -106,6 +106,9 @@ class PlainGPT(nn.Module):
             self.final_norm = layers.norm("final_norm", Place("final_norm"))
         if span.first:
             self.embedding = layers.embedding()
+        # known to PyTorch in the order of the forward pass, in which FSDP2 goes through them
+        known_as = ("embedding", "blocks", "final_norm", "head")
+        self._modules = {name: self._modules[name] for name in known_as if name in self._modules}
         self.names = tuple(name for name in store.parameters if name not in known)
         """Of its parameters, as they were declared."""
 

@@ -20,7 +20,7 @@ from runtime.parallel.ops import Place
 from runtime.parallel.region import Region
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.gradients import Sums
-from runtime.strategies.megatron.tensor import enter, leave
+from runtime.strategies.megatron.tensor import enter, gathered, leave
 from twin.description.grid import Axis
 from twin.schedule.kernels import Memory
 from twin.strategies.megatron.linear import TENSOR
@@ -159,13 +159,12 @@ class Row(Cut):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map this rank's part of (m, k) to (m, n)."""
         context = self.layers.context
-        if not context.split and not needless(context, self._sum):
-            return super().forward(inputs)
-        parts: torch.Tensor = self.product(inputs, None, skip=needless(context, self._sum))
-        if needless(context, self._sum):
-            whole: torch.Tensor = _Shaped.apply(parts, context, self.place)
-        else:
-            whole = leave(context, self.place, parts)
+        skip = needless(context, self._sum)
+        if not context.split:
+            return self.product(inputs, self.bias, skip=skip)
+        parts = self.product(inputs, None, skip=skip)
+        whole: torch.Tensor
+        whole = _Shaped.apply(parts, context, self.place) if skip else leave(context, self.place, parts)
         if self.bias is None:
             return whole
         added: torch.Tensor = _Bias.apply(whole, self.bias, self)
@@ -208,8 +207,6 @@ class _Shaped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        from runtime.strategies.megatron.tensor import gathered  # noqa: PLC0415
-
         return (gathered(ctx.context, ctx.place, gradient, "bwd") if ctx.scatters else gradient), None, None
 
 

@@ -55,16 +55,17 @@ class MegatronTrainee(Trainee):
         self._copies = Copies(context)
         self._reductions = Reductions(context, self._copies, place_of=_gradients)
         for unit in units:
-            self._take_over(unit)
+            self._take_over(unit, next(part for part, model in self.parts if unit.members[0] in model.names))
         self._schedule: Any = None
         if context.ranks.pipeline > 1:
             stages = [Stage(context, model, place, self._work, sums, self._reducing) for place, model in self.parts]
             self._schedule = schedule_of(stages, self._loss)
 
-    def _take_over(self, unit: Unit) -> None:
+    def _take_over(self, unit: Unit, part: Part) -> None:
         """Let FSDP2 gather and reduce a unit by the named collectives."""
         context, cut = self.context, unit.cut
-        cut.set_custom_all_gather(Gather(context, unit.place, self._copies))
+        apart = Place(f"stage{part.number}/{unit.place.path}", unit.place.layer)
+        cut.set_custom_all_gather(Gather(context, unit.place, self._copies, apart))
         cut.set_custom_reduce_scatter(Scatter(self._reductions, unit))
         cut.set_gradient_divide_factor(1.0)
         if context.replicas > 1:

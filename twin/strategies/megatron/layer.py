@@ -28,7 +28,7 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
         emit.compute("residual1", work.residual_branch(job, local.tokens * job.model.hidden))
     else:
         _residual(emit, linears, "projection", "residual1")
-    if job.model.residual == "serial":
+    if _second_norm(linears):
         emit.compute("norm2/normalize", _norm(linears))
     if not halved:
         linears.forward(emit.under("mlp_up"), block["mlp_up"], gathered=together)
@@ -44,6 +44,11 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
 def _together(linears: Linears) -> bool:
     """Whether attention and MLP, which read the same, are gathered for and summed over tensor ranks together."""
     return linears.split and linears.job.model.residual == "parallel"
+
+
+def _second_norm(linears: Linears) -> bool:
+    """Whether the MLP has a norm of its own: MegaScale's parallel block has one for both, GPT-NeoX's two."""
+    return linears.job.model.residual == "serial" or linears.job.flavour == "torch"
 
 
 def _norm(linears: Linears) -> Memory:
@@ -91,8 +96,9 @@ def backward(emit: Emitter, linears: Linears) -> None:
     emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=True))
     # GPT-NeoX sums the input gradients of both over tensor ranks apart
     linears.backward(emit.under("mlp_up"), block["mlp_up"], summed=not together or job.flavour == "deepspeed")
-    if not parallel:
+    if _second_norm(linears):
         emit.compute("norm2/gradient", _norm_gradient(linears))
+    if not parallel:
         emit.compute("residual2", branch)
     _dropout(emit, linears, "residual1")
     linears.backward(emit.under("projection"), block["projection"], gathered=together)

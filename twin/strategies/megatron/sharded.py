@@ -20,6 +20,7 @@ from twin.schedule.kernels import Memory
 from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
 from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
 from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.local import padded
 from twin.strategies.megatron.orders import Action
 from twin.strategies.megatron.place import Stage
 from twin.strategies.megatron.reduction import Parameters
@@ -35,11 +36,20 @@ class Units:
 
     @cached_property
     def elements(self) -> dict[int, int]:
-        """Elements of a tensor rank by part: TABLE, numbers of blocks, HEAD."""
+        """Elements of a tensor rank by part, padding included: TABLE, numbers of blocks, HEAD."""
+        return self._elements(self.parameters.job.weight_parts)
+
+    @cached_property
+    def unpadded(self) -> dict[int, int]:
+        """The same without padding."""
+        return self._elements(1)
+
+    def _elements(self, parts: int) -> dict[int, int]:
         local, stage = self.parameters.local, self.stage
-        first = {TABLE: local.table + local.positions} if stage.first else {}
-        last = {HEAD: local.last_norm + local.table} if stage.last else {}
-        return {**first, **dict.fromkeys(stage.layers, local.block), **last}
+        block = padded(local.block_shapes, parts)
+        first = {TABLE: padded(local.table_shapes, parts)} if stage.first else {}
+        last = {HEAD: padded(local.head_shapes, parts)} if stage.last else {}
+        return {**first, **dict.fromkeys(stage.layers, block), **last}
 
     @property
     def largest(self) -> int:
@@ -169,7 +179,7 @@ class Scattered(Hooks):
         here, elements = under(self._root, part).under("gradients"), self.units.elements[part]
         wide = self.job.main_gradient_bytes
         there = wide if self.summed else self.job.element_bytes
-        here.compute("pack", Memory(float(elements * (there + wide)), work="accumulate"))
+        here.compute("pack", Memory(float(self.units.unpadded[part] * there + elements * wide), work="accumulate"))
         name = here.start("reduce_scatter", SCATTER, float(elements * wide))
         self._flight = (here, name, -(-elements // self.job.weight_parts))
 
@@ -247,13 +257,15 @@ class Sharding:
 
     def alone(self, action: Action) -> bool:
         """Tell whether what happens beside an action is not what happens beside others of its kind."""
-        return action in self.begins and not self.parameters.job.reshards
+        job = self.parameters.job
+        return action in self.begins and not (job.reshards or job.reduces_each)
 
     def hooks(self, action: Action, stage: Stage, *, first: bool) -> Hooks:
         """Return what happens beside an action."""
         job, units = self.parameters.job, Units(self.parameters, stage)
         found: list[Hooks] = []
-        if job.reshards or action in self.begins:
+        # without a pipeline each micro-step's backward pass ends with weights dropped
+        if job.reshards or action in self.begins or (job.reduces_each and action.kind == "F"):
             found.append(Gathered(job, units, backward=action.kind != "F"))
         if action.kind != "F" and job.reduces_each:
             found.append(Scattered(job, units, first=first))
@@ -266,5 +278,5 @@ class Sharding:
     def reduce(self, emit: Emitter, stage: Stage) -> None:
         """Send a stage's gradients."""
         job = self.parameters.job
-        scattered = Scattered(job, Units(self.parameters, stage), first=True, summed=job.micro_steps > 1)
+        scattered = Scattered(job, Units(self.parameters, stage), first=True, summed=True)
         scattered.everything(emit.under(f"stage{stage.number}", phase="reduce"))

@@ -102,7 +102,7 @@ class _Writer:
                 self.post.sent(self._outgoing(action))
             elif does == "unshard" and self.sharding is not None:
                 self.post.write()
-                self.sharding.unshard(self.emit.under("weights"), stage)
+                self.sharding.unshard(self.emit.under("fwd"), stage)
             elif does == "unsharded" and self.sharding is not None:
                 self.post.write()
                 self.sharding.unsharded(stage)
