@@ -10,7 +10,6 @@ process carries `SLURM_CONF` with the directory's path in its environment: that 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
@@ -23,6 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.testbed.network import orderly_end
+
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 SBIN = "/usr/sbin"
 """Daemons are there, which need not be on the path of who runs tests."""
@@ -32,8 +33,8 @@ SECONDS = 60.0
 """How long a daemon or a job may take to do what it must; the host may be busy."""
 NODE_SECONDS = 10
 """A node that has not answered for so long is down."""
-PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when its parent dies."""
+OWNER = "FOURFOLD_TESTS_SLURM"
+"""Environment of every process of a cluster: process number of who made it."""
 CONFIGURATION = """\
 ClusterName=fourfold
 SlurmctldHost={host}(127.0.0.1)
@@ -64,7 +65,8 @@ KillWait=20
 EnforcePartLimits=ALL
 MinJobAge=3600
 PropagateResourceLimits=NONE
-NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first_port}-{last_port}] CPUs={cores} RealMemory=4000
+NodeName=DEFAULT CPUs={cores} RealMemory=4000
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first_port}-{last_port}]
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -155,15 +157,7 @@ class Cluster:
 
     def processes(self) -> dict[int, dict[str, str]]:
         """Number and environment of every process of this cluster that lives."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) != os.getpid():
-                with suppress(OSError):
-                    words = (entry / "environ").read_text(errors="replace").split("\0")
-                    environment = dict(word.split("=", 1) for word in words if "=" in word)
-                    if environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]:
-                        found[int(entry.name)] = environment
-        return found
+        return _processes(lambda words: words.get("SLURM_CONF") == self.environment["SLURM_CONF"])
 
     def logs(self) -> str:
         """Return the ends of what daemons and jobs have written, for whoever reads a failure."""
@@ -177,16 +171,9 @@ class Cluster:
         for daemon in self.daemons.values():
             with suppress(subprocess.TimeoutExpired):
                 daemon.wait(5)
-        for _ in range(20):  # who is being forked while we look is found the next time
-            left = self.processes()
-            for process in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            for daemon in self.daemons.values():
-                daemon.poll()
-            if not left:
-                break
-            time.sleep(0.05)
+        _kill_all(self.processes)
+        for daemon in self.daemons.values():
+            daemon.wait()
 
 
 def reason_missing() -> str | None:
@@ -203,7 +190,8 @@ def reason_missing() -> str | None:
 
 @contextmanager
 def cluster(folder: Path, environment: Mapping[str, str], nodes: int = 3) -> Iterator[Cluster]:
-    """Start the daemons in an empty directory; they are gone at the end, also after a failure."""
+    """Start the daemons in an empty directory; they are gone at the end, also after an error, Ctrl-C or SIGTERM."""
+    remove_leftovers()
     ports = _free_ports(nodes + 1)
     configuration = folder / "slurm.conf"
     configuration.write_text(
@@ -220,8 +208,9 @@ def cluster(folder: Path, environment: Mapping[str, str], nodes: int = 3) -> Ite
         )
     )
     kept = {key: value for key, value in environment.items() if not key.startswith(("SLURM", "SBATCH_", "SRUN_"))}
-    made = Cluster(folder, nodes, {**kept, "PATH": _path(), "SLURM_CONF": str(configuration)})
+    made = Cluster(folder, nodes, {**kept, "PATH": _path(), "SLURM_CONF": str(configuration), OWNER: str(os.getpid())})
     with ExitStack() as stack:
+        stack.enter_context(orderly_end())
         stack.callback(made.close)
         made.daemons["munged"] = _munged(folder, made.environment)
         made.wait_until((folder / "munge.socket").exists, "munged does not start")
@@ -235,6 +224,35 @@ def cluster(folder: Path, environment: Mapping[str, str], nodes: int = 3) -> Ite
         yield made
 
 
+def remove_leftovers() -> None:
+    """Kill what is left of clusters whose makers were killed."""
+    _kill_all(lambda: _processes(lambda words: OWNER in words and not Path(f"/proc/{words[OWNER]}").exists()))
+
+
+def _kill_all(those: Callable[[], dict[int, dict[str, str]]]) -> None:
+    for _ in range(20):  # who is being forked while we look is found the next time
+        found = those()
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        if not found:
+            break
+        time.sleep(0.05)
+
+
+def _processes(wanted: Callable[[dict[str, str]], bool]) -> dict[int, dict[str, str]]:
+    """Number and environment of the processes that are wanted, without this one."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                words = (entry / "environ").read_text(errors="replace").split("\0")
+                environment = dict(word.split("=", 1) for word in words if "=" in word)
+                if wanted(environment):
+                    found[int(entry.name)] = environment
+    return found
+
+
 def _munged(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     key = folder / "munge.key"
     key.touch(0o600)
@@ -246,15 +264,9 @@ def _munged(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[by
 
 
 def _start(command: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a daemon in the foreground, which ends with this process even if that is killed."""
+    """Start a daemon in the foreground."""
     with (folder / "started.log").open("ab") as log:
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent
-        )
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def _answers(made: Cluster) -> bool:

@@ -63,7 +63,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (bin_ / "fourfold").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m twin "$@"\n')
     (bin_ / "fourfold").chmod(0o755)
     (bin_ / "activate").write_text(f'export PATH="{bin_}:$PATH"\n')
-    local = {"FOURFOLD_VENV": str(folder / "venv"), "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "GLOO_SOCKET_IFNAME": "lo"}
+    found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    local = {"FOURFOLD_VENV": str(folder / "venv"), "PYTHONPATH": found, "GLOO_SOCKET_IFNAME": "lo"}
     (folder / "slurm").mkdir()
     with cluster(folder / "slurm", runs.environment(**local)) as made:
         yield made

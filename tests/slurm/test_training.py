@@ -1,4 +1,4 @@
-"""Printed scripts on a real SLURM, two nodes of two ranks: whatever happens, the losses are those of the same run here."""
+"""Printed scripts on a real SLURM, two nodes of two ranks: whatever happens, the losses are those of a local run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def submitted(slurm: Cluster, printed: Printed, step: int = UNDER_WAY) -> int:
 
 def get_ahead(slurm: Cluster, printed: Printed, step: int) -> None:
     """Wait until a step is written."""
-    slurm.wait_until(lambda: max(runs.losses(printed.out), default=-1) >= step, f"{printed.out.name} stays behind {step}")
+    name = printed.out.name
+    slurm.wait_until(lambda: max(runs.losses(printed.out), default=-1) >= step, f"{name} stays behind step {step}")
 
 
 def requeued(slurm: Cluster, number: int) -> None:
-    """Wait until a job is back in the queue, and let it begin at once: SLURM would give nodes two minutes to recover."""
+    """Wait until a job is back in the queue, and let it begin at once: SLURM would wait two minutes."""
     job = slurm.wait_for(number, "PENDING")
     assert job["Restarts"] == "1"
-    slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+    slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now+3")  # credentials of this second are revoked
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -80,7 +81,7 @@ def test_the_time_limit_ends_in_a_checkpoint_and_the_job_goes_on(
 
 
 def warned(process: int) -> bool:
-    """Tell whether SIGUSR1 waits for a stopped process, or has ended it: some versions of SLURM send SIGCONT after it."""
+    """Tell whether SIGUSR1 waits for a stopped process, or has ended it: SLURM 22.05 lets it continue itself."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -127,7 +128,7 @@ def test_a_lost_node_puts_the_job_back_into_the_queue(
 def test_a_cancelled_job_leaves_a_run_that_goes_on(
     slurm: Cluster, printed: Print, undisturbed_losses: Losses, tmp_path: Path, strategy: str
 ) -> None:
-    """Here, after `scancel`: the step under way is finished and saved, and the same command goes on, without SLURM too."""
+    """The step under way is finished and saved, and the same run goes on, without SLURM too."""
     script = printed(tmp_path, strategy)
     number = submitted(slurm, script)
     slurm.ask("scancel", str(number))
@@ -146,11 +147,10 @@ def test_a_cancelled_job_leaves_a_run_that_goes_on(
 
 
 def test_bad_input_is_said_once(slurm: Cluster, printed: Print, tmp_path: Path) -> None:
-    """The ranks do not start again, and what is wrong is not lost among ranks that are killed for it."""
+    """The ranks do not start again, and what is wrong is not lost when SLURM ends the others."""
     script = printed(tmp_path, "four_d")
     script.out.mkdir(parents=True)
     (script.out / "notes.txt").write_text("not a run")
     number = slurm.submit(script.script)
-    job = slurm.wait_for(number, "FAILED")
-    assert job["ExitCode"] == "2:0"
+    assert slurm.wait_for(number, "FAILED")["ExitCode"] == "2:0"
     assert script.said(number).count("is not empty and not a run of Fourfold") == 1
