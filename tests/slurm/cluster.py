@@ -31,8 +31,6 @@ CORES = 2
 """Of a node, as SLURM is told; the host's own are shared by all nodes."""
 SECONDS = 60.0
 """How long a daemon or a job may take to do what it must; the host may be busy."""
-NODE_SECONDS = 10
-"""A node that has not answered for so long is down."""
 OWNER = "FOURFOLD_TESTS_SLURM"
 """Environment of every process of a cluster: process number of who made it."""
 CONFIGURATION = """\
@@ -60,7 +58,6 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=100000,bf_interval=5
 ReturnToService=2
-SlurmdTimeout={node_seconds}
 KillWait=20
 EnforcePartLimits=ALL
 MinJobAge=3600
@@ -124,11 +121,20 @@ class Cluster:
             time.sleep(0.1)
 
     def start_node(self, node: int) -> None:
-        """Let a node come, or come again."""
+        """Let a node come."""
         self.daemons[f"n{node}"] = _start(["slurmd", "-D", "-N", f"n{node}"], self.folder, self.environment)
 
+    def mend_node(self, node: int) -> None:
+        """Let a lost node come again, and be given work."""
+        self.start_node(node)
+        self.ask("scontrol", "update", f"NodeName=n{node}", "State=RESUME")
+        self.wait_for_nodes()
+
     def lose_node(self, node: int) -> None:
-        """Kill all of a node at once: its daemon, steps and tasks, as when the power fails."""
+        """Kill all of a node at once: its daemon, steps and tasks, as when the power fails.
+
+        That it is down is said as a site's health check does; SLURM itself would notice in five minutes.
+        """
         daemon = self.daemons.pop(f"n{node}")
         daemon.kill()
         daemon.wait()
@@ -137,6 +143,7 @@ class Cluster:
         for process in (*(step for step in steps if _name(step).startswith("slurmstepd")), *tasks):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+        self.ask("scontrol", "update", f"NodeName=n{node}", "State=DOWN", "Reason=no power")
 
     def wait_for_nodes(self) -> None:
         """Wait until all nodes may be given work."""
@@ -201,7 +208,6 @@ def cluster(folder: Path, environment: Mapping[str, str], nodes: int = 3) -> Ite
             folder=folder,
             nodes=nodes,
             cores=CORES,
-            node_seconds=NODE_SECONDS,
             controller_port=ports,
             first_port=ports + 1,
             last_port=ports + nodes,

@@ -109,6 +109,7 @@ def write_job(folder: Path, strategy: str) -> Path:
     """Write the job of a strategy: four ranks, which fill two nodes."""
     train = {"steps": STEPS, "checkpoints": {"every": 3}, "sample": {"tokens": 0}, "timeout": "600 s"}
     batch = {"sequences": 8, "micro_sequences": 2}
+    model = {**runs.SMALL["model"], "layers": 1}
     return runs.write_job(
-        folder, name=strategy, ranks=4, machine=MACHINE, batch=batch, train=train, **STRATEGIES[strategy]
+        folder, name=strategy, ranks=4, machine=MACHINE, model=model, batch=batch, train=train, **STRATEGIES[strategy]
     )

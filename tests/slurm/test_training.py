@@ -43,7 +43,8 @@ def requeued(slurm: Cluster, number: int) -> None:
     slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now+3")  # credentials of this second are revoked
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+# those of four_d and fsdp run to their end below, in whatever happens to them
+@pytest.mark.parametrize("strategy", slow(STRATEGIES, "four_d", "fsdp"))
 def test_a_printed_script_trains_as_here(
     slurm: Cluster, printed: Print, undisturbed_losses: Losses, tmp_path: Path, strategy: str
 ) -> None:
@@ -65,7 +66,9 @@ def test_the_time_limit_ends_in_a_checkpoint_and_the_job_goes_on(
     assert sorted(ranks) == [0, 1, 2, 3]
     for process in ranks.values():
         os.kill(process, signal.SIGSTOP)
-    slurm.ask("scontrol", "update", f"JobId={number}", "TimeLimit=3")  # minutes; the script asks for two of warning
+    hours, minutes, _ = map(int, slurm.job(number)["RunTime"].split(":"))
+    limit = 60 * hours + minutes + 2  # minutes; the script asks for two of warning, so it is due
+    slurm.ask("scontrol", "update", f"JobId={number}", f"TimeLimit={limit}")
     slurm.wait_until(lambda: all(map(warned, ranks.values())), "SLURM does not warn the ranks")
     for process in ranks.values():
         with suppress(ProcessLookupError):
@@ -118,8 +121,7 @@ def test_a_lost_node_puts_the_job_back_into_the_queue(
         job = slurm.wait_for(number, "COMPLETED")
         assert job["NodeList"] == "n[1,3]"
     finally:
-        slurm.start_node(2)
-        slurm.wait_for_nodes()
+        slurm.mend_node(2)
     assert f"continuing {script.out.name} after step " in script.said(number)
     assert runs.losses(script.out) == undisturbed_losses(strategy)
 
