@@ -58,6 +58,11 @@ def full(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     return _marked(pytest.mark.full, cases, chosen)
 
 
+def slow(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Leave some of the cases of a test to `make test-all`."""
+    return _marked(pytest.mark.slow, cases, chosen)
+
+
 def _marked(mark: pytest.MarkDecorator, cases: Iterable[Any], chosen: tuple[Any, ...]) -> list[Any]:
     found = list(cases)
     assert all(case in found for case in chosen), [case for case in chosen if case not in found]

@@ -13,7 +13,7 @@ Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
 STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
 """Environment: file descriptor of the socket that rank 0's store listens on."""
 ATTEMPT = "FOURFOLD_ATTEMPT"
-"""Environment: how often `fourfold train --ranks` has started its ranks before."""
+"""Environment: how often `fourfold train --ranks`, or the script of a SLURM job, has started the ranks before."""
 SLURM_PORTS = 20_000, 32_768
 """Ports to choose from by job number where none is given; Linux gives those above to connections."""
 
@@ -75,7 +75,8 @@ def from_environment(environment: Mapping[str, str]) -> Process:
         # a shell that salloc or `srun --pty bash` opened is a step of one task, in which SLURM_NTASKS
         # may still be the whole job's: whoever types there is alone
         counted = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
-        attempt = _number(environment, "SLURM_RESTART_COUNT", "0")
+        # how often the job was put back into the queue, and how often its script has started the ranks since
+        attempt = _number(environment, "SLURM_RESTART_COUNT", "0") + _number(environment, ATTEMPT, "0")
         ranks = _number(environment, counted)
         if ranks == 1:
             return Process(attempt=attempt)

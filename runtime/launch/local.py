@@ -30,8 +30,9 @@ PR_SET_PDEATHSIG = 1
 
 
 GIVE_UP = 3
-"""Exit code of a rank, told to its launcher only: the loss is NaN or infinite, as it would be again from the same
-checkpoint; or another start of the run has its directory, and would lose it again."""
+"""Exit code of a rank, told only to who starts it again (this launcher, the script of a SLURM job): the loss is NaN or
+infinite, as it would be again from the same checkpoint; or another start of the run has its directory, and would lose
+it again."""
 FINAL = (0, 2, 130, GIVE_UP)
 """Exit codes after which ranks are not started again: well done, bad input, interrupted, no use."""
 

@@ -1,7 +1,8 @@
 """What every command does whose work is done by ranks: one way to end, with one exit code.
 
 2 for what the user can mend, 1 for what went wrong on the way, 130 for an interruption. A rank of
-`fourfold train --ranks` tells its launcher by GIVE_UP that another start would fare no better.
+`fourfold train --ranks`, or of a SLURM job, tells who starts it again by GIVE_UP that another start
+would fare no better.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
 
     code, text, shared = 0, "", False
     over = 1
-    if process.launcher == "fourfold":
+    if process.launcher in {"fourfold", "srun"}:
         over = GIVE_UP
+    if process.launcher == "fourfold":
         end_with_parent()
     try:
         work()

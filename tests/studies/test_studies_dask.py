@@ -1,4 +1,4 @@
-"""Studies on Dask's workers: a real scheduler and worker here; SLURM as far as its job script."""
+"""Studies on Dask's workers: a real scheduler and worker here; SLURM as far as its job script (more: `tests/slurm`)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_slurm_jobs_are_those_of_the_file_in_the_docs(tmp_path):
-    """What would be submitted; there is no SLURM here to submit it to."""
+    """What would be submitted: nodes of 64 cores, which the SLURM of the tests does not have."""
     pytest.importorskip("dask_jobqueue")
     text = (ROOT / "docs" / "howto" / "studies.md").read_text(encoding="utf-8")
     shown = text.split("# ~/.config/dask/jobqueue.yaml\n")[1].split("```")[0]

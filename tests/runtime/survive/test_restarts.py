@@ -103,12 +103,12 @@ def test_what_would_fare_no_better_is_not_tried_again(monkeypatch, codes, starts
         (CollectiveError("a peer is lost"), 1),
     ],
 )
-def test_the_launcher_alone_is_told_that_there_is_no_use(monkeypatch, error, told):
+def test_who_starts_again_is_told_that_there_is_no_use(monkeypatch, error, told):
     def work() -> None:
         raise error
 
     monkeypatch.setattr(local, "end_with_parent", lambda: None)
-    for launcher, code in (("fourfold", told), ("torchrun", 1), ("alone", 1)):
+    for launcher, code in (("fourfold", told), ("srun", told), ("torchrun", 1), ("alone", 1)):
         with pytest.raises(typer.Exit) as ended:
             run_as_rank(Process(launcher=launcher), work)
         assert ended.value.exit_code == code
