@@ -125,10 +125,13 @@ def test_what_unshard_gathered_is_not_gathered_by_the_pass() -> None:
 
 @pytest.mark.parametrize("schedule", CHUNKS)
 def test_an_older_pytorch_reduces_before_it_sends(schedule: str) -> None:
-    """Inside the last backward pass of a stage; now behind its message, if that pass sends one."""
-    grid = {"pipeline": 2, "data": 2}
-    old, new = (done(torch_job(schedule, grid, reduces_before_sending=early), 1) for early in (True, False))
+    """Inside the last backward pass of a stage; now behind its message, if that pass sends one. Passes gathered."""
+    jobs = [torch_job(schedule, {"pipeline": 2, "data": 2}, reduces_before_sending=early) for early in (True, False)]
+    old, new = ([one for one in done(job, 1) if not one.does.startswith("unshard")] for job in jobs)
     assert [one for one in old if one.does != "reduce"] == [one for one in new if one.does != "reduce"]
+    gathers = [name for name, _ in started(jobs[0], 1, communicator="data_gather")]
+    assert gathers
+    assert all(name.startswith("micro0/F") for name in gathers)
     before = [one for one, after in pairwise(old) if after.does == "reduce"]
     assert all(one.does == "pass" and one.kind in ("B", "W") for one in before)
     assert (old == new) is (schedule in ("zb_h1", "zb_v", "dualpipe_v"))  # where weight gradients come last

@@ -72,7 +72,8 @@ class MegatronJob(Job):
     context ranks and heads of keys (`--hierarchical-context-parallel-sizes`)."""
     reduces_before_sending: StrictBool = False
     """Of flavour torch with a pipeline: a stage's gradients are reduced inside its last backward pass, before that
-    pass's message leaves, as in PyTorch of 2024 (recalled; 2.13 sends first)."""
+    pass's message leaves, as in PyTorch of 2024 (recalled; 2.13 sends first), whose passes gather weights under all
+    schedules."""
     recompute_attention: StrictBool = False
     """With recompute: false, compute the attention's scores again in the backward pass (Megatron's selective);
     flash attention does so by itself."""
@@ -148,8 +149,10 @@ class MegatronJob(Job):
 
     @property
     def unshards(self) -> bool:
-        """Whether the schedule has UNSHARD actions: PyTorch's with one chunk leave gathers to the passes."""
-        return self.as_pytorch and self.weight_parts > 1 and self.schedule not in ("gpipe", "1f1b")
+        """Whether the schedule has UNSHARD actions: GPipe, 1F1B and all of 2024 leave gathers to the passes."""
+        if not self.as_pytorch or self.weight_parts == 1 or self.reduces_before_sending:
+            return False
+        return self.schedule not in ("gpipe", "1f1b")
 
     @property
     def has_rounds(self) -> bool:

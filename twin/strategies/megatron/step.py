@@ -100,16 +100,16 @@ class _Writer:
                 self.post.send(self._outgoing(action))
             elif does == "sent":
                 self.post.sent(self._outgoing(action))
-            elif does == "unshard" and self.sharding is not None:
+            elif does == "reduce" and not self.job.reduces_before_sending:
+                self._reduce(stage)
+            elif does in ("unshard", "unsharded") and self.sharding is not None and self.job.unshards:
                 self.post.write()
-                self.sharding.unshard(self.emit.under("fwd"), stage)
-            elif does == "unsharded" and self.sharding is not None:
-                self.post.write()
+                if does == "unshard":
+                    self.sharding.unshard(self.emit.under("fwd"), stage)
+                    continue
                 self.sharding.unsharded(stage)
                 if self.job.reshards:
                     self.whole.add(chunk)
-            elif does == "reduce" and not self.job.reduces_before_sending:
-                self._reduce(stage)
 
     def _waiting(self) -> None:
         """Wait for each message where it is sent, together with one that comes from the same peer."""
