@@ -23,14 +23,7 @@ from twin.search.search import Search, search
 from twin.strategies import AUTO, load_job, names, registered
 
 MODEL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 32, "vocabulary": 256}
-JOB: dict[str, Any] = {
-    "model": MODEL,
-    "machine": "dgx-a100",
-    "ranks": 2,
-    "strategy": AUTO,
-    "batch": {"sequences": 2},
-    "recompute": False,
-}
+JOB: dict[str, Any] = {"model": MODEL, "machine": "dgx-a100", "ranks": 2, "strategy": AUTO, "batch": {"sequences": 2}}
 
 
 def job_file(folder: Path, **keys: Any) -> Path:
@@ -59,8 +52,10 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-def test_simulate_takes_the_fastest_of_all_strategies(tmp_path: Path) -> None:
-    path = job_file(tmp_path)
+@pytest.mark.parametrize("keys", [{}, {"recompute": False}], ids=str)
+def test_simulate_takes_the_fastest_of_all_strategies(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """What the file does not say is each strategy's own default: plain data parallelism knows no recomputation."""
+    path = job_file(tmp_path, **keys)
     found = search_across(Given(path), names())
     assert set(found.searches) == set(names())
     predicted = api.simulate(path)

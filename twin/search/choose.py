@@ -98,7 +98,7 @@ def choose(
 def _among_strategies(job: Job, workers: Workers, progress: Callable[[int, int], None]) -> Choice:
     from twin.search.across import search_across  # noqa: PLC0415  its tables load PyArrow
 
-    raw = job.model_dump(mode="json", by_alias=True)
+    raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)  # strategies have defaults of their own
     found = search_across(raw, names(), workers=workers, progress=progress)
     best = tuple(one.best for one in found.searches.values())
     return Choice(best, sum(one.feasible for one in found.searches.values()), True, found.reasons)
