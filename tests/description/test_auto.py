@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
+import twin
 from tests.strategies.toy import Toy
 from twin.description.problems import DescriptionError
 from twin.strategies import AUTO, AutoJob, load_job, named, names, register, registered, strategy_of
@@ -32,6 +33,13 @@ def test_the_strategy_is_left_open_and_so_is_the_grid(keys: dict[str, Any]) -> N
     assert not list(validator().iter_errors(JOB | keys))
     with pytest.raises(DescriptionError, match=r"strategy = 'auto': is settled by simulate, search, goodput and train"):
         strategy_of(job)
+
+
+def test_the_example_leaves_it_open() -> None:
+    """Not among the examples whose predictions are kept: what is the fastest changes with every strategy there is."""
+    path = Path(twin.__file__).parents[1] / "examples" / "auto" / "tiny-gpt.yaml"
+    assert type(load_job(path)) is AutoJob
+    assert not list(validator().iter_errors(yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize(
