@@ -15,7 +15,7 @@ import yaml
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem
-from twin.strategies import load_job
+from twin.strategies import AUTO, load_job
 
 if TYPE_CHECKING:
     from twin.schedule.recording import Recording
@@ -85,7 +85,8 @@ def train(
         output = _command(["train", str(job), *options], show=show)
     else:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=".", encoding="utf-8") as file:
-            raw = described.model_dump(mode="json", by_alias=True)
+            unset = described.strategy == AUTO  # strategies have defaults of their own
+            raw = described.model_dump(mode="json", by_alias=True, exclude_unset=unset)
             yaml.safe_dump(raw, file, sort_keys=False, allow_unicode=True)
             file.flush()
             output = _command(["train", file.name, *options], show=show)

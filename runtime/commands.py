@@ -1,7 +1,7 @@
 """The runtime's commands: `train`, `data`, `import`, `export`, `sample`, `eval`, `memorize`, `calibrate`, `record`.
 
 The twin's command line finds `register` by its entry point (`fourfold.commands` in pyproject.toml)
-and hands it what only the twin can do: resolving `auto` in a job, making a machine of
+and hands it what only the twin can do: resolving `auto` in a job, choosing its strategy, making a machine of
 measurements, and saying who is slow in a running job. Nothing here imports torch before it is needed.
 """
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from runtime.calibration.command import Fit
     from runtime.launch.environment import Process
     from runtime.tracing.wanted import TraceWanted
+    from runtime.train.choice import Open, Search
     from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
     from twin.description.train import Train
+    from twin.strategies import Chosen
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
@@ -49,7 +51,7 @@ InStrategy = Annotated[
         "--strategy",
         metavar="NAME",
         help="Train under another strategy than the job's: fsdp, ddp, four_d. What only its own has is left out, and "
-        "the grid chosen by simulation.",
+        "the grid chosen by simulation. auto: under the fastest of those that train, by simulation.",
     ),
 ]
 Out = Annotated[
@@ -84,7 +86,7 @@ Restarts = Annotated[
 Slurm = Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")]
 
 
-def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> None:
+def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf, search: Search) -> None:
     """Add the runtime's commands to the command line."""
     from runtime.calibration.command import calibrate
     from runtime.data.command import data
@@ -93,7 +95,7 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
     from runtime.memorize.command import memorize
     from runtime.recorder.command import record
 
-    app.command()(_train(resolve, ask_of))
+    app.command()(_train(resolve, ask_of, search))
     app.command()(data)
     app.command("import")(import_)
     app.command()(export)
@@ -104,7 +106,7 @@ def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf) -> Non
     app.command()(record(resolve))
 
 
-def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
+def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., None]:
     def train(
         job: JobFile,
         overrides: Overrides = None,
@@ -129,46 +131,88 @@ def _train(resolve: Resolve, ask_of: AskOf) -> Callable[..., None]:
             hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
-        from twin.strategies import load_job
+        from twin.strategies import AUTO, load_job
 
-        described = load_job(job, overrides or [], strategy=strategy)
+        given = overrides or []
+        described = load_job(job, given, strategy=strategy)
         options = located(described.train, job.parent)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
-        here = process.ranks if process.launcher != "alone" else ranks or described.ranks
-        if here == described.ranks or not options.elastic:
-            described = resolve(described)  # else the ranks choose together
+        left_open = _left_open(described, job, given, search) if described.strategy == AUTO else None
         if slurm:
-            _print_script(described, job, overrides or [], strategy)
+            _print_script(described, job, given, strategy, left_open, resolve)
             return
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
         from runtime.launch.need import need_torch
 
         need_torch("train")
+        chosen = None if left_open is None else _chosen(left_open, out, process, force=force)
+        if left_open is not None and chosen is not None:
+            described = left_open.job(chosen)
+        here = process.ranks if process.launcher != "alone" else ranks or described.ranks
+        if described.strategy != AUTO and (here == described.ranks or not options.elastic):
+            described = resolve(described)  # else the ranks choose together
         if starts:
-            from runtime.launch.local import run_ranks
-            from runtime.plan.options import settled
-
-            chosen = [*(overrides or []), *(settled(described) if here == described.ranks else ())]
-            arguments = _arguments(job, out, chosen, strategy, force=force, accept_changes=accept_changes)
+            arguments = _arguments(job, out, given, strategy, force=force, accept_changes=accept_changes)
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
             arguments += ["--watch", str(watch)] if watch else []
-            raise typer.Exit(run_ranks(arguments, here, restarts=restarts, forward=True))
+            raise typer.Exit(_start_ranks(arguments, described, here, restarts, chosen))
         looking = WatchWanted(watch, ask_of) if watch else None
         changes = {"force": force, "accept_changes": accept_changes}
-        _train_here(described, options, out, wanted, looking, process, resolve, **changes)
+        _train_here(described, options, out, wanted, looking, process, resolve, chosen, left_open, **changes)
 
     return train
 
 
-def _print_script(described: Job, job: Path, overrides: Sequence[str], strategy: str | None) -> None:
+def _left_open(described: Job, job: Path, overrides: Sequence[str], search: Search) -> Open:
+    from runtime.launch.need import need_torch
+
+    need_torch("train")  # to know what trains
+    from runtime.train.choice import Open
+
+    return Open(job, tuple(overrides), described.ranks, search)
+
+
+def _chosen(left_open: Open, out: Path, process: Process, *, force: bool) -> Chosen | None:
+    """Choose the strategy where that is done here; None: by rank 0, for ranks that torchrun or srun has started."""
+    from runtime.train.choice import handed
+
+    if process.launcher != "alone":
+        return handed(os.environ, process)
+    chosen = left_open.chosen_for(out, force=force)
+    typer.echo(chosen.words)
+    return chosen
+
+
+def _start_ranks(arguments: list[str], described: Job, here: int, restarts: int, chosen: Chosen | None) -> int:
+    """Start the ranks, with what was settled for all of them; returns the exit code."""
+    from runtime.launch.local import run_ranks
+    from runtime.plan.options import settled
+
+    if chosen is not None:
+        from runtime.train.choice import hand_over
+
+        return run_ranks(arguments, here, restarts=restarts, forward=True, environment=hand_over(chosen))
+    if here == described.ranks:
+        for override in settled(described):
+            arguments += ["--set", override]
+    return run_ranks(arguments, here, restarts=restarts, forward=True)
+
+
+def _print_script(
+    described: Job, job: Path, overrides: Sequence[str], strategy: str | None, left_open: Open | None, resolve: Resolve
+) -> None:
     from runtime.slurm import script
     from twin.description.problems import fail
 
     if strategy is not None:
         raise fail("--strategy", "write it into the job file, which the script names: strategy", strategy)
-    typer.echo(script(described, job, overrides), nl=False)
+    if left_open is not None:
+        chosen = left_open.chosen()
+        typer.echo(chosen.words, err=True)  # the script is what is printed
+        described, overrides = left_open.job(chosen), [*overrides, *chosen.overrides]
+    typer.echo(script(resolve(described), job, overrides), nl=False)
 
 
 def _arguments(
@@ -248,11 +292,13 @@ def _train_here(
     watch: WatchWanted | None,
     process: Process,
     resolve: Resolve,
+    chosen: Chosen | None,
+    left_open: Open | None,
     *,
     force: bool,
     accept_changes: bool,
 ) -> None:
-    """Be one rank of the run."""
+    """Be one rank of the run; `left_open` is settled among the ranks unless it is `chosen`."""
     from runtime.launch.signals import Notice
 
     notice = Notice()
@@ -262,5 +308,6 @@ def _train_here(
     from runtime.train.trainer import train
 
     force = force and process.attempt == 0
-    plan = Plan(job, options, out, trace, force=force, watch=watch, accept_changes=accept_changes)
-    run_as_rank(process, lambda: train(plan, process, notice, resolve))
+    plan = Plan(job, options, out, trace, force=force, watch=watch, chosen=chosen, accept_changes=accept_changes)
+    open_here = left_open if chosen is None else None
+    run_as_rank(process, lambda: train(plan, process, notice, resolve, open_here))

@@ -68,7 +68,7 @@ class Prediction:
     simulation: Simulation
     """What the figures were read from; with every rank simulated, the ranks whose events were kept."""
     choice: Choice | None
-    """The candidates that were simulated to settle `grid: auto`; None for a job that leaves nothing open."""
+    """What was simulated to settle `grid: auto` or `strategy: auto`; None for a job that leaves nothing open."""
     every_rank: EveryRank | None
     """With `engine="ranks"`: the figures of every seed."""
     interval: Interval | None
@@ -110,6 +110,9 @@ class Prediction:
             answer |= {"engine": "ranks", "seed": every.simulation.seed, **every.distribution()}
         if self.pipeline is not None:
             answer["pipeline"] = self.pipeline.as_json()
+        if self.choice is not None and self.choice.among_strategies:
+            best = [{"strategy": one.job.strategy, "step_seconds": one.step_seconds} for one in self.choice.simulations]
+            answer |= {"strategy": self.job.strategy, "strategies": best, "cannot_run": dict(self.choice.cannot_run)}
         if self.interval is not None:
             answer["step_seconds_interval"] = [self.interval.low, self.interval.high]
         return answer
@@ -144,8 +147,8 @@ class Prediction:
         write_chrome_trace(Path(path), self.simulation, ranks, overwrite=overwrite)
 
 
-def settle(job: JobLike, *, progress: Progress = _silent) -> tuple[Job, Choice | None]:
-    """Settle what a job leaves open (`grid: auto`), and return the candidates that were simulated for it.
+def settle(job: JobLike, *, workers: int = 1, progress: Progress = _silent) -> tuple[Job, Choice | None]:
+    """Settle what a job leaves open (`grid: auto`, `strategy: auto`), and return what was simulated for it.
 
     Raises DescriptionError if nothing fits.
     """
@@ -154,7 +157,7 @@ def settle(job: JobLike, *, progress: Progress = _silent) -> tuple[Job, Choice |
         return described, None
     from twin.search.choose import choose  # noqa: PLC0415  only where something is left open
 
-    choice = choose(described, progress=progress)
+    choice = choose(described, workers=workers, progress=progress)
     return choice.best.job, choice
 
 
@@ -177,7 +180,7 @@ def simulate(
         seeds: with `ranks`, how many draws to simulate.
         interval: also simulate optimistic and pessimistic terms.
         ranks: with `ranks`, the ranks whose events are kept.
-        workers: with `ranks`, processes to use.
+        workers: with `ranks`, and for a job with `strategy: auto`, processes to use.
         progress: is told (done, all) of the candidates or the seeds.
 
     Raises DescriptionError if the job cannot be run.
@@ -187,7 +190,7 @@ def simulate(
         raise fail("--seeds", "is for --engine ranks; the other engines draw nothing", seeds)
     if interval and engine == "ranks":
         raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
-    settled, choice = settle(job, progress=progress)
+    settled, choice = settle(job, workers=workers, progress=progress)
     if engine == "ranks":
         from twin.engine.every_rank import simulate_every_rank  # noqa: PLC0415  PyArrow starts threads
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -26,6 +26,7 @@ from twin.description.problems import DescriptionError
 if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.diagnose.watch import Watcher
+    from twin.strategies import Chosen
 
 app = typer.Typer(
     name="fourfold",
@@ -216,12 +217,32 @@ def gemm(
 
 
 def resolve(job: Job) -> Job:
-    """Settle what a job leaves to Fourfold (`auto`), as `simulate` does."""
+    """Settle what a job leaves to Fourfold (`grid: auto`), as `simulate` does; its strategy must be named."""
     from twin import api
     from twin.show import console
+    from twin.strategies import strategy_of
 
+    strategy_of(job)
     with console.progress("simulating candidates") as advance:
         return api.settle(job, progress=advance)[0]
+
+
+def choose(job: Path, overrides: Sequence[str], strategies: Sequence[str], refuse: Callable[[Job], str]) -> Chosen:
+    """Return the fastest way to run a job file under these strategies, but for what is refused: `strategy: auto`.
+
+    Raises DescriptionError with the reason of each strategy if nothing is left.
+    """
+    from twin.engine.parallel import cores
+    from twin.search.across import search_across
+    from twin.search.best import Given
+    from twin.search.chosen import chosen
+    from twin.show import across as shown
+    from twin.show import console
+
+    given = Given(job, tuple(overrides))
+    with console.progress("simulating candidates") as advance:
+        found = search_across(given, strategies, refuse=refuse, workers=cores(), progress=advance)
+    return chosen(given, found, shown.chosen(found, given.fixed))
 
 
 def fitted_machine(measurements: dict[str, Any]) -> str:
@@ -245,7 +266,7 @@ def application() -> typer.Typer:
 
     register(app)
     for point in entry_points(group="fourfold.commands"):
-        point.load()(app, resolve, fitted_machine, watcher)
+        point.load()(app, resolve, fitted_machine, watcher, choose)
     return app
 
 

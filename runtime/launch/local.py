@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from runtime.launch.environment import ATTEMPT, STORE_SOCKET
 from runtime.launch.signals import HEARD, SAME_SECONDS
@@ -72,8 +73,17 @@ class Forwarding:
                     process.send_signal(number)
 
 
-def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forward: bool = False) -> int:
+def run_ranks(
+    arguments: Sequence[str],
+    ranks: int,
+    *,
+    restarts: int = 0,
+    forward: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """Run `fourfold` with these arguments in so many processes; returns the exit code.
+
+    `environment` is what they are told besides.
 
     That is 0 if all end well, 2 if the input was bad, 1 if a rank failed or died and there was
     no restart left. With `forward`, SIGTERM and SIGUSR1 go to the ranks, which then end by themselves;
@@ -87,7 +97,7 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
     before = {number: signal.signal(number, handler) for number, handler in leaving.items()}
     try:
         for attempt in range(restarts + 1):
-            outcome = _attempt(arguments, ranks, attempt, forwarding if forward else None)
+            outcome = _attempt(arguments, ranks, attempt, forwarding if forward else None, environment)
             if outcome.code in FINAL or forwarding.asked or attempt == restarts:
                 break
             _say(
@@ -100,14 +110,16 @@ def run_ranks(arguments: Sequence[str], ranks: int, *, restarts: int = 0, forwar
             signal.signal(number, handler)
 
 
-def _attempt(arguments: Sequence[str], ranks: int, attempt: int, forwarding: Forwarding | None) -> Outcome:
+def _attempt(
+    arguments: Sequence[str], ranks: int, attempt: int, forwarding: Forwarding | None, told: Mapping[str, str]
+) -> Outcome:
     processes: Processes = []
     try:
         with socket.socket() as listener, _held(forwarding is not None):
             listener.bind(("127.0.0.1", 0))
             listener.listen(ranks)
             for rank in range(ranks):
-                processes.append(_start(arguments, rank, ranks, attempt, listener))
+                processes.append(_start(arguments, rank, ranks, attempt, listener, told))
             if forwarding is not None:
                 forwarding.to(processes)
         return _watch(processes)
@@ -129,10 +141,11 @@ def _held(wanted: bool) -> Iterator[None]:
 
 
 def _start(
-    arguments: Sequence[str], rank: int, ranks: int, attempt: int, listener: socket.socket
+    arguments: Sequence[str], rank: int, ranks: int, attempt: int, listener: socket.socket, told: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        **told,
         "FOURFOLD_RANKS": str(ranks),
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),

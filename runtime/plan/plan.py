@@ -24,6 +24,7 @@ from twin.description.lora import Lora
 from twin.description.model import BEYOND, Model
 from twin.description.problems import fail
 from twin.description.train import GoldfishLoss, Train, with_paths
+from twin.strategies import Chosen
 
 NEWER = (*BEYOND, "window")
 """Keys of a model that runs before November 2026 did not write down."""
@@ -40,6 +41,8 @@ class Plan:
     force: bool = False
     """Begin anew where there is a run already."""
     watch: WatchWanted | None = None
+    chosen: Chosen | None = None
+    """What `strategy: auto` chose, which `job` is; None where the job names its strategy."""
     accept_changes: bool = False
     """Go on from a checkpoint with options that the steps before it were not taken with."""
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from runtime.records.metrics_file import METRICS, TENSORBOARD
 from runtime.records.ownership import OWNER
 from twin.description.problems import fail
@@ -24,15 +26,19 @@ STOPPED = "stopped.json"
 """There if the run was ended by a signal before its last step: which, and after how many steps."""
 JOB = "job"
 """Key of `run.json`: the whole job of the latest start, for whoever asks the run later."""
+CHOICE = "choice"
+"""Key of `run.json`: what `strategy: auto` chose when the run began, which it goes on with."""
 ID = "id"
 """Key of `run.json`: tells this run from one that had the directory before."""
+CHOSEN = "chosen.yaml"
+"""Of `strategy: auto`: the job as it was chosen and trained, concrete and by itself, for `simulate` and `train`."""
 ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
 """Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
 IMPORTED = "job.yaml"
 """Of what `fourfold import` writes: the job that starts from its weights."""
 COMPANIONS = "huggingface"
 """Of a run that started from a Hugging Face directory: its `config.json` and its tokenizer."""
-OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK, COMPANIONS)
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK, COMPANIONS, CHOSEN)
 """What a run writes, besides who owns it."""
 
 
@@ -95,6 +101,17 @@ def prepare_directory(
         _write(out, {**identity, **(facts or {}), ID: secrets.token_hex(8)})
     except OSError as error:
         raise fail(str(out), f"cannot be written: {error.strerror}; choose another --out") from None
+
+
+def write_chosen(out: Path, job: Mapping[str, Any]) -> None:
+    """Write the job of a run with `strategy: auto` as a file of its own; what was chosen comes first in it."""
+    first = ("name", "strategy", "ranks", "grid", "batch")
+    ordered = {key: job[key] for key in first} | {key: value for key, value in job.items() if key != "machine"}
+    body = yaml.safe_dump(ordered | {"machine": job["machine"]}, sort_keys=False, allow_unicode=True)
+    try:
+        (out / CHOSEN).write_text(f"# What `strategy: auto` chose, as it is trained here.\n{body}", encoding="utf-8")
+    except OSError as error:
+        raise fail(str(out / CHOSEN), f"cannot be written: {error.strerror}; choose another --out") from None
 
 
 def read_run(out: Path) -> dict[str, Any]:

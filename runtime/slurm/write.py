@@ -89,7 +89,7 @@ def _template(name: str) -> str:
 
 def _settings(job: Job, overrides: Sequence[str]) -> str:
     """Overrides as given, then what the job leaves to Fourfold, settled here once for all ranks."""
-    texts = (*overrides, *settled(job))
+    texts = dict.fromkeys((*overrides, *settled(job)))
     return "\n".join(f"    --set {_word('--set', text)} \\" for text in texts)
 
 

@@ -30,7 +30,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
-from runtime.records.run_directory import JOB, RUN, prepare_directory, read_run
+from runtime.records.run_directory import CHOICE, JOB, RUN, prepare_directory, read_run, write_chosen
 from runtime.strategies import ranks_of, trains
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
@@ -38,22 +38,36 @@ from runtime.survive.memory.copies import MemoryCopies
 from runtime.survive.memory.recovery import recover
 from runtime.survive.spare import dismiss, stand_by
 from runtime.survive.stop import Stop
+from runtime.train import choice
 from runtime.train.run import Run
 from twin.description.problems import DescriptionError
 
 
-def train(plan: Plan, process: Process, notice: Notice | None = None, resolve: elastic.Resolve | None = None) -> None:
+def train(
+    plan: Plan,
+    process: Process,
+    notice: Notice | None = None,
+    resolve: elastic.Resolve | None = None,
+    left_open: choice.Open | None = None,
+) -> None:
     """Train on this rank until the last step; every rank of the job must call it.
 
     If `notice` hears a signal, the run ends before that, in a checkpoint. `resolve` chooses grids where
-    the job is elastic. Raises DescriptionError for what the user can mend, CollectiveError if a peer
-    is lost, NonFiniteError if the loss is NaN or infinite.
+    the job is elastic, `left_open` the strategy where the plan's job does not name it. Raises DescriptionError
+    for what the user can mend, CollectiveError if a peer is lost, NonFiniteError if the loss is NaN or infinite.
     """
     with ExitStack() as held:
-        _train(plan, process, notice or Notice(), resolve, held)
+        _train(plan, process, notice or Notice(), resolve, left_open, held)
 
 
-def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolve | None, held: ExitStack) -> None:
+def _train(
+    plan: Plan,
+    process: Process,
+    notice: Notice,
+    resolve: elastic.Resolve | None,
+    left_open: choice.Open | None,
+    held: ExitStack,
+) -> None:
     """Train; `held` gets what is let go when that is over."""
     options = plan.options
     set_threads(process, options.threads)
@@ -62,6 +76,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     store = open_store(process, options.timeout_seconds) if process.ranks > 1 else None
     all_agree = partial(agree, store, process)
     board = Board(store, process)
+    plan, compared = choice.settle(plan, left_open, board)
     plan, why = elastic.fit(plan, board, resolve)
     device, sources = all_agree("setup", lambda: _checked(plan, process))
     agree_on_type(board, device)
@@ -81,7 +96,7 @@ def _train(plan: Plan, process: Process, notice: Notice, resolve: elastic.Resolv
     mesh = Mesh.create(ranks_of(plan.job), timeout_seconds=options.timeout_seconds)
     run = Run(plan, process, mesh, device, sources, stop, history, owned)
     try:
-        run.resume(why, found)
+        run.resume(compared, why, found)
         if memory is not None:
             memory.loaded()
         run.saving.copies = MemoryCopies.of(memory, run.context, run.trainee.optimizer)
@@ -114,5 +129,9 @@ def _prepare(plan: Plan, process: Process, sources: Sources, held: ExitStack) ->
         return None
     owned = Ownership.claim(plan.out, process.launch)  # before anything there is deleted
     held.callback(owned.release)
-    prepare_directory(plan.out, plan.identity(sources), {JOB: plan.kept_job()}, force=plan.force)
+    job, chosen = plan.kept_job(), plan.chosen
+    facts = {JOB: job} if chosen is None else {JOB: job, CHOICE: choice.as_json(chosen)}
+    prepare_directory(plan.out, plan.identity(sources), facts, force=plan.force)
+    if chosen is not None:
+        write_chosen(plan.out, job)
     return owned

@@ -52,8 +52,8 @@ def search(
         str,
         typer.Option(
             metavar="NAME,…",
-            help="Search under these strategies, with all their options, or under all; by default the job's own. "
-            "What cannot be the fastest is not simulated.",
+            help="Search under these strategies, with all their options, or under all; by default the job's own, under "
+            "strategy: auto every one. What cannot be the fastest is not simulated.",
         ),
     ] = "",
     grid: Annotated[
@@ -102,9 +102,11 @@ def search(
     from twin.search.write import search_directory, write_fleet
     from twin.show import console
     from twin.show import search as shown
-    from twin.strategies import strategy_of
+    from twin.strategies import AUTO, strategy_of
 
     where = _Where(workers, scheduler, slurm, dry_run)
+    given = Given(job, tuple(overrides or ()))
+    strategy = strategy or (AUTO if given.mapping.get("strategy") == AUTO else "")
     if strategy:
         others = {
             "--by": by is not ByName.simulation,
@@ -115,8 +117,8 @@ def search(
             "--within": within,
         }
         if said := [name for name, value in others.items() if value]:
-            raise fail(said[0], "is for a search under the job's own strategy; leave it or --strategy out")
-        given = Given(job, tuple(overrides or ()))
+            other = "name a strategy in the job" if strategy == AUTO else "leave out --strategy"
+            raise fail(said[0], f"is for a search under the job's own strategy; leave it out, or {other}")
         _across(given, strategy, out, top=top, force=force, where=where, as_json=as_json)
         return
     counts = parse_ranks(ranks) if ranks else []
@@ -124,7 +126,6 @@ def search(
     if within and wanted is None:
         raise fail("--within", "is a deadline for a number of tokens; add --tokens, such as --tokens 2T", within)
     deadline = parse_deadline(within) if within else None
-    given = Given(job, tuple(overrides or ()))
     described = given.job()
     own = strategy_of(described)
     varied, only = parse_over(over, own), parse_grid(grid or [], own.axes)

@@ -2,8 +2,8 @@
 
 The same file is read by the twin and by the runtime. Here are the keys of every job; how the model is
 cut over ranks is a strategy's business, whose keys stand beside these in the same file: each
-strategy derives its job from this one. `grid: auto` and `micro_sequences: auto` are resolved by
-`twin.search.choose`.
+strategy derives its job from this one. `strategy: auto`, `grid: auto` and `micro_sequences: auto` are
+resolved by `twin.search.choose`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from twin.description.spec import Spec
 from twin.description.train import Train, check_train
 
 DEFAULT_STRATEGY = "four_d"
+AUTO = "auto"
+"""In place of a strategy's name: the one that is the fastest by simulation."""
 MAX_BLOCKS = 40_000
 """Micro-steps × layers of a step that is written out op by op (some 110 ops a block)."""
 
@@ -61,7 +63,8 @@ class Job(Spec):
     ranks: Positive
     """Devices to train on."""
     strategy: str = DEFAULT_STRATEGY
-    """The way the model is cut over ranks: a folder of `twin/strategies`. Its own keys stand beside these."""
+    """The way the model is cut over ranks: a folder of `twin/strategies`, whose own keys stand beside these; or auto:
+    the fastest of all by simulation, when training of those that train. Then there are no such keys, and no grid."""
     grid: GridSpec | Literal["auto"] = "auto"
     """Sizes of the strategy's axes."""
     batch: Batch

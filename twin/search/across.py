@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twin.description.job import Job
-from twin.description.problems import DescriptionError, did_you_mean, fail
+from twin.description.job import AUTO, Job
+from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
 from twin.engine.crew import Workers, processes
 from twin.search.best import Given
+from twin.search.candidates import Refuse
 from twin.search.over import MICRO
 from twin.search.search import Progress, RankedCandidate, Search, search
 from twin.search.tables import entry_json, search_json
@@ -60,8 +61,13 @@ def _bytes(entry: RankedCandidate) -> float:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """Read `all` or `four_d,megatron`; raises DescriptionError for a name that is none."""
+    """Read `all`, `auto` or `four_d,megatron`; raises DescriptionError for a name that is none.
+
+    `auto`, of a job that leaves its strategy open, is every strategy there is.
+    """
     words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == [AUTO]:
+        return names()
     if words == [EVERY]:
         return [name for name in names() if name not in LEFT_OUT]
     for word in words:
@@ -72,18 +78,22 @@ def parse_strategies(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def job_of(given: Given, strategy: str) -> Job:
+Keys = Given | Mapping[str, Any]
+"""A job as it was given: a file with overrides, or keys whose paths are absolute."""
+
+
+def job_of(given: Keys, strategy: str) -> Job:
     """Return the given job under a strategy, with grid and micro-batch open.
 
     Raises DescriptionError if its common keys break a rule there.
     """
-    raw = under(given.absolute, strategy) | {"grid": "auto"}
+    raw = under(given.absolute if isinstance(given, Given) else given, strategy) | {"grid": "auto"}
     if isinstance(batch := raw.get("batch"), dict):
         raw["batch"] = {**batch, "micro_sequences": "auto"}
     return load_job(raw)
 
 
-def openings(given: Given, strategies: Sequence[str]) -> tuple[dict[str, tuple[Job, frozenset[str]]], dict[str, str]]:
+def openings(given: Keys, strategies: Sequence[str]) -> tuple[dict[str, tuple[Job, frozenset[str]]], dict[str, str]]:
     """Return the job under each of these strategies with the options that are varied there; and why others cannot."""
     opened: dict[str, tuple[Job, frozenset[str]]] = {}
     reasons: dict[str, str] = {}
@@ -96,9 +106,14 @@ def openings(given: Given, strategies: Sequence[str]) -> tuple[dict[str, tuple[J
 
 
 def search_across(
-    given: Given, strategies: Sequence[str], *, workers: Workers = 1, progress: Progress = lambda _done, _all: None
+    given: Keys,
+    strategies: Sequence[str],
+    *,
+    refuse: Refuse | None = None,
+    workers: Workers = 1,
+    progress: Progress = lambda _done, _all: None,
 ) -> Across:
-    """Search a job under each of these strategies, with all options that each varies.
+    """Search a job under each of these strategies, with all options that each varies, but what `refuse` is against.
 
     Raises DescriptionError if it can run under none of them.
     """
@@ -112,11 +127,11 @@ def search_across(
                 progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(opened))
 
             try:
-                found[name] = search(job, over=over, prune=True, workers=crew, progress=advance)
+                found[name] = search(job, over=over, refuse=refuse, prune=True, workers=crew, progress=advance)
             except DescriptionError as error:
                 reasons[name] = "; ".join(map(str, error.problems))
     if not found:
-        raise fail("--strategy", "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+        raise DescriptionError([Problem(f"strategy {name}", reason) for name, reason in reasons.items()])
     ordered = dict(sorted(found.items(), key=lambda item: item[1].best.step_seconds))
     return Across(ordered, reasons, time.perf_counter() - begin)
 

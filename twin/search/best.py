@@ -16,7 +16,7 @@ import yaml
 from twin import __version__
 from twin.description.grid import Axes
 from twin.description.huggingface import absolute, is_directory_of
-from twin.description.job import Job
+from twin.description.job import AUTO, Job
 from twin.description.load import apply_override
 from twin.description.strict_yaml import read_yaml
 from twin.strategies import Variant, load_job, strategy_of, under
@@ -50,7 +50,8 @@ class Given:
 
         Raises DescriptionError with every problem of the rest.
         """
-        return load_job(self.source, [*self.overrides, "grid=auto", "batch.micro_sequences=auto"])
+        opened = () if self.mapping.get("strategy") == AUTO else ("grid=auto",)  # there a grid is a mistake
+        return load_job(self.source, [*self.overrides, *opened, "batch.micro_sequences=auto"])
 
     @property
     def fixed(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
@@ -13,7 +13,9 @@ from twin.description.problems import Problem
 from twin.search.over import MICRO, MICRO_CHOICES
 from twin.strategies import Variant, check_grid, strategy_of
 
-Hindrance = Literal["divisibility", "memory", "size"]
+Hindrance = Literal["divisibility", "memory", "size", "refused"]
+Refuse = Callable[[Job], str]
+"""Says of a job, as candidates are, why whoever searches does not want it; nothing if it may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Candidate:
 
     `micro_sequences` is None where a rule of the grid is broken, and 1 where not even one
     sequence at a time fits; `memory` is then of that. `hindrance` says what kind of reason it is:
-    a rule of divisibility, memory, or a step too long to be simulated.
+    a rule of divisibility, memory, a step too long to be simulated, or a refusal of whoever searches.
     """
 
     grid: GridSpec
@@ -67,6 +69,15 @@ def candidates(
     grids = (g for g in every if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
     found = [candidate for grid in grids for candidate in on_grid(job, grid, over)]
     return sorted(found, key=_order)
+
+
+def without_refused(job: Job, found: Sequence[Candidate], refuse: Refuse) -> list[Candidate]:
+    """Return the candidates of a job; those that could run and are refused last, with the reason."""
+    judged = []
+    for one in found:
+        reason = refuse(one.job(job)) if one.feasible else ""
+        judged.append(replace(one, hindrance="refused", reason=reason) if reason else one)
+    return sorted(judged, key=lambda one: not one.feasible)
 
 
 def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:

@@ -1,23 +1,25 @@
-"""Choose a grid and a micro-batch the way the authors of the 4D algorithm did.
+"""Choose a grid and a micro-batch the way the authors of the 4D algorithm did, or a strategy.
 
 All factorizations of the ranks that satisfy the job's rules and fit into memory are ranked by
 the published communication model; the ten best are simulated, each with the largest
-micro-batch that fits; the fastest is taken.
+micro-batch that fits; the fastest is taken. Under `strategy: auto` every strategy is searched, with
+its options (`twin.search.across`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.grid import GridSpec
-from twin.description.job import Job
+from twin.description.job import AUTO, Job
 from twin.description.problems import DescriptionError, fail
+from twin.engine.crew import Workers
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import candidates as all_candidates
 from twin.search.candidates import on_grid
-from twin.strategies import check_grid, strategy_of
+from twin.strategies import check_grid, names, strategy_of
 
 CANDIDATES = 10
 """So many of the published model's order are simulated for `auto`, as many as its paper looks at."""
@@ -33,7 +35,11 @@ class Choice:
 
     simulations: tuple[Simulation, ...]
     feasible: int
-    """Grids that satisfy the rules and fit into memory."""
+    """Grids that satisfy the rules and fit into memory; under `strategy: auto` of all strategies, with options."""
+    among_strategies: bool = False
+    """The simulations are the best of each strategy, of a job that says `strategy: auto`."""
+    cannot_run: Mapping[str, str] = field(default_factory=dict)
+    """Of such a job: why strategies have no candidate."""
 
     @property
     def best(self) -> Simulation:
@@ -52,12 +58,18 @@ def candidates(job: Job) -> list[Job]:
 
 
 def choose(
-    job: Job, *, most: int = CANDIDATES, progress: Callable[[int, int], None] = lambda _done, _all: None
+    job: Job,
+    *,
+    most: int = CANDIDATES,
+    workers: Workers = 1,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Choice:
-    """Resolve `auto` by simulating the best candidates.
+    """Resolve `auto` by simulating the best candidates; under `strategy: auto` those of every strategy (on `workers`).
 
     Raises DescriptionError if nothing fits.
     """
+    if job.strategy == AUTO:
+        return _among_strategies(job, workers, progress)
     if job.grid != "auto":
         return Choice((simulate(_with_micro(job)),), 1)
     ranked = candidates(job)
@@ -81,6 +93,15 @@ def choose(
             break
         simulations.sort(key=lambda s: s.step_seconds)
     return Choice(tuple(simulations), len(ranked))
+
+
+def _among_strategies(job: Job, workers: Workers, progress: Callable[[int, int], None]) -> Choice:
+    from twin.search.across import search_across  # noqa: PLC0415  its tables load PyArrow
+
+    raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)  # strategies have defaults of their own
+    found = search_across(raw, names(), workers=workers, progress=progress)
+    best = tuple(one.best for one in found.searches.values())
+    return Choice(best, sum(one.feasible for one in found.searches.values()), True, found.reasons)
 
 
 def _worth_simulating(candidates: list[Job]) -> list[Job]:

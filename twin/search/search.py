@@ -19,7 +19,7 @@ from twin.engine.crew import Workers, as_asked, done_by, processes
 from twin.engine.garbage import uncollected
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
-from twin.search.candidates import Candidate, candidates, unsettled
+from twin.search.candidates import Candidate, Refuse, candidates, unsettled, without_refused
 from twin.search.floors import closer_floor, floors
 from twin.strategies import strategy_of
 
@@ -135,13 +135,15 @@ def search(
     over: frozenset[str] = frozenset(),
     by: By = "simulation",
     only: Mapping[str, frozenset[int]] | None = None,
+    refuse: Refuse | None = None,
     prune: bool = False,
     workers: Workers = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Search:
     """Search every grid of a job's ranks, and the options in `over`.
 
-    With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`).
+    With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`); nor are those that `refuse`
+    names a reason against.
     With `by="axonn"` the published communication model alone decides, and only its first is
     simulated. Raises DescriptionError if nothing can run.
     """
@@ -151,9 +153,12 @@ def search(
         raise fail("--by", f"strategy {job.strategy} has no published model to rank by; leave the option out", by)
     base = unsettled(job)
     found = candidates(base, over, only)
+    if refuse is not None:
+        found = without_refused(base, found, refuse)
     ready = [candidate for candidate in found if candidate.feasible]
     if not ready:
-        raise fail("ranks" if found else "grid", why_nothing(found), job.ranks)
+        refused = any(candidate.hindrance == "refused" for candidate in found)  # names its own keys
+        raise fail("" if refused else "ranks" if found else "grid", why_nothing(found), job.ranks)
     ranked = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
     if by == "simulation":
         run = without_hopeless if prune else simulated
@@ -170,6 +175,9 @@ def search(
 
 def why_nothing(found: Sequence[Candidate]) -> str:
     """Say why no candidate can run: the one that comes nearest."""
+    if refused := [c for c in found if c.hindrance == "refused"]:
+        alike = len({c.reason for c in refused}) == 1
+        return refused[0].reason if alike else f"none is wanted; such as {refused[0].grid}: {refused[0].reason}"
     short = [c for c in found if c.hindrance == "memory" and c.memory is not None]
     if short:
         nearest = min(short, key=lambda c: c.memory.per_rank_bytes if c.memory else 0.0)

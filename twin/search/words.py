@@ -16,6 +16,7 @@ HINDRANCES: dict[Hindrance, str] = {
     "divisibility": "a rule of divisibility",
     "memory": "memory",
     "size": "a step too long to be simulated",
+    "refused": "what does not train",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.show.console import make_console
+from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
     from twin.search.across import Across
@@ -42,6 +43,26 @@ def across(found: Across, top: int, out: Path | None) -> None:
         console.print(f"Search written to {escape(str(out))}; run {escape(str(out / 'best.yaml'))}")
 
 
+def chosen(found: Across, fixed: Sequence[str]) -> str:
+    """Say what was compared for a run with `strategy: auto`, and what it trains; `fixed` are keys of its file."""
+    console, job = make_console(), found.best.best.job
+    many = sum(one.feasible for one in found.searches.values())
+    with console.capture() as said:
+        console.print(
+            f"strategy: auto, chosen by simulation on [bold]{escape(job.machine.name)}[/] from {many:,} candidates "
+            f"that train, {found.wall_seconds:.1f} s; the best of each strategy:"
+        )
+        if fixed:
+            console.print(f"The job fixes {' and '.join(fixed)}; that is chosen too.")
+        _table(console, [(name, one.entries[0]) for name, one in found.searches.items()])
+        for name, reason in found.reasons.items():
+            console.print(f"  {name}: {escape(reason)}", soft_wrap=True)
+        if job.machine.caveats:
+            console.print(f"[yellow]{escape(job.machine.name)}:[/] {escape(job.machine.caveats)}")
+        console.print(f"The fastest is trained: [bold]{job.strategy}[/] on {job.concrete_grid}")
+    return said.get().rstrip()
+
+
 def _table(console: Console, rows: list[tuple[str, RankedCandidate]]) -> None:
     table = Table("", "grid", "options", "step", "exposed", "of peak", "memory", box=None, pad_edge=False)
     for column in table.columns[3:]:
@@ -56,7 +77,7 @@ def _table(console: Console, rows: list[tuple[str, RankedCandidate]]) -> None:
             name,
             " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1),
             ", ".join(options),
-            f"{figures.step_seconds:.3f} s",
+            step_time(figures.step_seconds),
             f"{100 * figures.exposed_share:.1f} %",
             f"{figures.hardware_percent_of_peak:.1f} %",
             f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",

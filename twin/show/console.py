@@ -21,6 +21,11 @@ def make_console() -> Console:
     return Console(width=width, highlight=False)
 
 
+def step_time(value: float) -> str:
+    """Write the time of a step; of a small one in milliseconds, where candidates lie close together."""
+    return f"{value:.3f} s" if value >= 0.1 else f"{1e3 * value:.3f} ms"
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object."""
     print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from twin.description.units import format_si
-from twin.show.console import make_console
+from twin.show.console import make_console, step_time
 from twin.show.pipeline import pipeline
+from twin.strategies import strategy_of
 
 if TYPE_CHECKING:
     from twin.description.job import Job
@@ -172,6 +173,9 @@ def ending(
 def choice(made: Choice) -> None:
     """Print the candidates that `auto` was chosen from."""
     console = make_console()
+    if made.among_strategies:
+        _strategies(console, made)
+        return
     console.print(
         f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
         "published communication model were simulated:"
@@ -187,6 +191,30 @@ def choice(made: Choice) -> None:
         )
     console.print(table)
     console.print()
+
+
+def _strategies(console: Console, made: Choice) -> None:
+    """Print the best of each strategy; what was varied besides its grid is in its words."""
+    console.print(
+        f"strategy: auto, chosen by simulation from {made.feasible:,} candidates of {len(made.simulations)} "
+        "strategies; the best of each, whether it trains or not:"
+    )
+    table = Table("", "grid", "sequences at a time", "options", "step", box=None, pad_edge=False)
+    table.columns[-1].justify = "right"
+    for simulation in made.simulations:
+        job = simulation.job
+        words = strategy_of(job).variant(job).words().values()
+        table.add_row(
+            job.strategy,
+            str(job.concrete_grid),
+            str(job.concrete_micro_sequences),
+            ", ".join(words),
+            step_time(simulation.step_seconds),
+        )
+    console.print(table)
+    for name, reason in made.cannot_run.items():
+        console.print(f"  {name}: {escape(reason)}", soft_wrap=True)
+    console.print(f"The fastest is simulated: [bold]{made.best.job.strategy}[/]\n")
 
 
 def _memory(console: Console, figures: Report) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from twin.description import job as common
-from twin.description.job import DEFAULT_STRATEGY, Job
+from twin.description.job import AUTO, DEFAULT_STRATEGY, Job
 from twin.description.load import apply_override, resolve_names, validate
 from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
 from twin.description.strict_yaml import read_yaml
 from twin.schedule.ops import Schedule
+from twin.strategies.auto import AutoJob, without_own_keys
 from twin.strategies.registry import named, names, strategy_of
 
 
@@ -22,8 +23,8 @@ def load_job(
 ) -> Job:
     """Read a job from a file (by its path) or a mapping, apply `a.b=c` overrides, and check all rules.
 
-    `strategy` takes the place of the job's own: of its keys those stay that every job has, grid and micro-batch are
-    open. Raises DescriptionError with every problem found.
+    `strategy`, a name or `auto`, takes the place of the job's own: of its keys those stay that every job has, grid and
+    micro-batch are open. Raises DescriptionError with every problem found.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -36,13 +37,18 @@ def load_job(
             raw["batch"] = {**batch, "micro_sequences": "auto"}
     for override in overrides:
         raw = apply_override(raw, override)
-    options = _options(raw, origin)
+    options, misplaced = _options(raw, origin), list[Problem]()
+    if options is AutoJob:
+        raw, misplaced = without_own_keys(raw)
     try:
         raw = resolve_names(raw, Path(origin).parent)
     except DescriptionError as error:
-        raise DescriptionError([*error.problems, *_other_problems(options, raw)], origin) from None
-    job = validate(options, raw, origin)
-    if problems := check(job):
+        raise DescriptionError([*misplaced, *error.problems, *_other_problems(options, raw)], origin) from None
+    try:
+        job = validate(options, raw, origin)
+    except DescriptionError as error:
+        raise DescriptionError([*misplaced, *error.problems], origin) from None
+    if problems := [*misplaced, *check(job)]:
         raise DescriptionError(problems, origin)
     return job
 
@@ -57,8 +63,10 @@ def under(raw: Mapping[str, Any], strategy: str) -> dict[str, Any]:
 def _options(raw: Mapping[str, Any], origin: str) -> type[Job]:
     """Return the keys that a job has, by its strategy."""
     name = raw.get("strategy", DEFAULT_STRATEGY)
+    if name == AUTO:
+        return AutoJob
     if not isinstance(name, str) or name not in names():
-        raise DescriptionError([Problem("strategy", did_you_mean(str(name), names()), name)], origin)
+        raise DescriptionError([Problem("strategy", did_you_mean(str(name), (*names(), AUTO)), name)], origin)
     return named(name).options
 
 
@@ -75,6 +83,8 @@ def _other_problems(options: type[Job], raw: Mapping[str, Any]) -> list[Problem]
 def check(job: Job) -> list[Problem]:
     """Return every rule that the job as a whole breaks, its grid's too where that is given."""
     problems = common.check(job)
+    if job.strategy == AUTO:
+        return problems  # of each strategy its rules are checked when it is searched
     if job.grid == "auto":
         return problems + strategy_of(job).check(job)
     return problems + check_grid(job)

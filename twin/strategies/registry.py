@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twin.description.job import DEFAULT_STRATEGY, Job
+from twin.description.job import AUTO, DEFAULT_STRATEGY, Job
+from twin.description.problems import fail
 from twin.strategies.strategy import Strategy
 
 _REGISTERED: dict[str, Strategy[Any]] = {}
@@ -38,12 +39,17 @@ def known_axes() -> tuple[str, ...]:
 
 
 def strategy_of(job: Job) -> Strategy[Any]:
-    """Return the strategy that a job is cut by."""
+    """Return the strategy that a job is cut by; raises DescriptionError where that is left open."""
+    if job.strategy == AUTO:
+        remedy = "is settled by simulate, search, goodput and train; name one here, such as `fourfold search` finds"
+        raise fail("strategy", remedy, AUTO)
     return named(job.strategy)
 
 
 def register(strategy: Strategy[Any]) -> None:
-    """Make a strategy known; raises ValueError if another one has its name."""
+    """Make a strategy known; raises ValueError if another one has its name, or if the name means another thing."""
+    if strategy.name == AUTO:
+        raise ValueError(f"{AUTO!r} stands for the fastest of all strategies; choose another name")
     if _REGISTERED.get(strategy.name, strategy) is not strategy:
         raise ValueError(f"strategy {strategy.name!r} is registered already; choose another name")
     _REGISTERED[strategy.name] = strategy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from twin.description.job import DEFAULT_STRATEGY
+from twin.description.job import AUTO, DEFAULT_STRATEGY
 from twin.description.schema import job_schema_of
+from twin.strategies.auto import AutoJob
 from twin.strategies.registry import named, names
 
 Schema = dict[str, Any]
@@ -17,9 +18,9 @@ def job_schema(strategy: str | None = None) -> Schema:
         return job_schema_of(named(strategy).options)
     whole = job_schema_of(named(DEFAULT_STRATEGY).options)
     chosen: Schema = {key: whole.pop(key) for key in ("properties", "required", "additionalProperties") if key in whole}
-    for name in names():
+    for name in [*names(), AUTO]:
         if name != DEFAULT_STRATEGY:
-            own = _prefixed(job_schema_of(named(name).options), name)
+            own = _prefixed(job_schema_of(AutoJob if name == AUTO else named(name).options), name)
             whole["$defs"] |= own["$defs"]
             part = {key: own[key] for key in ("properties", "required", "additionalProperties") if key in own}
             chosen = {

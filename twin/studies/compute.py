@@ -19,7 +19,7 @@ from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.search.candidates import lacking
 from twin.search.choose import choose
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
 
 Status = Literal["done", "refused", "crashed"]
 """refused: the job is impossible, for the reason given; crashed: something broke, worth another try."""
@@ -93,6 +93,7 @@ def compute_point(task: Task) -> Answer:
 
     try:
         job = load_job(task["raw"])
+        strategy_of(job)  # one that is left open is refused: points of a study are told apart by what they say
         job, figures = simulate_point(job, PointOptions(task["engine"], task["seeds"], task["only_fitting"]))
     except UnfitError as error:
         return answer("refused", str(error), {}, {})

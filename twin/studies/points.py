@@ -13,7 +13,7 @@ import yaml
 
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.search.choose import choose
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
 from twin.studies.compute import settled
 from twin.studies.description import MAX_POINTS, LoadedStudy, anchored, apply
 from twin.studies.formulas import worked_out
@@ -79,6 +79,7 @@ def sensitivity_points(loaded: LoadedStudy, folder: Path) -> list[Point]:
     """
     study = loaded.study
     job = load_job(loaded.base)
+    strategy_of(job)  # one that is left open is refused: its levers are not known
     base = loaded.base
     if not job.is_concrete and study.grid != "auto":
         base = base | settled(choose(job).best.job)

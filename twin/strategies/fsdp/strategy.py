@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from twin.description.grid import factorizations
 from twin.description.problems import Problem
@@ -10,6 +11,7 @@ from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
 from twin.strategies.fsdp import groups
 from twin.strategies.fsdp import job as rules
+from twin.strategies.fsdp import options as varying
 from twin.strategies.fsdp.job import FsdpJob, Grid
 from twin.strategies.fsdp.memory import memory_by_category
 from twin.strategies.fsdp.step import generate
@@ -22,6 +24,7 @@ class Fsdp(Strategy[FsdpJob]):
     name = "fsdp"
     options = FsdpJob
     grid = Grid
+    varied = varying.VARIED
 
     def check(self, job: FsdpJob) -> list[Problem]:
         """Return what does not go together."""
@@ -50,3 +53,15 @@ class Fsdp(Strategy[FsdpJob]):
         for data, weights in factorizations(job.ranks, 2):
             if weights > 1 or job.ranks == 1:
                 yield Grid(data=data, weights=weights)
+
+    def variant(self, job: FsdpJob) -> varying.Options:
+        """Return what a job recomputes and keeps."""
+        return varying.Options.of(job)
+
+    def variant_of(self, raw: Mapping[str, Any]) -> varying.Options:
+        """Read what `Variant.as_json` wrote."""
+        return varying.Options.read(raw)
+
+    def variants(self, job: FsdpJob, over: frozenset[str]) -> Iterator[varying.Options]:
+        """Yield recomputation, and weights that stay gathered, on and off."""
+        yield from varying.variants(job, over)

@@ -1,0 +1,58 @@
+"""What a search varies under fsdp: recomputation, and weights that stay; where that changes nothing it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twin.description.problems import DescriptionError
+from twin.search.over import parse_over
+from twin.search.search import search
+from twin.strategies import load_job, named
+from twin.strategies.fsdp.options import VARIED, Options
+
+MODEL = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 256}
+JOB: dict[str, Any] = {"model": MODEL, "machine": "dgx-a100", "ranks": 4, "strategy": "fsdp", "batch": {"sequences": 8}}
+FSDP = named("fsdp")
+EVERY = frozenset(VARIED)
+
+
+@pytest.mark.parametrize(
+    ("keys", "over", "many"),
+    [
+        ({"grid": {"weights": 4}}, frozenset(), 1),
+        ({"grid": {"weights": 4}}, EVERY, 4),
+        ({"grid": {"data": 2, "weights": 2}}, frozenset({"reshard"}), 2),
+        ({"grid": {"data": 4}}, EVERY, 2),
+        ({"grid": {"gradients": 4}}, EVERY, 2),
+        ({"grid": {"weights": 4}, "flavour": "deepspeed"}, EVERY, 2),
+    ],
+    ids=str,
+)
+def test_no_two_candidates_are_one_job(keys: dict[str, Any], over: frozenset[str], many: int) -> None:
+    job = load_job(JOB | keys | {"recompute": False})
+    found = list(FSDP.variants(job, over))
+    assert found[0] == FSDP.variant(job) == Options(False, True)
+    assert len(set(found)) == len(found) == many
+    for one in found:
+        raw = JOB | keys
+        one.settle(raw)
+        assert FSDP.variant(load_job(raw)) == one == FSDP.variant_of(one.as_json())
+
+
+def test_the_fastest_is_among_more() -> None:
+    job = load_job(JOB)
+    assert search(job, over=EVERY).best.step_seconds < search(job).best.step_seconds
+
+
+def test_what_older_searches_wrote_is_read() -> None:
+    assert FSDP.variant_of({"micro_sequences": 4}) == FSDP.variant(load_job(JOB))
+    with pytest.raises(ValueError, match=r"options\.recompute: expected true or false"):
+        FSDP.variant_of({"recompute": 1})
+
+
+def test_words_of_other_strategies_are_refused() -> None:
+    assert parse_over("all", FSDP) == {*VARIED, "micro"}
+    with pytest.raises(DescriptionError, match="--over = 'cache'"):
+        parse_over("cache", FSDP)
