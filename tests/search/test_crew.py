@@ -21,8 +21,9 @@ from twin.search import search as search_module
 from twin.search.across import across_json, search_across
 from twin.search.best import Given
 from twin.search.candidates import candidates
+from twin.search.entries import Figures, RankedCandidate
 from twin.search.estimate import estimate, words
-from twin.search.search import Figures, RankedCandidate, search, without_hopeless
+from twin.search.search import search, without_hopeless
 from twin.search.tables import search_json
 from twin.strategies import load_job
 
@@ -89,7 +90,7 @@ def test_what_a_fastest_without_contention_would_have_hidden_is_simulated(tmp_pa
         return 0.0, replace(real, step_seconds=steps[number], global_link_contention=number != 0)
 
     monkeypatch.setattr(search_module, "floors", lambda *_: [4.0, 6.0, 9.5])
-    monkeypatch.setattr(search_module, "judged", judged)
+    monkeypatch.setattr("twin.search.pruned.judged", judged)
     monkeypatch.setattr(search_module, "simulate", lambda _job: None)
     monkeypatch.setattr(Figures, "of", lambda _simulation: replace(real, step_seconds=8.0))
     entries = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]

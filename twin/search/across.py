@@ -16,8 +16,9 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean, f
 from twin.engine.crew import Workers, processes
 from twin.search.best import Given
 from twin.search.candidates import Refuse
+from twin.search.entries import Progress, RankedCandidate
 from twin.search.over import MICRO
-from twin.search.search import Progress, RankedCandidate, Search, search
+from twin.search.search import Search, search
 from twin.search.tables import entry_json, search_json
 from twin.strategies import load_job, named, names, under
 

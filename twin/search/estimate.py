@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from twin.description.job import Job
 from twin.engine.crew import Workers, size_of
 from twin.search.candidates import candidates, unsettled
-from twin.search.search import figures_of
+from twin.search.entries import figures_of
 
 SAMPLES = 5
 """Candidates that are timed, spread evenly over all by their micro-steps."""

@@ -17,7 +17,8 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.crew import Workers
 from twin.search.candidates import unsettled
-from twin.search.search import NO_GRID, By, Progress, Search, search
+from twin.search.entries import Progress
+from twin.search.search import NO_GRID, By, Search, search
 from twin.search.tables import entry_json, flat_table, search_json
 from twin.strategies import check
 

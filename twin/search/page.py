@@ -8,8 +8,9 @@ from html import escape
 from typing import Any
 
 from twin.pages.shell import filled, printable
+from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
-from twin.search.search import RankedCandidate, Search, options_varied
+from twin.search.search import Search, options_varied
 from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
 
 ROWS = 20

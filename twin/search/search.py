@@ -6,89 +6,28 @@ back of each is a row of figures; only the fastest is kept whole, simulated once
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
-from twin.engine.crew import Workers, as_asked, done_by, processes
-from twin.engine.garbage import uncollected
-from twin.engine.report import report
+from twin.engine.crew import Workers, done_by, processes
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, Refuse, candidates, unsettled, without_refused
-from twin.search.floors import closer_floor, floors
+from twin.search.entries import Figures, Progress, RankedCandidate, figures_of, with_figures
+from twin.search.floors import floors
+from twin.search.pruned import Pruned
 from twin.strategies import strategy_of
 
 By = Literal["simulation", "axonn"]
-Progress = Callable[[int, int], None]
 TOP = 10
 """So many of the published model's best are followed into the simulated order."""
 NO_GRID = "no grid of so many ranks has the sizes that are asked for"
 BATCH = 8
 """Candidates that one process takes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One simulated step in a row of numbers; see `twin.engine.report.Report` for their meaning."""
-
-    step_seconds: float
-    compute_seconds: float
-    exposed_seconds: float
-    exposed_by_axis: dict[str, float]
-    idle_seconds: float
-    tokens_per_second: float
-    hardware_percent_of_peak: float
-    model_percent_of_peak: float
-    energy_joules: float
-    classes: int
-    global_link_contention: bool
-    """True if contention on links between dragonfly groups was simulated."""
-
-    @property
-    def exposed_share(self) -> float:
-        """Share of the step that is exposed communication."""
-        return self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
-
-    @classmethod
-    def of(cls, simulation: Simulation) -> Figures:
-        """Read them from a simulation."""
-        found = report(simulation)
-        return cls(
-            step_seconds=found.step_seconds,
-            compute_seconds=found.compute_seconds,
-            exposed_seconds=found.exposed_seconds,
-            exposed_by_axis=found.exposed_by_axis,
-            idle_seconds=found.idle_seconds,
-            tokens_per_second=found.tokens_per_second,
-            hardware_percent_of_peak=found.hardware_percent_of_peak,
-            model_percent_of_peak=found.model_percent_of_peak,
-            energy_joules=found.energy_joules,
-            classes=simulation.partition.rank_classes,
-            global_link_contention=not simulation.global_links_left_out,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RankedCandidate:
-    """One candidate with its place in both orders.
-
-    `model_rank` is its place, from 1, by the published communication model, None where the strategy has none; `rank`
-    that in simulated time. None for what cannot run or was not simulated.
-    """
-
-    candidate: Candidate
-    model_rank: int | None = None
-    rank: int | None = None
-    figures: Figures | None = None
-    failure: str = ""
-    """Why a feasible candidate could not be simulated."""
-    floor_seconds: float | None = None
-    """What it cannot be faster than, where that is why it was not simulated."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,7 +140,7 @@ def simulated(
     found = list(entries)
     for numbers, answer in zip(batches, answers, strict=True):
         for index, figures in zip(numbers, answer, strict=True):
-            found[index] = _with(found[index], figures)
+            found[index] = with_figures(found[index], figures)
     return found
 
 
@@ -214,74 +153,12 @@ def without_hopeless(
     and those are simulated too that it then is no faster than.
     """
     with processes(workers) as crew:
-        pruned = _Pruned(list(entries), floors(base, [entry.candidate for entry in entries], crew))
+        pruned = Pruned(list(entries), floors(base, [entry.candidate for entry in entries], crew))
         while True:
             pruned.simulate(base, crew, progress)
             fastest = pruned.fastest
             if fastest is None or not _done_properly(base, pruned.found, fastest):
                 return pruned.settled()
-
-
-class _Pruned:
-    """Candidates that are simulated while their floors are below the fastest step so far."""
-
-    def __init__(self, entries: list[RankedCandidate], least: list[float]) -> None:
-        self.found = entries
-        self._least = least
-        self._closer = [0.0] * len(entries)
-        """Closer floors of those of which they have been worked out."""
-        self._order = sorted(range(len(entries)), key=least.__getitem__)
-
-    @property
-    def fastest(self) -> int | None:
-        """Number of the candidate with the shortest step so far."""
-        done = [i for i, entry in enumerate(self.found) if entry.figures is not None]
-        return min(done, key=lambda i: (self._step(i), self.found[i].model_rank), default=None)
-
-    def _step(self, number: int) -> float:
-        figures = self.found[number].figures
-        return float("inf") if figures is None else figures.step_seconds
-
-    def simulate(self, base: Job, workers: Workers, progress: Progress) -> None:
-        """Simulate all whose floors are below the fastest, and a few that are found not to be meanwhile."""
-        least, order = self._least, self._order
-        best = min(map(self._step, order), default=float("inf"))
-
-        def hopeful() -> Iterator[tuple[int, tuple[Candidate, float]]]:
-            for number in order:
-                if least[number] >= best:
-                    return
-                entry = self.found[number]
-                if entry.figures is None and not entry.failure and self._closer[number] < best:
-                    yield number, (entry.candidate, best)
-
-        answers = as_asked(workers, partial(judged, base), hopeful())
-        for done, (index, (floor, figures)) in enumerate(answers, 1):
-            self._closer[index] = floor
-            if figures is not None:
-                self.found[index] = _with(self.found[index], figures)
-                best = min(best, self._step(index))
-            progress(done, done + sum(least[i] < best for i in order[done:]))
-
-    def settled(self) -> list[RankedCandidate]:
-        """Return all; what was simulated in vain, of which there is more with more workers, is left out."""
-        fastest = self.fastest
-        if fastest is None:
-            return self.found
-        best, found = self._step(fastest), []
-        for number, entry in enumerate(self.found):
-            least = self._least[number]
-            floor = least if least >= best else max(least, self._closer[number])
-            hopeless = floor >= best and self._step(number) != best
-            found.append(replace(entry, figures=None, failure="", floor_seconds=floor) if hopeless else entry)
-        return found
-
-
-def judged(base: Job, asked: tuple[Candidate, float]) -> tuple[float, Figures | str | None]:
-    """Work out a closer floor of a candidate, and simulate it if that is below the fastest so far."""
-    candidate, best = asked
-    floor = closer_floor(candidate.job(base))
-    return floor, None if floor >= best else figures_of(base, [candidate])[0]
 
 
 def _done_properly(base: Job, found: list[RankedCandidate], number: int) -> bool:
@@ -294,24 +171,6 @@ def _done_properly(base: Job, found: list[RankedCandidate], number: int) -> bool
     except DescriptionError:  # too many classes; the result says what was left out
         return False
     return True
-
-
-def _with(entry: RankedCandidate, figures: Figures | str) -> RankedCandidate:
-    """Return a candidate with its figures, or with the reason why it has none."""
-    return replace(entry, failure=figures) if isinstance(figures, str) else replace(entry, figures=figures)
-
-
-def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
-    """Simulate a batch of candidates; in place of figures, the reason if one cannot be."""
-    found: list[Figures | str] = []
-    with uncollected():
-        for candidate in batch:
-            try:
-                found.append(Figures.of(simulate(candidate.job(base), max_classes=MANY_CLASSES)))
-            except DescriptionError as error:
-                found.append("; ".join(map(str, error.problems)))
-    gc.collect()
-    return found
 
 
 def _in_order(entries: Sequence[RankedCandidate]) -> list[RankedCandidate]:

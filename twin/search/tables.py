@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from twin.engine.report import as_json, report
-from twin.search.search import TOP, RankedCandidate, Search
+from twin.search.entries import RankedCandidate
+from twin.search.search import TOP, Search
 
 
 def search_json(found: Search) -> dict[str, Any]:

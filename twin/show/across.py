@@ -14,7 +14,7 @@ from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
     from twin.search.across import Across
-    from twin.search.search import RankedCandidate
+    from twin.search.entries import RankedCandidate
 
 
 def across(found: Across, top: int, out: Path | None) -> None:
