@@ -43,11 +43,14 @@ def ops(job: Any, stage: int = 0) -> list[tuple[str, Simple]]:
 
 
 def started(job: Any, stage: int = 0, within: str = "", communicator: str = "") -> list[tuple[str, Start]]:
-    """Return collectives and messages of a stage, of names and communicators that contain a word."""
+    """Return collectives and messages of a stage, of names and communicators that contain a word; not of all ranks."""
     return [
         (name, op)
         for name, op in ops(job, stage)
-        if isinstance(op, Start) and within in name and communicator in op.communicator
+        if isinstance(op, Start)
+        and within in name
+        and communicator in op.communicator
+        and not op.communicator.endswith("_everyone")
     ]
 
 

@@ -41,7 +41,7 @@ def said(name: str, op: Any, chunks: dict[int, int]) -> Operation | None:
         micro, kind, chunk, way = message.groups()
         does = {"send": "sent", "receive": "received"}[way] if waits else way
         return Operation(does, kind, int(chunk or 0), int(micro))  # type: ignore[arg-type]
-    if gather := re.match(r"weights/stage(\d+)", name):
+    if gather := re.match(r"fwd/stage(\d+)", name):
         does = "unshard" if isinstance(op, Start) else "unsharded"
         return Operation(does, chunk=chunks[int(gather[1])])  # type: ignore[arg-type]
     if reduction := re.match(r"reduce/stage(\d+)", name):
@@ -90,7 +90,7 @@ def test_units_of_a_stage_are_gathered_and_reduced_in_the_order_of_modules(sched
             gathers = [
                 (name.split("/")[2], op)
                 for name, op in ops(job, rank)
-                if name.startswith(f"weights/stage{stage.number}/") and isinstance(op, Start | Wait)
+                if name.startswith(f"fwd/stage{stage.number}/") and isinstance(op, Start | Wait)
             ]
             assert [part for part, op in gathers if isinstance(op, Start)] == parts
             assert [part for part, op in gathers if isinstance(op, Wait)] == parts
@@ -120,7 +120,7 @@ def test_what_unshard_gathered_is_not_gathered_by_the_pass() -> None:
     passes = {name.split("/block")[0] for name in names if name.startswith("micro")}
     assert not {"micro0/F0", "micro0/F1"} & passes
     assert passes >= {"micro1/F0", "micro1/F1", "micro0/B0", "micro0/B1"}
-    assert sum(name.startswith("weights/") for name in names) == 3  # two blocks and the table of tokens
+    assert sum(name.startswith("fwd/") for name in names) == 3  # two blocks and the table of tokens
 
 
 @pytest.mark.parametrize("schedule", CHUNKS)
