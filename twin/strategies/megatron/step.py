@@ -91,7 +91,8 @@ class _Writer:
         for does, kind, chunk, micro in self.pipeline.operations(self.rank):
             action, stage = Action(kind, micro, chunk), self.stages[chunk]
             if does == "pass":
-                self._act(action)
+                if not self.bodies.is_empty(action, stage):
+                    self._act(action)
             elif does == "receive":
                 self.post.post(self._incoming(action))
             elif does == "received":
