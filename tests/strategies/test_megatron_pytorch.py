@@ -14,7 +14,7 @@ from tests.profiles import examples
 from tests.strategies.pipelined import BF16, FP32, described, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.ops import Compute, Copy, Start, Wait
+from twin.schedule.ops import Copy, Start, Wait
 from twin.search.floors import Pieces
 from twin.strategies import strategy_of
 from twin.strategies.megatron.orders.pytorch import Operation
@@ -68,8 +68,6 @@ def test_a_rank_does_what_pytorch_does(drawn: tuple[str, int, int, int, bool]) -
     job = torch_job(schedule, {"pipeline": pipeline, "data": data}, **options)
     for rank in range(pipeline):
         expected = [one for one in Pipeline(job).operations(rank) if one.does != "reshard"]
-        if rank == 0:  # the first stage's inputs need no gradients
-            expected = [one for one in expected if (one.does, one.kind, one.chunk) != ("pass", "I", 0)]
         if data == 1:
             expected = [one for one in expected if one.does not in ("unshard", "unsharded", "reduce")]
         assert done(job, rank) == expected
@@ -140,30 +138,10 @@ def test_an_older_pytorch_reduces_before_it_sends(schedule: str) -> None:
     assert (old == new) is (schedule in ("zb_h1", "zb_v", "dualpipe_v"))  # where weight gradients come last
 
 
-@pytest.mark.parametrize("schedule", ["zb_h1", "zb_v", "dualpipe_v"])
-def test_the_first_stage_leaves_its_whole_backward_pass_to_the_weights(schedule: str) -> None:
-    """`backward_one_chunk` of a first stage does nothing, `backward_weight_one_chunk` all: recomputation too."""
-    job, of_megatron = (
-        described(
-            {"pipeline": 2}, micro_steps=4, schedule=schedule, chunks=CHUNKS[schedule], flavour=flavour, recompute=True
-        )
-        for flavour in ("torch", "megatron")
-    )
-    names = {name for name, op in ops(job) if isinstance(op, Compute)}
-    whole = {re.sub("/B0?/", "/", name) for name in names if re.match(r"micro\d+/B0?/", name)}
-    late = {re.sub("/W0?/", "/", name) for name in names if re.match(r"micro\d+/W0?/", name)}
-    assert not any(re.match(r"micro\d+/I0?/", name) for name in names)
-    assert any("recompute" in name for name in late)
-    assert any("input_gradient" in name for name in late)
-    if whole:  # the same kernels, micro-batches aside
-        assert {name.partition("/")[2] for name in late} == {name.partition("/")[2] for name in whole}
-    assert any(re.match(r"micro\d+/I0?/", name) for name, _ in ops(of_megatron))
-
-
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("schedule", ["zb_h1", "zb_v", "dualpipe_v"])
 def test_floors_of_split_schedules_are_below_the_step(schedule: str, recompute: bool) -> None:
-    """A block's halves are those of the second stage, a whole one is that of the first."""
+    """Whose receives stand where a sender of another rank is."""
     model = {"layers": 8, "hidden": 2048, "sequence": 2048}
     options: dict[str, Any] = {"schedule": schedule, "chunks": CHUNKS[schedule], "recompute": recompute}
     job = described({"pipeline": 4, "tensor": 2}, micro_steps=8, flavour="torch", model=model, **options)
@@ -180,7 +158,7 @@ def test_a_pair_of_dualpipe_is_one_pass_after_the_other() -> None:
     actions = Pipeline(job).actions(0)
     assert any(action.with_next for action in actions)
     passes = [(one.kind, one.micro, one.chunk) for one in done(job, 0) if one.does == "pass"]
-    assert passes == [action[:3] for action in actions if (action.kind, action.chunk) != ("I", 0)]
+    assert passes == [action[:3] for action in actions]
 
 
 @pytest.mark.parametrize("schedule", CHUNKS)

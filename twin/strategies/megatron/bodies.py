@@ -89,17 +89,9 @@ class Bodies:
         if action.kind == "F":
             self._forward(emit, stage, hooks)
         else:
-            self._backward(emit, stage, self._half(action.kind, stage), hooks, first=first)
+            self._backward(emit, stage, HALVES[action.kind], hooks, first=first)
         hooks.end(emit)
         return emit.ops
-
-    def is_empty(self, action: Action, stage: Stage) -> bool:
-        """Tell whether an action does nothing: PyTorch's first stage leaves all to W, for inputs need no gradients."""
-        return action.kind == "I" and stage.first and self.job.as_pytorch
-
-    def _half(self, kind: Kind, stage: Stage) -> Half:
-        """Return what of the backward pass an action is."""
-        return "whole" if stage.first and self.job.as_pytorch else HALVES[kind]
 
     def _forward(self, emit: Emitter, stage: Stage, hooks: Hooks) -> None:
         linears = Linears(self.job, self.local)

@@ -81,17 +81,15 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
     pipeline = Pipeline(job)
     split = job.order in SPLIT
     back = "I" if split else "B"
-    late = split and job.flavour == "torch"  # the first stage's backward pass is all in W: the second has the halves
-    block = "block1" if late else "block0"
-    forward_block, needed_block = seconds("F/block0/"), seconds(f"{back}/{block}/")
-    weights = seconds(f"W/{block}/") if split else 0.0
-    again, again_late = seconds(f"{back}/recompute/{block}/"), seconds("W/recompute/block0/") if late else 0.0
+    forward_block, needed_block = seconds("F/block0/"), seconds(f"{back}/block0/")
+    weights = seconds("W/block0/") if split else 0.0
+    again = seconds(f"{back}/recompute/block0/")
     ends = {
         "first": (seconds("F/embedding/"), seconds(f"{back}/embedding/"), 0.0),
         "last": (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0),
     }
     if job.recompute_layers is not None or not (job.recompute or job.recomputes_scores):
-        again = again_late = 0.0  # of some layers only, or of none
+        again = 0.0  # of some layers only, or of none
 
     def of(stage: Stage) -> tuple[float, float, float]:
         """Forward, backward, and what of it a gradient waits for."""
@@ -99,9 +97,6 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         forward = layers * forward_block + stage.first * ends["first"][0] + stage.last * ends["last"][0]
         needed = layers * (needed_block + again)
         needed += stage.first * ends["first"][1] + stage.last * ends["last"][1]
-        if late and stage.first:
-            whole = layers * (seconds("W/block0/") + again_late) + seconds("W/embedding/")
-            return forward, whole, whole
         return forward, needed + layers * weights + stage.last * ends["last"][2], needed
 
     micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"

@@ -90,8 +90,7 @@ class _Writer:
         for does, kind, chunk, micro in self.pipeline.operations(self.rank):
             action, stage = Action(kind, micro, chunk), self.stages[chunk]
             if does == "pass":
-                if not self.bodies.is_empty(action, stage):
-                    self._act(action)
+                self._act(action)
             elif does == "receive":
                 self.post.post(self._incoming(action))
             elif does == "received":
