@@ -15,6 +15,7 @@ from tests.strategies.pipelined import BF16, FP32, described, ops, parameters, s
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Copy, Start, Wait
+from twin.search.floors import Pieces
 from twin.strategies import strategy_of
 from twin.strategies.megatron.orders.pytorch import Operation
 from twin.strategies.megatron.place import Pipeline
@@ -135,6 +136,20 @@ def test_an_older_pytorch_reduces_before_it_sends(schedule: str) -> None:
     before = [one for one, after in pairwise(old) if after.does == "reduce"]
     assert all(one.does == "pass" and one.kind in ("B", "W") for one in before)
     assert (old == new) is (schedule in ("zb_h1", "zb_v", "dualpipe_v"))  # where weight gradients come last
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("schedule", ["zb_h1", "zb_v", "dualpipe_v"])
+def test_floors_of_split_schedules_are_below_the_step(schedule: str, recompute: bool) -> None:
+    """Whose receives stand where a sender of another rank is."""
+    model = {"layers": 8, "hidden": 2048, "sequence": 2048}
+    options: dict[str, Any] = {"schedule": schedule, "chunks": CHUNKS[schedule], "recompute": recompute}
+    job = described({"pipeline": 4, "tensor": 2}, micro_steps=8, flavour="torch", model=model, **options)
+    strategy = strategy_of(job)
+    small = strategy.rehearsal(job)
+    assert small is not None
+    step = simulate(job).step_seconds
+    assert 0.5 * step < strategy.floor_seconds(job, Pieces(simulate(small))) <= step
 
 
 def test_a_pair_of_dualpipe_is_one_pass_after_the_other() -> None:

@@ -87,6 +87,8 @@ def test_older_pipelines_reduce_before_they_send() -> None:
         names = [name for name, op in ops(job, 1) if isinstance(op, Start)]
         scattered = min(i for i, name in enumerate(names) if name.endswith("reduce_scatter_data"))
         assert (scattered < names.index("messages/micro3/B/send")) is earlier
+    alone = [torch_job({"data": 4}, reduces_before_sending=earlier) for earlier in (False, True)]
+    assert ops(alone[0]) == ops(alone[1])
 
 
 def test_what_is_told_to_stay_or_go_does() -> None:

@@ -235,8 +235,6 @@ class Sharding:
     parameters: Parameters
     begins: Sequence[Action]
     """The first forward pass of each chunk that gathers its weights."""
-    ends: Sequence[Action]
-    """The last backward pass of each chunk, or its half that makes weight gradients."""
     _asked: Counter[int] = field(default_factory=Counter)
     """How often each chunk was gathered by UNSHARD."""
     _coming: dict[int, Unsharded] = field(default_factory=dict)
@@ -270,10 +268,6 @@ class Sharding:
         if action.kind != "F" and job.reduces_each:
             found.append(Scattered(job, units, first=first))
         return Several(found)
-
-    def reduces_behind(self, action: Action) -> bool:
-        """Tell whether a stage's gradients leave behind an action: its last one, if they are whole till then."""
-        return action in self.ends and not self.parameters.job.reduces_each
 
     def reduce(self, emit: Emitter, stage: Stage) -> None:
         """Send a stage's gradients."""

@@ -62,8 +62,7 @@ class _Writer:
         self.whole: set[int] = set()
         """Chunks that UNSHARD has gathered, and that have not computed since: the next pass gathers nothing."""
         if self.job.weight_parts > 1:
-            begins = () if self.job.unshards else self.opened
-            self.sharding = Sharding(self.parameters, begins, tuple(self.ends.values()))
+            self.sharding = Sharding(self.parameters, () if self.job.unshards else self.opened)
 
     def schedule(self) -> Schedule:
         """Write everything."""
@@ -220,7 +219,7 @@ class _Writer:
             self.emit.ops.append(self.bodies.of(action, stage, first=first))
         else:
             self.emit.ops += self.bodies.alone(action, stage, hooks, first=first)
-        if self.job.reduces_before_sending and action == self.ends.get(action.chunk):
+        if self.job.as_pytorch and self.job.reduces_before_sending and action == self.ends[action.chunk]:
             self._reduce(stage)
 
     def _is_first(self, action: Action) -> bool:
