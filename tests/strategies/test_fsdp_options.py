@@ -28,7 +28,7 @@ EVERY = frozenset(VARIED)
         ({"grid": {"gradients": 4}}, EVERY, 2),
         ({"grid": {"weights": 4}, "flavour": "deepspeed"}, EVERY, 2),
     ],
-    ids=str,
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, frozenset) else str(value),
 )
 def test_no_two_candidates_are_one_job(keys: dict[str, Any], over: frozenset[str], many: int) -> None:
     job = load_job(JOB | keys | {"recompute": False})

@@ -88,7 +88,9 @@ class Sums:
                         each.unsharded_accumulated_grad = self.whole.pop(name).view_as(each.unsharded_param)
 
     def collect(self, model: PlainGPT) -> None:
-        """Add to the store's sums what autograd has summed: gradients of vectors and tables that nobody divides."""
+        """Add to the store's sums what autograd gave of a pass: gradients of vectors and tables that nobody divides."""
+        if self.context.sharded:
+            return
         for name in model.names:
             weight = model.parameter(name)
             if weight.grad is not None:

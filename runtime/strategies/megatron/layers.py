@@ -114,10 +114,6 @@ class Cut(Linear):
         self.layers, self.name = layers, name
         super().__init__(layers.context, name, place, n, k, **facts)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # of the layers' maker, which is no module, nothing is registered
-        object.__setattr__(self, name, value) if name in ("layers", "name") else super().__setattr__(name, value)
-
     def taken(self, weight_gradient: Callable[[], torch.Tensor]) -> torch.Tensor | None:
         """Compute the weight's gradient now or later; None where the sums over micro-steps have it."""
         return self.layers.sums.take(self.name, self.place, weight_gradient)

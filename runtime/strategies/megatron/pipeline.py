@@ -58,7 +58,7 @@ class Stage(PipelineStage):
         sums: Sums,
         around: Callable[[PlainGPT, int], AbstractContextManager[object]],
     ) -> None:
-        self.context, self.model, self.place, self.work = context, model, place, work
+        self.context, self.model, self.place, self.work, self._sums = context, model, place, work, sums
         self._around = around
         self._messages = Messages(context)
         super().__init__(
@@ -105,6 +105,7 @@ class Stage(PipelineStage):
         """Run a backward pass, or the half of it that gives input gradients."""
         with self._acting("B" if full_backward else "I", bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        self._sums.collect(self.model)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Run the half that gives weight gradients."""

@@ -88,9 +88,6 @@ class MegatronTrainee(Trainee):
                     self._pass(index)
             else:
                 self._pipeline()
-        if not context.sharded:
-            for _, model in self.parts:
-                self.sums.collect(model)
         return Complete(context)
 
     def _pass(self, index: int) -> None:
@@ -103,6 +100,7 @@ class MegatronTrainee(Trainee):
         with context.acting("B", 0, index):
             logits.backward(gradient)
             self._reductions.end()
+        self.sums.collect(model)
         self._add(loss)
 
     def _pipeline(self) -> None:
