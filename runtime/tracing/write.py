@@ -138,10 +138,8 @@ def _meetings(table: pa.Table, collective: np.ndarray) -> list[str]:
     A send and the receive at its other end are two ops, of chunks that may have different numbers. Between two ranks
     messages of a communicator arrive in the order in which they were sent.
     """
-    names = table.column("op").to_pylist()
-    ranks, groups, streams, steps = (
-        table.column(column).to_pylist() for column in ("rank", "group", "stream", "step")
-    )
+    names: list[str] = table.column("op").to_pylist()
+    ranks, groups, streams, steps = (table.column(column).to_pylist() for column in ("rank", "group", "stream", "step"))
     count: dict[tuple[int, str, int, str], int] = {}
     pair: dict[tuple[str, int], list[int]] = {}
     for row in collective:

@@ -23,9 +23,6 @@ FOR_SIMULATION: dict[str, tuple[object, str]] = {
 
 def refusals(job: MegatronJob) -> list[Problem]:
     """Return one problem for each such key, with what to write instead."""
-    if job.flavour != "torch":
-        remedy = "is for simulation; the runtime trains with PyTorch's own pieces: set flavour: torch"
-        return [Problem("flavour", remedy, job.flavour)]
     problems = []
     for key, (trained, why) in FOR_SIMULATION.items():
         if (value := getattr(job, key)) != trained:
