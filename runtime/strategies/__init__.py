@@ -1,8 +1,8 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
 A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank. Keys of which
-only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say. Where parameters
-lie, ranks may have other axes than the job's grid: its `ranks_of(job)`.
+only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say. Ranks as
+those see them who hold parameters, if that is not the job's grid, are its `ranks_of(job)`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "megatron": {**MEGATRON, "grid": {"pipeline": 2, "tensor": 2}, "ranks": 4, "sequence_parallel": True},
     "megatron_v": {
         **MEGATRON,
-        **{"grid": {"pipeline": 2, "data": 2}, "ranks": 4, "batch": {"sequences": 8, "micro_sequences": 1}},
-        **{"schedule": "zb_v", "chunks": 2},
+        "grid": {"pipeline": 2, "data": 2},
+        "ranks": 4,
+        "batch": {"sequences": 8, "micro_sequences": 1},
+        "schedule": "zb_v",
+        "chunks": 2,
     },
 }
 TIED = {**runs.SMALL["model"], "tied_embeddings": True}
