@@ -50,8 +50,4 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
     if grid.pipeline > 1 and job.schedule == "dualpipe_v":
         remedy = "is for simulation; the runtime trains gpipe, 1f1b, interleaved, zb_h1 and zb_v"
         problems.append(Problem("schedule", remedy, job.schedule))
-    if job.schedule == "1f1b" and grid.pipeline > job.micro_steps:
-        remedy = f"makes {job.micro_steps} micro-batches, and PyTorch's 1f1b needs as many as stages, {grid.pipeline}; "
-        remedy += "use smaller ones, or schedule: gpipe"
-        problems.append(Problem("batch.micro_sequences", remedy, job.batch.micro_sequences))
     return problems
