@@ -50,8 +50,8 @@ InStrategy = Annotated[
     typer.Option(
         "--strategy",
         metavar="NAME",
-        help="Train under another strategy than the job's: fsdp, ddp, four_d. What only its own has is left out, and "
-        "the grid chosen by simulation. auto: under the fastest of those that train, by simulation.",
+        help="Train under another strategy than the job's: fsdp, ddp, four_d, megatron. What only its own has is left "
+        "out, and the grid chosen by simulation. auto: under the fastest of those that train, by simulation.",
     ),
 ]
 Out = Annotated[

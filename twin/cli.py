@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -227,9 +227,12 @@ def resolve(job: Job) -> Job:
         return api.settle(job, progress=advance)[0]
 
 
-def choose(job: Path, overrides: Sequence[str], strategies: Sequence[str], refuse: Callable[[Job], str]) -> Chosen:
+def choose(
+    job: Path, overrides: Sequence[str], strategies: Mapping[str, Mapping[str, Any]], refuse: Callable[[Job], str]
+) -> Chosen:
     """Return the fastest way to run a job file under these strategies, but for what is refused: `strategy: auto`.
 
+    Each strategy comes with keys of its own that it is opened with, where the file does not give them.
     Raises DescriptionError with the reason of each strategy if nothing is left.
     """
     from twin.engine.parallel import cores
@@ -241,8 +244,11 @@ def choose(job: Path, overrides: Sequence[str], strategies: Sequence[str], refus
 
     given = Given(job, tuple(overrides))
     with console.progress("simulating candidates") as advance:
-        found = search_across(given, strategies, refuse=refuse, workers=cores(), progress=advance)
-    return chosen(given, found, shown.chosen(found, given.fixed))
+        found = search_across(
+            given, list(strategies), keys=strategies, refuse=refuse, workers=cores(), progress=advance
+        )
+    keys = strategies[found.best.job.strategy]
+    return chosen(given, found, shown.chosen(found, given.fixed), keys)
 
 
 def fitted_machine(measurements: dict[str, Any]) -> str:

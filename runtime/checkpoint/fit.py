@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from runtime.checkpoint.manifest import Manifest
 from runtime.checkpoint.pieces import MODEL, tensor_names
 from runtime.checkpoint.tensor_file import DTYPE_NAMES
@@ -24,11 +26,12 @@ Descriptions = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
-    """Refuse a checkpoint of another model, naming what is there and what is needed."""
+    """Refuse a checkpoint of another model, naming what is there and what is needed; every rank must call it."""
     store = context.store
     dtype = DTYPE_NAMES[store.master_type]
     specs = [parameter.spec for parameter in store.trained]
-    expected = {name: spec.shape for spec in specs for each in spec.names for name in tensor_names(each)}
+    own = {name: spec.shape for spec in specs for each in spec.names for name in tensor_names(each)}
+    expected = _of_all_stages(own, context)
     found = {name: (saved.shape, saved.dtype) for name, saved in manifest.tensors.items()}
     problems = differences(found, expected, {dtype})
     # moments have the shapes of their weights: they are news only if the weights fit
@@ -38,11 +41,21 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
 
 
 def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context, path: Path) -> None:
-    """Refuse a full model that is another one; `shape` is what its file says about itself."""
-    expected = {name: p.spec.shape for p in context.store.of_model for name in p.spec.names}
+    """Refuse a full model that is another one; `shape` is what its file says about itself. Every rank must call it."""
+    expected = _of_all_stages({name: p.spec.shape for p in context.store.of_model for name in p.spec.names}, context)
     problems = differences(found, expected, set(DTYPE_NAMES.values()))
     remedy = "give a file of the same model, such as `fourfold export` writes"
     refuse([*_of_shape(shape, context), *problems], path, remedy)
+
+
+def _of_all_stages(own: dict[str, tuple[int, ...]], context: Context) -> dict[str, tuple[int, ...]]:
+    """Add to shapes by name those of layers that only other ranks of a pipeline have."""
+    axis = context.layers_over
+    if axis is None:
+        return own
+    found: list[dict[str, tuple[int, ...]]] = [own] * context.mesh.size(axis)
+    dist.all_gather_object(found, own, group=context.mesh.groups[axis])
+    return {name: shape for each in found for name, shape in each.items()}
 
 
 def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:

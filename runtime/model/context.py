@@ -34,8 +34,6 @@ class ModelContext(Context):
 
     rows_over: Axis | None = None
     """The axis whose ranks divide the rows of a plain model's parameters among them; None: each has all."""
-    layers_over: Axis | None = None
-    """The axis whose ranks divide the layers of a plain model among them; None: each has all."""
     documents: Documents | None = None
     """Of the micro-step at work; none where each sequence is one document."""
     _rotary: dict[int, Tables] = field(default_factory=dict)

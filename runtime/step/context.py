@@ -11,6 +11,7 @@ from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Ops
 from runtime.weights.store import ParameterStore
+from twin.description.grid import Axis
 from twin.description.job import Job
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -35,6 +36,8 @@ class Context:
     training: bool = True
     initialised: bool = True
     """True if parameters get the numbers they start from."""
+    layers_over: Axis | None = None
+    """The axis whose ranks divide the layers of a plain model among them; None: each has all."""
     collectives: Collectives = field(init=False)
     store: ParameterStore = field(init=False)
 

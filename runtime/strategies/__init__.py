@@ -1,7 +1,8 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
 A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank. Keys of which
-only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say.
+only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say. Ranks as
+those see them who hold parameters, if that is not the job's grid, are its `ranks_of(job)`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twin.description.problems import DescriptionError, Problem, fail
+from twin.strategies import named
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.description.train import Adam
 
-__all__ = ["MakeTrainee", "names", "ranks_of", "recorded_on", "trains"]
+__all__ = ["MakeTrainee", "names", "ranks_of", "recorded_on", "trained_with", "trains"]
 
 
 class MakeTrainee(Protocol):
@@ -64,6 +66,13 @@ def recorded_on(job: Job) -> str:
     return str(getattr(import_module(f"runtime.strategies.{job.strategy}"), "RECORDED_ON", "meta"))
 
 
+def trained_with(name: str) -> dict[str, Any]:
+    """Return the keys that jobs of a strategy must have to be trained, but for those that they have by default."""
+    known = named(name).options.model_fields
+    keys: dict[str, Any] = getattr(import_module(f"runtime.strategies.{name}"), "TRAINED_WITH", {})
+    return {key: value for key, value in keys.items() if known[key].default != value}
+
+
 def trains(job: Job) -> MakeTrainee:
     """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
     if job.strategy not in names():
@@ -71,7 +80,7 @@ def trains(job: Job) -> MakeTrainee:
     strategy = import_module(f"runtime.strategies.{job.strategy}")
     for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
         if getattr(job, key) != trained:
-            raise fail(key, f"is for simulation; the runtime trains with {trained}", getattr(job, key))
+            raise fail(key, f"is for simulation; the runtime trains with {key}: {trained}", getattr(job, key))
     if problems := getattr(strategy, "refusals", _none)(job):
         raise DescriptionError(problems)
     make: MakeTrainee = strategy.trainee_of

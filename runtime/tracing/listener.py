@@ -1,8 +1,8 @@
 """Noting when each op ran.
 
 * `HostListener`, for CPUs: the monotonic clock around each op; a collective ends when its
-  future does, on gloo's own thread. Exchanges have no future: a thread waits for those that other ops
-  run beside.
+  future does, on gloo's own thread. Exchanges and messages have no future: threads wait for those that
+  other ops run beside.
 * `DeviceListener`, for GPUs: events on the streams. Each communicator gets a stream here, on which
   the collective's own kernel is waited for, so that its end is seen when it is, not when the compute
   stream comes to wait.
@@ -47,7 +47,8 @@ class HostListener:
     _flight: dict[str, Note] = field(default_factory=dict)
     _unwatched: list[tuple[Any, Note]] = field(default_factory=list)
     """Collectives that nothing has run beside yet: most are waited for at once, and need no watching."""
-    _watch: SimpleQueue[_Watched | None] | None = None
+    _watch: dict[tuple[str | None, str | None] | None, SimpleQueue[_Watched | None]] = field(default_factory=dict)
+    """What each watching thread is to wait for, in order."""
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:
         """Do device work."""
@@ -70,18 +71,23 @@ class HostListener:
         return cast("T", shown)
 
     def watch(self) -> None:
-        """See when collectives end that are in flight: by their future, exchanges by a thread that waits."""
+        """See when collectives end that are in flight: by their future, exchanges and messages by a thread that waits.
+
+        Messages of one communicator and direction end in order and have a thread of their own: others may come only
+        when this rank has done what they would keep it from.
+        """
         for work, note in self._unwatched:
             if note.end_ns >= 0:
                 continue
             if not isinstance(work, _Watched):
                 work.get_future().add_done_callback(partial(_end, note))
                 continue
-            if self._watch is None:
-                self._watch = SimpleQueue()
-                threading.Thread(target=_watch, args=(self._watch,), daemon=True).start()
+            of = (note.op.communicator, note.op.kind) if note.op.kind in ("send", "receive") else None
+            if of not in self._watch:
+                self._watch[of] = SimpleQueue()
+                threading.Thread(target=_watch, args=(self._watch[of],), daemon=True).start()
             work.done = threading.Event()
-            self._watch.put(work)
+            self._watch[of].put(work)
         self._unwatched.clear()
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
@@ -97,14 +103,14 @@ class HostListener:
 
     def finish(self) -> list[Note]:
         """Return the notes, complete."""
-        if self._watch is not None:
-            self._watch.put(None)
+        for queue in self._watch.values():
+            queue.put(None)
         return self.notes
 
 
 @dataclass
 class _Watched:
-    """An exchange; once it is handed over only the watching thread waits for it."""
+    """An exchange, or a message; once it is handed over only the watching thread waits for it."""
 
     work: Together
     note: Note

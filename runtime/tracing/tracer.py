@@ -19,6 +19,7 @@ from runtime.tracing.notes import StepNotes
 from runtime.tracing.probe import probe_links
 from runtime.tracing.wanted import TraceWanted
 from runtime.tracing.write import notes_table, write_run_trace
+from twin.strategies import strategy_of
 
 CLOCK_TIMEOUT = timedelta(minutes=5)
 
@@ -61,7 +62,8 @@ class Tracer:
             # time stamps and tables travel on the host
             group, made = dist.new_group(backend="gloo", timeout=CLOCK_TIMEOUT), True
         clock, hosts = align(group, process.ranks, process.rank), find_hosts(group, process.ranks)
-        mine = Told(notes_table(self._heard.notes, mesh, clock), clock, self._heard.loading_ns)
+        known = {each.name: each for each in strategy_of(job).communicators(job)}
+        mine = Told(notes_table(self._heard.notes, mesh, clock, known), clock, self._heard.loading_ns)
         everyone: list[Any] | None = [mine]
         if group is not None:
             everyone = [None] * process.ranks if process.rank == 0 else None

@@ -6,7 +6,7 @@ here. `arrival_ns` is a rank's own arrival, `start_ns` the last one of its group
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,30 @@ from runtime.tracing.listener import Note
 from twin import __version__
 from twin.description.job import Job
 from twin.pages.timeline import timeline_html
+from twin.schedule.communicator import Communicator
 from twin.schedule.ops import axis_of
 from twin.trace.names import group_number, short_name
 from twin.trace.store import write_trace
 from twin.trace.table import SCHEMA
 
+WAYS = ("send", "receive")
+"""Last words of the names of messages."""
 MAX_DRAWN = 8
 """Ranks drawn in the timeline page."""
 
 
-def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Table:
-    """One rank's notes in the schema of the event table; starts of collectives are arrivals still."""
+def notes_table(
+    notes: Sequence[Note], mesh: Mesh, clock: ClockOffset, known: Mapping[str, Communicator] | None = None
+) -> pa.Table:
+    """One rank's notes in the schema of the event table; starts of collectives are arrivals still.
+
+    `known` are communicators of the twin by name, whose groups are numbered as it numbers them.
+    """
     word = pa.dictionary(pa.int32(), pa.string())
-    axes = [None if n.op.communicator is None else axis_of(n.op.communicator) for n in notes]
-    groups = [None if a is None else group_number(mesh.grid, mesh.rank, a) for a in axes]
+    talked = [n.op.communicator for n in notes]
+    number = {name: of_group(mesh, name, known) for name in set(talked) if name is not None}
+    axes = [None if name is None else axis_of(name) for name in talked]
+    groups = [None if name is None else number[name] for name in talked]
     begin = np.array([n.begin_ns for n in notes], dtype=np.int64) + clock.offset_ns
     end = np.array([n.end_ns for n in notes], dtype=np.int64) + clock.offset_ns
     suffix = {"wait": "/wait"}
@@ -59,6 +69,15 @@ def notes_table(notes: Sequence[Note], mesh: Mesh, clock: ClockOffset) -> pa.Tab
         "arrival_ns": pa.array(begin),
     }
     return pa.table({f.name: columns[f.name] for f in SCHEMA}, schema=SCHEMA)
+
+
+def of_group(mesh: Mesh, name: str, known: Mapping[str, Communicator] | None = None) -> int:
+    """Return the number of a rank's group among those of a communicator: the twin's, if it knows it."""
+    if known is not None and name in known:
+        own = np.flatnonzero((known[name].members == mesh.rank).any(axis=1))
+        if own.size:
+            return int(own[0])
+    return group_number(mesh.grid, mesh.rank, mesh.grid.along(name))
 
 
 @dataclass(frozen=True)
@@ -103,14 +122,41 @@ def put_together(tables: Sequence[pa.Table]) -> tuple[pa.Table, Corrections]:
 
 
 def _meet(table: pa.Table, collective: np.ndarray, start: np.ndarray) -> None:
-    """Let a collective start when the last member of its group arrives."""
-    ops, groups = table.column("op").to_pylist(), table.column("group").to_pylist()
+    """Let a collective start when the last member of its group arrives; a message when both ends have come."""
+    ops, groups = _meetings(table, collective), table.column("group").to_pylist()
     last: dict[tuple[str, int], int] = {}
     for row in collective:
         key = ops[row], groups[row]
         last[key] = max(last.get(key, 0), int(start[row]))
     for row in collective:
         start[row] = last[ops[row], groups[row]]
+
+
+def _meetings(table: pa.Table, collective: np.ndarray) -> list[str]:
+    """Name what the members of a group come to: for most the op, which all of them call the same.
+
+    A send and the receive at its other end are two ops, of chunks that may have different numbers. Between two ranks
+    messages of a communicator arrive in the order in which they were sent.
+    """
+    names: list[str] = table.column("op").to_pylist()
+    ranks, groups, streams, steps = (table.column(column).to_pylist() for column in ("rank", "group", "stream", "step"))
+    count: dict[tuple[int, str, int, str], int] = {}
+    pair: dict[tuple[str, int], list[int]] = {}
+    for row in collective:
+        if names[row].rpartition("/")[2] in WAYS:
+            seen = pair.setdefault((streams[row], groups[row]), [])
+            if ranks[row] not in seen:
+                seen.append(ranks[row])
+    for row in collective:
+        way = names[row].rpartition("/")[2]
+        if way not in WAYS:
+            continue
+        key = ranks[row], streams[row], steps[row], way
+        number = count[key] = count.get(key, -1) + 1
+        # from the smaller rank of the pair to the larger one, or back
+        up = (ranks[row] == min(pair[streams[row], groups[row]])) == (way == "send")
+        names[row] = f"step{steps[row]}/{streams[row]}/{'up' if up else 'down'}{number}"
+    return names
 
 
 def _in_order(table: pa.Table, collective: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:

@@ -18,7 +18,7 @@ from runtime.launch.environment import Process
 from runtime.launch.meeting import DisagreementError
 from runtime.plan.plan import Plan, check_computed
 from runtime.records.run_directory import CHOICE, RUN, examine_run
-from runtime.strategies import names, trains
+from runtime.strategies import names, trained_with, trains
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.strategies import AUTO, Chosen, load_job
@@ -26,8 +26,9 @@ from twin.strategies import AUTO, Chosen, load_job
 if TYPE_CHECKING:
     from runtime.launch.board import Board
 
-Search = Callable[[Path, Sequence[str], Sequence[str], Callable[[Job], str]], Chosen]
-"""Finds the fastest way to run a job file with overrides, under these strategies, but for what is refused."""
+Search = Callable[[Path, Sequence[str], Mapping[str, Mapping[str, Any]], Callable[[Job], str]], Chosen]
+"""Finds the fastest way to run a job file with overrides, under these strategies with these keys of theirs where the
+file has none, but for what is refused."""
 ANEW = "choose another --out, or --force to begin anew"
 HANDED = "FOURFOLD_CHOICE"
 """Environment: what the launcher of `fourfold train --ranks` has chosen, for its ranks."""
@@ -45,7 +46,8 @@ class Open:
     def chosen(self) -> Chosen:
         """Search among what trains; raises DescriptionError with the reason of each strategy if nothing does."""
         try:
-            return self.search(self.file, self.overrides, names(), refusal)
+            keys = {name: trained_with(name) for name in names()}
+            return self.search(self.file, self.overrides, keys, refusal)
         except DescriptionError as error:
             remedy = f"nothing that trains can run; the runtime trains {', '.join(names())}"
             raise DescriptionError([*fail("strategy", remedy, AUTO).problems, *error.problems], error.origin) from None

@@ -90,7 +90,33 @@ def test_strategies_and_what_they_refuse_are_found(tmp_path: Path, monkeypatch: 
     with pytest.raises(DescriptionError) as refused:
         opened.chosen()
     assert "strategy = 'auto': nothing that trains can run; the runtime trains four_d" in str(refused.value)
-    assert "strategy four_d: precision = 'fp32': is for simulation; the runtime trains with bf16" in str(refused.value)
+    assert "strategy four_d: precision = 'fp32': is for simulation; the runtime trains with precision: bf16" in str(
+        refused.value
+    )
+
+
+@pytest.mark.usefixtures("one_core")
+def test_strategies_are_searched_as_they_train(tmp_path: Path) -> None:
+    """Megatron's parallelism of PyTorch's pieces, though jobs are Megatron-LM's if they do not say it."""
+    assert "\nmegatron " in left_open(runs.write_job(tmp_path, **FOUR), 4).chosen().words
+    own = runs.write_job(tmp_path, **{**FOUR, "strategy": "megatron"}, flavour="deepspeed")
+    said = left_open(own, 4).chosen().words
+    assert "\nmegatron " not in said
+    assert "megatron: flavour = 'deepspeed': is for simulation" in said
+
+
+@pytest.mark.process
+def test_a_chosen_pipeline_or_tensor_group_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.train.choice.names", lambda: ["megatron"])
+    opened = left_open(runs.write_job(tmp_path, **FOUR, train={"steps": 2}), 4)
+    chosen = opened.chosen()
+    assert "flavour=torch" in chosen.overrides
+    job = opened.job(chosen)
+    assert (job.flavour, refusal(job)) == ("torch", "")  # type: ignore[attr-defined]  # of a job of megatron
+    given = [word for override in chosen.overrides for word in ("--set", override)]
+    done = runs.train(opened.file, *given, "--ranks", "4", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert list(runs.losses(tmp_path / "run")) == [0, 1]
 
 
 @pytest.mark.process

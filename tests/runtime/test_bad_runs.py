@@ -224,7 +224,7 @@ def test_a_profiler_is_for_simulation(tmp_path):
 
 def test_inputs_on_the_host_are_for_simulation(tmp_path):
     job = alone(tmp_path, machine="dgx-a100", recompute=True, recompute_inputs="host")
-    assert "recompute_inputs = 'host': is for simulation; the runtime trains with device" in refused(
+    assert "recompute_inputs = 'host': is for simulation; the runtime trains with recompute_inputs: device" in refused(
         train(job, tmp_path)
     )
 

@@ -54,6 +54,26 @@ def test_collectives_that_overlap_on_one_communicator_are_counted():
     assert put_together(tables)[1] == Corrections(0, 0, put_in_a_row=2, largest_overlap_ns=40)
 
 
+def test_a_message_starts_when_both_ends_have_come():
+    """Ends call it by different names; two go down and one goes up, each end in the order of its own chunks."""
+    grid = Grid(x=2)
+    sent = {
+        0: [("a/send", "send", 10, 31), ("b/send", "send", 40, 95), ("c/receive", "receive", 96, 120)],
+        1: [("z/send", "send", 5, 119), ("x/receive", "receive", 30, 32), ("y/receive", "receive", 90, 94)],
+    }
+    tables = []
+    for rank, own in sent.items():
+        notes = [
+            Note(Op(name, "fwd", None, 0, kind=kind, communicator="x"), "collective", 0, begin, end)
+            for name, kind, begin, end in own
+        ]
+        mesh = Mesh(grid, rank, grid.coordinates(rank), {}, None)
+        tables.append(notes_table(notes, mesh, ClockOffset(0, 0, "")))
+    events = put_together(tables)[0].to_pylist()
+    start = {row["op"].removeprefix("step0/"): row["start_ns"] + 5 for row in events}
+    assert start == {"a/send": 30, "x/receive": 30, "b/send": 90, "y/receive": 90, "c/receive": 96, "z/send": 96}
+
+
 def test_the_manifest_says_it(tmp_path):
     tables = [rank_table(0, ("a", 0, 30)), rank_table(1, ("a", 70, 75))]
     clocks = [ClockOffset(0, 0, "one"), ClockOffset(0, 0, "one")]

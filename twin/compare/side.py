@@ -17,6 +17,7 @@ from twin.compare.steps import Steps, read_steps
 from twin.description.problems import fail, shorten
 from twin.trace.store import Trace, read_classes, read_trace
 
+PIPELINE = "pipeline"
 FIGURE_SLACK_NS = 2
 """Times are rounded to nanoseconds."""
 
@@ -49,6 +50,9 @@ def read_side(path: Path, name: str) -> Side:
     if trace.manifest.get("kind") not in ("predicted", "measured"):
         raise fail(origin, "kind is neither predicted nor measured", trace.manifest.get("kind"))
     work, clock = work_of(trace.manifest, origin), said_clock(trace.manifest, origin)
+    if work.grid.by_axis().get(PIPELINE, 1) > 1:  # of which each stage has ops of its own
+        remedy = "ranks of a pipeline run different ops, which are not compared; use a grid without one, or look at "
+        raise fail(origin, f"{remedy}timeline.html of both", str(work.grid))
     steps = read_steps(trace.events, origin)
     steps, warnings = _with_sound_clocks(steps, clock, work, origin)
     place = _places(path, trace, steps, work, origin)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from twin.description.job import AUTO, Job
@@ -83,24 +84,27 @@ Keys = Given | Mapping[str, Any]
 """A job as it was given: a file with overrides, or keys whose paths are absolute."""
 
 
-def job_of(given: Keys, strategy: str) -> Job:
-    """Return the given job under a strategy, with grid and micro-batch open.
+def job_of(given: Keys, strategy: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Job:
+    """Return the given job under a strategy, with grid and micro-batch open, and these keys where it has none.
 
     Raises DescriptionError if its common keys break a rule there.
     """
-    raw = under(given.absolute if isinstance(given, Given) else given, strategy) | {"grid": "auto"}
+    own = under(given.absolute if isinstance(given, Given) else given, strategy)
+    raw = {**keys, **own, "grid": "auto"}
     if isinstance(batch := raw.get("batch"), dict):
         raw["batch"] = {**batch, "micro_sequences": "auto"}
     return load_job(raw)
 
 
-def openings(given: Keys, strategies: Sequence[str]) -> tuple[dict[str, tuple[Job, frozenset[str]]], dict[str, str]]:
+def openings(
+    given: Keys, strategies: Sequence[str], keys: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[dict[str, tuple[Job, frozenset[str]]], dict[str, str]]:
     """Return the job under each of these strategies with the options that are varied there; and why others cannot."""
     opened: dict[str, tuple[Job, frozenset[str]]] = {}
     reasons: dict[str, str] = {}
     for name in strategies:
         try:
-            opened[name] = job_of(given, name), frozenset((*named(name).worth_varying, MICRO))
+            opened[name] = job_of(given, name, keys.get(name, {})), frozenset((*named(name).worth_varying, MICRO))
         except DescriptionError as error:
             reasons[name] = "; ".join(map(str, error.problems))
     return opened, reasons
@@ -110,17 +114,19 @@ def search_across(
     given: Keys,
     strategies: Sequence[str],
     *,
+    keys: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     refuse: Refuse | None = None,
     workers: Workers = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Across:
     """Search a job under each of these strategies, with all options that each varies, but what `refuse` is against.
 
+    `keys` are of strategies, by their names: what each is opened with where the job does not say it.
     Raises DescriptionError if it can run under none of them.
     """
     begin = time.perf_counter()
     found: dict[str, Search] = {}
-    opened, reasons = openings(given, strategies)
+    opened, reasons = openings(given, strategies, keys)
     with processes(workers) as crew:
         for number, (name, (job, over)) in enumerate(opened.items()):
 

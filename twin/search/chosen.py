@@ -5,6 +5,8 @@ Whoever trains reads the same file again, on every rank; what is handed on is da
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -17,10 +19,13 @@ APART = ("strategy", "grid", "batch", "ranks")
 """Keys that are written whatever the file has, or that the search leaves as they are."""
 
 
-def chosen(given: Given, found: Across, words: str = "") -> Chosen:
-    """Return what `twin.strategies.load_job` makes the winner of the given file, under the winner's strategy."""
+def chosen(given: Given, found: Across, words: str = "", keys: Mapping[str, Any] = MappingProxyType({})) -> Chosen:
+    """Return what `twin.strategies.load_job` makes the winner of the given file, under the winner's strategy.
+
+    `keys` are what that strategy was opened with where the file does not say it.
+    """
     winner = found.best.best.job
-    before, after = under(given.absolute, winner.strategy), job_mapping(given, winner)
+    before, after = under(given.absolute, winner.strategy), {**keys, **job_mapping(given, winner)}
     overrides = [
         f"strategy={winner.strategy}",
         f"grid={_flow(winner.concrete_grid.by_axis())}",

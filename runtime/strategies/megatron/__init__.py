@@ -24,8 +24,9 @@ from twin.description.train import Adam
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Pipeline
 
-__all__ = ["RECORDED_ON", "ranks_of", "refusals", "trainee_of"]
+__all__ = ["RECORDED_ON", "TRAINED_WITH", "ranks_of", "refusals", "trainee_of"]
 
+TRAINED_WITH = {"flavour": "torch"}
 RECORDED_ON = "fake"
 """FSDP2 knows no meta device, but makes do with tensors of the CPU that have no memory."""
 ranks_of = Ranks.of

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from runtime.parallel.collectives import Handle
+from runtime.parallel.collectives import Handle, Together
 from runtime.parallel.ops import Op
 from runtime.strategies.megatron.context import MegatronContext
 from twin.strategies.megatron.place import Pipeline
@@ -41,7 +41,8 @@ class Messages:
             name = f"messages/micro{micro}/{'F' if forward else 'B'}{several}/{way}"
             phase: Literal["fwd", "bwd"] = "fwd" if forward else "bwd"
             size = float(each.tensor.nbytes)
-            op = Op(name, phase, None, micro, bytes=size, kind=way, communicator=message.communicator)
+            # as in the twin's tables: a message stands outside of micro-steps
+            op = Op(name, phase, None, None, bytes=size, kind=way, communicator=message.communicator)
             each.op = Named(self.context, op, each)
         return ops
 
@@ -59,8 +60,8 @@ class Named:
         message = self.message
         peer = {"group_dst" if self.op.kind == "send" else "group_src": message.group_peer}
 
-        def launch() -> Any:
-            return self._run(tensor, group=message.group, tag=message.tag, **peer)
+        def launch() -> Together:
+            return Together([self._run(tensor, group=message.group, tag=message.tag, **peer)])
 
         return Sent(self.context.collectives.foreign(self.op, launch, lambda: tensor))
 

@@ -97,7 +97,12 @@ class Stage(PipelineStage):
             self.work.latest = fwd_chunk_id
         with self._acting("F", fwd_chunk_id):
             sequences = {"sequences": self.context.sequences}
-            return super().forward_one_chunk(fwd_chunk_id, args, sequences, save_forward_output)
+            try:
+                return super().forward_one_chunk(fwd_chunk_id, args, sequences, save_forward_output)
+            except RuntimeError as error:
+                if isinstance(error.__cause__, RuntimeError):
+                    raise error.__cause__ from None  # PyTorch's own words about it hide that a peer has died
+                raise
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False

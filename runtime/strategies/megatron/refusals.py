@@ -23,9 +23,6 @@ FOR_SIMULATION: dict[str, tuple[object, str]] = {
 
 def refusals(job: MegatronJob) -> list[Problem]:
     """Return one problem for each such key, with what to write instead."""
-    if job.flavour != "torch":
-        remedy = "is for simulation; the runtime trains with PyTorch's own pieces: set flavour: torch"
-        return [Problem("flavour", remedy, job.flavour)]
     problems = []
     for key, (trained, why) in FOR_SIMULATION.items():
         if (value := getattr(job, key)) != trained:
@@ -53,8 +50,4 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
     if grid.pipeline > 1 and job.schedule == "dualpipe_v":
         remedy = "is for simulation; the runtime trains gpipe, 1f1b, interleaved, zb_h1 and zb_v"
         problems.append(Problem("schedule", remedy, job.schedule))
-    if job.schedule == "1f1b" and grid.pipeline > job.micro_steps:
-        remedy = f"makes {job.micro_steps} micro-batches, and PyTorch's 1f1b needs as many as stages, {grid.pipeline}; "
-        remedy += "use smaller ones, or schedule: gpipe"
-        problems.append(Problem("batch.micro_sequences", remedy, job.batch.micro_sequences))
     return problems

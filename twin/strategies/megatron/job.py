@@ -29,7 +29,7 @@ class MegatronJob(Job):
     """A job on a grid of pipeline, data, context and tensor parallelism."""
 
     strategy: Literal["megatron"] = "megatron"
-    """Megatron-LM's: tensor × pipeline × context × data. For simulation only."""
+    """Megatron-LM's: tensor × pipeline × context × data. Trains with flavour torch; others are for simulation."""
     grid: Grid | Literal["auto"] = "auto"
     flavour: Literal["megatron", "deepspeed", "torch"] = "megatron"
     """Whose implementation: Megatron-LM's; DeepSpeed's pipeline below Megatron-DeepSpeed and GPT-NeoX: its blocking

@@ -1,0 +1,77 @@
+"""Runs on pipelines and tensor ranks, as a user starts them: others go on, ranks die, traces are the twin's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime import runs
+from tests.runtime.asked import ask
+from tests.runtime.test_fsdp_runs import MEGATRON, STRATEGIES, go_all_the_way
+from tests.runtime.test_kill import killed_and_continued
+from tests.tiers import full
+from twin.engine.events import event_table
+from twin.engine.simulate import simulate
+from twin.strategies import load_job
+from twin.trace.store import read_trace
+
+pytestmark = pytest.mark.process
+
+DEEP = {**runs.SMALL["model"], "layers": 4}
+"""As many layers as stages of two chunks on two ranks."""
+SPLIT: dict[str, Any] = {"grid": {"pipeline": 2, "tensor": 2}, "sequence_parallel": True}
+GRIDS: list[dict[str, Any]] = [
+    {**SPLIT, "schedule": "interleaved", "chunks": 2},
+    {**SPLIT},
+    {"grid": {"pipeline": 2, "data": 2}, "schedule": "zb_v", "chunks": 2},
+    {"grid": {"pipeline": 4}, "schedule": "zb_h1"},
+    {"grid": {"data": 2, "tensor": 2}, "recompute": True},
+]
+WAYS = ["4d megatron fsdp megatron_v 4d", "megatron_v 4d megatron hsdp"]
+
+
+@pytest.mark.parametrize("way", full(WAYS, WAYS[0]), ids=str)
+def test_any_strategy_goes_on_from_any_other(tmp_path: Path, way: str) -> None:
+    go_all_the_way(tmp_path, tuple(way.split()), DEEP)
+
+
+@pytest.mark.parametrize("strategy", full(["megatron", "megatron_v"], "megatron"))
+def test_a_killed_run_continues_bit_for_bit(tmp_path: Path, strategy: str) -> None:
+    job = runs.write_job(tmp_path, **STRATEGIES[strategy], model=DEEP)
+    whole = runs.train(job, "--ranks", "4", "--out", str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    found = killed_and_continued(job, tmp_path / "run", 3, kills=1, ranks=4)
+    assert found == runs.losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("options", full(GRIDS, GRIDS[0], GRIDS[-1]), ids=str)
+def test_a_trace_has_the_ops_of_the_twin(tmp_path: Path, options: dict[str, Any]) -> None:
+    """On every rank: names, kinds, streams, axes, groups, bytes and flops. Without a pipeline it is compared."""
+    batch = {"sequences": 8, "micro_sequences": 1}
+    job = runs.write_job(tmp_path, **MEGATRON, ranks=4, model=DEEP, batch=batch, train={"steps": 3}, **options)
+    out, trace, predicted = (tmp_path / name for name in ("run", "trace", "predicted"))
+    done = runs.train(job, "--ranks", "4", "--out", str(out), "--trace", str(trace), "--trace-steps", "2")
+    assert done.returncode == 0, done.stderr
+    measured = read_trace(trace).events.to_pylist()  # which checks the table
+    expected = event_table(simulate(load_job(job)), range(4), step=2).to_pylist()
+    assert _ops(measured) == _ops(expected)
+    assert (trace / "timeline.html").stat().st_size > 10_000
+    assert ask("simulate", job, "--out", predicted).returncode == 0
+    compared = ask("compare", predicted, trace)
+    if "pipeline" in options["grid"]:
+        assert compared.returncode == 2
+        assert "ranks of a pipeline run different ops" in compared.stderr
+        return
+    assert compared.returncode == 0, compared.stderr
+    for op in ("gemm", "optimizer", "reduce_scatter"):
+        assert op in compared.stdout
+
+
+COLUMNS = ("rank", "op", "kind", "stream", "axis", "group", "layer", "micro", "bytes", "flops")
+
+
+def _ops(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row[column] for column in COLUMNS) for row in rows)
