@@ -34,7 +34,7 @@ COMMANDS = ("sample", "eval")
     [
         (["--step", "7"], ["--step = 7", "choose from 4", "train.checkpoints.keep"]),
         (["--set", "model.layerz=3"], ["model.layerz", "did you mean 'layers'?"]),
-        (["--set", "strategy=wizard"], ["strategy = 'wizard'", "choose from ddp, four_d"]),
+        (["--set", "strategy=wizard"], ["strategy = 'wizard'", "choose from auto, ddp, four_d"]),
         (["--set", "grid={x: 3}", "--ranks", "3"], ["grid.x = 3", "must divide hidden 32"]),
         (["--set", "grid={x: 2}"], ["grid", "has 2 ranks", "but ranks is 1"]),
         (["--set", "grid.x=2", "--ranks", "3"], ["grid", "has 2 ranks", "but ranks is 3"]),
