@@ -17,6 +17,8 @@ from lightning_fabric import Fabric
 
 from runtime.auto.fabric import FabricStrategy
 
+# Lightning says so wherever SLURM is installed, as it is for the tests of SLURM
+pytestmark = pytest.mark.filterwarnings("ignore:The `srun` command is available")
 PROGRAM = Path(__file__).parents[3] / "examples" / "fabric_model.py"
 
 
