@@ -15,14 +15,19 @@ from runtime.step.context import Context
 from runtime.step.trainee import MicroBatch, Trainee
 
 T = TypeVar("T")
+Order = tuple[bool, int]
+"""Of the first bad number on a rank: whether it came in a message of another stage, where it arose, and how many ops
+came before it. Ranks of a stage do the same ops."""
+NOWHERE: Order = (False, 0)
+"""Before all ops: weights are bad already."""
 
 
 @dataclass
 class FiniteCheck:
     """A listener that notes the first op with a result that is not finite."""
 
-    first: tuple[int, str] | None = None
-    """Number of ops before it, and its name."""
+    first: tuple[Order, str] | None = None
+    """Where in the step it stands, and its name."""
     _count: int = 0
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:
@@ -46,7 +51,7 @@ class FiniteCheck:
     def _look(self, op: Op, result: object) -> None:
         self._count += 1
         if self.first is None and not _finite(result):
-            self.first = self._count, op.name
+            self.first = (op.kind == "receive", self._count), op.name
 
 
 def _finite(result: object) -> bool:
@@ -74,13 +79,13 @@ def find_non_finite(trainee: Trainee, batch: list[MicroBatch], step: int) -> Non
         context.ops.listener = None
         context.step = before
     found = f"weights of {bad}" if bad else None
-    order = 0
+    order = NOWHERE
     if found is None and check.first is not None:
         order, found = check.first
     return NonFiniteError(_earliest(context, step, order, found))
 
 
-def _earliest(context: Context, step: int, order: int, found: str | None) -> str:
+def _earliest(context: Context, step: int, order: Order, found: str | None) -> str:
     mine = (order, context.mesh.where(), found)
     all_found = [mine]
     if context.mesh.everyone is not None:

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from runtime.parallel.mesh import Mesh
+from runtime.step.trainee import MicroBatch
 from runtime.strategies.megatron import trainee_in
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.ranks import PIPELINE, Ranks
 from runtime.strategies.megatron.trainee import MegatronTrainee
+from runtime.train.diagnosis import find_non_finite
 from tests.runtime import parity
 from tests.runtime.fsdp_tasks import train
 from twin.description.train import Adam
@@ -112,3 +114,17 @@ def asked(worker: Any, grid: dict[str, int], axes: dict[str, int], **options: An
     trainee.context.training = True
     train(trainee, 1)  # which goes on as if nobody had asked
     return loss.item(), logits.tolist()
+
+
+def overflows(worker: Any, grid: dict[str, int], axes: dict[str, int], weight: str, **options: Any) -> str:
+    """What is said of a step in which a product with huge weights overflows."""
+    del grid
+    job = describe(axes, **options)
+    trainee = build(job, mesh_of(worker, job), torch.float32)
+    found = trainee.context.store.parameters.get(weight)
+    if found is not None:
+        found.weight.data.fill_(1e38)
+    shape = job.concrete_micro_sequences, job.model.sequence
+    tokens, weights = torch.zeros(shape, dtype=torch.int64), torch.ones(shape)
+    batch = [MicroBatch(micro * shape[0], tokens, tokens, weights) for micro in range(job.micro_steps)]
+    return str(find_non_finite(trainee, batch, 3))
