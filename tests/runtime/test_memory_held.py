@@ -10,11 +10,11 @@ import torch
 
 from runtime.recorder.gpt import FAKE, LEARNING_RATE, MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
-from runtime.strategies import recorded_on, trains
+from runtime.strategies import ranks_of, recorded_on, trains
 from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.train import Adam
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
 
 MODEL = {"layers": 3, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
 LLAMA = MODEL | {"activation": "swiglu", "positions": "rotary", "mlp_width": 704, "biases": False}
@@ -56,6 +56,23 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     ),
     "fsdp, replicas, grouped heads, tied": ({"data": 2, "weights": 8}, {"strategy": "fsdp", "model": QWEN3}),
 }
+TORCH = {"strategy": "megatron", "flavour": "torch"}
+ZB_V = {"schedule": "zb_v", "chunks": 2}
+STAGES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "tensor": ({"tensor": 4}, {}),
+    "tensor, residual stream whole, fp32": ({"tensor": 4}, {"sequence_parallel": False, "precision": "fp32"}),
+    "tensor, grouped heads": ({"tensor": 2}, {"model": QWEN3 | {"tied_embeddings": False}}),
+    "data, tensor": ({"data": 4, "tensor": 2}, {"model": LLAMA}),
+    "gpipe, uneven": ({"pipeline": 3}, {"schedule": "gpipe", "stage_layers": [2, 1, 1]}),
+    "1f1b": ({"pipeline": 4}, {}),
+    "1f1b, tensor": ({"pipeline": 2, "tensor": 2}, {}),
+    "interleaved": ({"pipeline": 2}, {"schedule": "interleaved", "chunks": 2}),
+    "zb_v": ({"pipeline": 2}, ZB_V),
+    "zb_v, data": ({"pipeline": 2, "data": 2}, ZB_V),
+    "1f1b, data": ({"pipeline": 2, "data": 2}, {}),
+    "1f1b, data, fp32": ({"pipeline": 2, "data": 2}, {"precision": "fp32"}),
+    "1f1b, data, gradients as computed": ({"pipeline": 2, "data": 2}, {"gradient_precision": "compute"}),
+}
 
 
 def described(grid: dict[str, int], options: dict[str, Any]) -> Job:
@@ -84,7 +101,7 @@ def storages() -> dict[int, int]:
 def held_after_a_step(job: Job, rank: int) -> int:
     """Bytes that training holds between two steps on a rank, from all tensors that are there then."""
     before = storages()
-    with fake_world(job.concrete_grid, rank) as mesh:
+    with fake_world(ranks_of(job), rank) as mesh:
         # what is recorded on tensors without memory is counted on the CPU's
         device = torch.device("cpu" if (kind := recorded_on(job)) == FAKE else kind)
         trainee = trains(job)(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
@@ -103,6 +120,21 @@ def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
     needed = memory_use(job).by_category
     kept = sum(needed[category] for category in KEPT) + (needed["buffers"] if job.strategy == "ddp" else 0.0)
     assert held_after_a_step(job, job.ranks - 1) == pytest.approx(kept, rel=0.02)
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_the_twin_counts_what_every_stage_holds(name: str) -> None:
+    """Where messages arrive stays from step to step: PyTorch's stages keep that of every micro-batch."""
+    grid, options = STAGES[name]
+    model = MODEL | {"layers": 4} | options.get("model", {})
+    batch = {"sequences": 8 * grid.get("data", 1), "micro_sequences": 1}
+    job = described(grid, TORCH | options | {"model": model, "batch": batch})
+    strategy = strategy_of(job)
+    by_rank = dict(zip(range(0, job.ranks, job.ranks // grid.get("pipeline", 1)), strategy.roles(job), strict=True))
+    for rank, role in by_rank.items():
+        needed = strategy.memory(job, role)
+        kept = sum(needed[category] for category in (*KEPT, "messages"))
+        assert held_after_a_step(job, rank) == pytest.approx(kept, rel=0.002), rank
 
 
 @pytest.mark.parametrize("data", [2, 4, 8])

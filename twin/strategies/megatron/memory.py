@@ -68,24 +68,33 @@ class Held:
             "gradients": float(gradient * total),
             "optimizer": float(optimizer_bytes(e) * -(-total // parts)),
             "activations": self._activations(rank),
-            "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
+            "messages": self._messages(rank),
         }
 
     def _sharded(self, rank: int, total: int) -> dict[str, float]:
-        """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; what leaves."""
+        """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; whole gradients."""
         job, parameters, e = self.job, Parameters(self.job, self.local), self.job.element_bytes
         own, wide = -(-total // job.weight_parts), job.main_gradient_bytes
         largest = max(Units(parameters, stage).largest for stage in self.pipeline.stages(rank))
         whole = 0 if job.reduces_each or job.micro_steps == 1 else wide * total
         return {
             "weights": float(FP32_BYTES * own),
-            "gradients": float(FP32_BYTES * own + whole),
+            "gradients": float(FP32_BYTES * own),
             "optimizer": float(MOMENTS_BYTES * own),
             "activations": self._activations(rank),
-            "messages": 2 * self.local.message_bytes if self.pipeline.ranks > 1 else 0.0,
+            "messages": self._messages(rank),
             "gathered weights": float(e * self._gathered(rank, largest)),
-            "buffers": float(largest * (e + wide)),
+            "buffers": float(largest * (e + wide) + whole),
         }
+
+    def _messages(self, rank: int) -> float:
+        """Where messages arrive. PyTorch keeps memory for each micro-batch of a step, and what a rank passes itself."""
+        if self.pipeline.ranks == 1:
+            return 0.0
+        if self.job.flavour != "torch":
+            return 2 * self.local.message_bytes
+        kinds = sum((not stage.first) + (not stage.last) for stage in self.pipeline.stages(rank))
+        return kinds * self.job.micro_steps * self.local.message_bytes
 
     def _gathered(self, rank: int, largest: int) -> int:
         """Elements of weights that are whole at once; UNSHARD actions make them so a stage at a time."""
