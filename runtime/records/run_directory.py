@@ -109,7 +109,7 @@ def write_chosen(out: Path, job: Mapping[str, Any]) -> None:
     ordered = {key: job[key] for key in first} | {key: value for key, value in job.items() if key != "machine"}
     body = yaml.safe_dump(ordered | {"machine": job["machine"]}, sort_keys=False, allow_unicode=True)
     try:
-        (out / CHOSEN).write_text(f"# What `strategy: auto` chose, as it is trained here.\n{body}", encoding="utf-8")
+        _replace(out / CHOSEN, f"# What `strategy: auto` chose, as it is trained here.\n{body}")
     except OSError as error:
         raise fail(str(out / CHOSEN), f"cannot be written: {error.strerror}; choose another --out") from None
 
@@ -139,8 +139,14 @@ def mark_stopped(out: Path, signal: str, step: int) -> None:
 
 
 def _write(out: Path, described: Mapping[str, Any]) -> None:
-    (out / TEMPORARY).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-    (out / TEMPORARY).replace(out / RUN)
+    _replace(out / RUN, json.dumps(described, indent=1) + "\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file of a run whole or not at all."""
+    temporary = file.with_name(TEMPORARY)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
 
 
 def _delete(path: Path) -> None:

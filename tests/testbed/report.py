@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tests.testbed.scenarios import Scenario
+from tests.testbed.strategies import STRATEGIES, StrategyScenario
 from twin.compare.compare import compare
 
 MIN_MS, MAX_MS = 0.8, 1.25
@@ -20,18 +21,20 @@ MIN_MS, MAX_MS = 0.8, 1.25
 TICKS = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 
 
-def write_report(scenarios: list[Scenario], predictions: dict[str, float], out: Path) -> str:
+def write_report(scenarios: list[Scenario | StrategyScenario], predictions: dict[str, float], out: Path) -> str:
     """Write `report.json`, `report.md` and `report.html`; returns the text."""
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
     about = {"date": time.strftime("%Y-%m-%d"), "host": f"{platform.machine()}, {platform.release()}"}
     (out / "report.json").write_text(json.dumps({**about, "scenarios": found}, indent=1), encoding="utf-8")
     text = "\n".join(_shown(each) for each in found)
+    if together := [each for each in found if each["name"] in {scenario.name for scenario in STRATEGIES}]:
+        text += _together([row for each in together for row in each["rows"]])
     (out / "report.md").write_text(text, encoding="utf-8")
     _picture(found).write_html(out / "report.html", include_plotlyjs=True, config={"displayModeBar": False})
     return text
 
 
-def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) -> dict[str, Any]:
+def _scenario(scenario: Scenario | StrategyScenario, predictions: dict[str, float], results: Path) -> dict[str, Any]:
     rows = []
     for file in sorted(results.glob(f"{scenario.name}-*.json")):
         result = json.loads(file.read_text(encoding="utf-8"))
@@ -45,7 +48,7 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         left = pair.difference_seconds - sum(term.difference_seconds for term in pair.terms)
         rows.append(
             {
-                "grid": "x".join(str(result["grid"][axis]) for axis in ("data", "z", "y", "x")),
+                "grid": result["label"],
                 "predicted_seconds": predicted,
                 "measured_seconds": measured,
                 "fastest_seconds": min(plain),
@@ -68,11 +71,19 @@ def _scenario(scenario: Scenario, predictions: dict[str, float], results: Path) 
         "largest_error": float(max(abs(row["error"]) for row in rows)),
         "spearman": spearman(predicted, measured_all),
         "place_of_predicted_best": int(np.flatnonzero(order == best)[0]) + 1,
+        "regret": measured_all[best] / min(measured_all) - 1,
         "tracing": median(row["tracing"] for row in rows),
         "gemm_error": median(row["gemm_error"] for row in rows),
         "collective_error": median(row["collective_error"] for row in rows),
         "waterfall_leaves_seconds": max(row["waterfall_leaves_seconds"] for row in rows),
     }
+
+
+def _together(rows: list[dict[str, Any]]) -> str:
+    """Of all strategies and models at once."""
+    times = [[row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds")]
+    mean = float(np.mean([abs(row["error"]) for row in rows]))
+    return f"All {len(rows)} of these: mean absolute error {mean:.1%}, rank correlation {spearman(*times):.3f}.\n"
 
 
 def spearman(first: list[float], second: list[float]) -> float:
@@ -91,13 +102,13 @@ def _shown(found: dict[str, Any]) -> str:
         "",
         (
             f"Mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
-            f"rank correlation {found['spearman']:.3f}; the predicted best grid is number "
-            f"{found['place_of_predicted_best']} of the measured ones. Single ops, median error: products "
+            f"rank correlation {found['spearman']:.3f}; the predicted best is number "
+            f"{found['place_of_predicted_best']} of the measured ones, {found['regret']:.1%} slower than the first. Single ops, median error: products "
             f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
             f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."
         ),
         "",
-        "| grid (data×z×y×x) | predicted ms | measured ms | error | repeats differ by |",
+        "| grid (data×z×y×x), or strategy | predicted ms | measured ms | error | repeats differ by |",
         "|---|---|---|---|---|",
     ]
     lines += [
@@ -137,7 +148,7 @@ def _picture(found: list[dict[str, Any]]) -> go.Figure:
         width=760,
         height=520,
         margin={"l": 60, "r": 20, "t": 40, "b": 50},
-        title="A training step on every grid: predicted from microbenchmarks, then run",
+        title="A training step on every grid and strategy: predicted from microbenchmarks, then run",
         xaxis={"type": "log", "title": "measured ms", "tickvals": TICKS},
         yaxis={"type": "log", "title": "predicted ms", "tickvals": TICKS},
         legend={"x": 0.02, "y": 0.98, "title": {"text": "mean absolute error"}},

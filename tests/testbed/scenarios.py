@@ -44,6 +44,11 @@ class Scenario:
             "batch": {**raw["batch"], "micro_sequences": min(local, MAX_SEQUENCES)},
         }
 
+    def jobs(self, ranks: int, machine: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each grid's label, and the job as a mapping."""
+        for grid in grids(ranks):
+            yield "x".join(map(str, grid.sizes)), self.job(grid, machine)
+
 
 SCENARIOS = (
     Scenario("base", "as calibrated"),

@@ -1,4 +1,4 @@
-"""Prediction against reality: calibrate with microbenchmarks, predict every grid, then run it.
+"""Prediction against reality: calibrate with microbenchmarks, predict every grid and strategy, then run it.
 
     python -m tests.testbed.validate [--out DIR] [--scenarios base,…] [--machine FILE] [--loopback]
 
@@ -24,14 +24,16 @@ from typing import Any
 from tests.testbed.launch import run_ranks
 from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.report import write_report
-from tests.testbed.scenarios import RATE, SCENARIOS, Scenario, grids
+from tests.testbed.scenarios import RATE, SCENARIOS, Scenario
+from tests.testbed.strategies import STRATEGIES, StrategyScenario
 from twin.engine.report import as_json, report
 from twin.engine.runs import write_run
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
-WARMUP, TIMED, TRACED = 1, 4, 4
+ALL = (*SCENARIOS, *STRATEGIES)
+WARMUP, TIMED, TRACED = 2, 4, 4
 MINUTES = 2.5
 NICENESS = -15
 LIMIT_SECONDS = 1500.0
@@ -70,7 +72,7 @@ def calibrate(out: Path, *, loopback: bool) -> Path:
     return out / f"{name}.yaml"
 
 
-def machine_of(scenario: Scenario, machine: Path) -> Any:
+def machine_of(scenario: Scenario | StrategyScenario, machine: Path) -> Any:
     """The calibrated machine, with the rate of the scenario's links: a datum, not a fit."""
     if scenario.rate_bits_per_second == RATE:
         return str(machine)
@@ -79,13 +81,12 @@ def machine_of(scenario: Scenario, machine: Path) -> Any:
     return {"extends": str(machine), "nic": {"bandwidth": f"{rate:.0f} B/s"}}
 
 
-def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> dict[str, float]:
+def predict(scenarios: list[Scenario | StrategyScenario], machine: Path, ranks: int, out: Path) -> dict[str, float]:
     """Simulate everything and write it down."""
     found: dict[str, float] = {}
     for scenario in scenarios:
         described = machine_of(scenario, machine)
-        for grid in grids(ranks):
-            raw = scenario.job(grid, described)
+        for _, raw in scenario.jobs(ranks, described):
             simulation = simulate(load_job(raw, []))
             found[raw["name"]] = simulation.step_seconds
             run = out / scenario.name / f"{raw['name']}-predicted"
@@ -95,7 +96,7 @@ def predict(scenarios: list[Scenario], machine: Path, ranks: int, out: Path) -> 
     return found
 
 
-def measure(scenarios: list[Scenario], ranks: int, out: Path, *, loopback: bool) -> None:
+def measure(scenarios: list[Scenario | StrategyScenario], ranks: int, out: Path, *, loopback: bool) -> None:
     """Run everything for real."""
     for scenario in scenarios:
         results = out / scenario.name
@@ -103,13 +104,14 @@ def measure(scenarios: list[Scenario], ranks: int, out: Path, *, loopback: bool)
         jobs = [
             {
                 "name": raw["name"],
+                "label": label,
                 "job": {**raw, "machine": "laptop"},
                 "warmup": WARMUP,
                 "timed": TIMED,
                 "traced": TRACED,
                 "trace": True,
             }
-            for raw in (scenario.job(grid, "laptop") for grid in grids(ranks))
+            for label, raw in scenario.jobs(ranks, "laptop")
         ]
         plan = results / "plan.json"
         plan.write_text(json.dumps({"out": str(results), "jobs": jobs}), encoding="utf-8")
@@ -129,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("testbed-out"))
     parser.add_argument("--machine", type=Path, help="a machine file instead of calibrating")
-    parser.add_argument("--scenarios", default="", help="some of " + ", ".join(s.name for s in SCENARIOS))
+    parser.add_argument("--scenarios", default="", help="some of " + ", ".join(s.name for s in ALL))
     parser.add_argument("--loopback", action="store_true", help="4 ranks on this host, no namespaces")
     chosen = parser.parse_args(arguments)
     if not chosen.loopback and (reason := reason_missing()):
@@ -139,9 +141,9 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     ranks = LOOPBACK_RANKS if chosen.loopback else HOSTS * PER_HOST
     wanted = [name for name in chosen.scenarios.split(",") if name] or (
-        ["base"] if chosen.loopback else [s.name for s in SCENARIOS]
+        ["base"] if chosen.loopback else [s.name for s in ALL]
     )
-    scenarios = [s for s in SCENARIOS if s.name in wanted]
+    scenarios = [s for s in ALL if s.name in wanted]
     machine = chosen.machine or calibrate(out, loopback=chosen.loopback)
     predictions = predict(scenarios, machine.resolve(), ranks, out)
     measure(scenarios, ranks, out, loopback=chosen.loopback)

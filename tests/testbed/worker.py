@@ -2,7 +2,7 @@
 
     python -m tests.testbed.worker PLAN.json
 
-The plan: {"out": directory, "jobs": [{"name", "job": file or mapping, "warmup", "timed", "traced",
+The plan: {"out": directory, "jobs": [{"name", "label", "job": file or mapping, "warmup", "timed", "traced",
 "trace": keep the trace}, …]}. Steps without and with a listener take turns, so that both see the
 same machine. Of each job rank 0 writes `NAME.json`, and the trace as `NAME-trace/` if wanted.
 """
@@ -26,11 +26,9 @@ from runtime.data.batches import local_sequences
 from runtime.launch.environment import from_environment
 from runtime.launch.meeting import join, open_store
 from runtime.parallel.mesh import Mesh
-from runtime.step.optimizer import Optimizer
-from runtime.step.trainee import MicroBatch
-from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.model import GPT
-from runtime.strategies.four_d.trainee import FourDTrainee
+from runtime.step.context import Context
+from runtime.step.trainee import MicroBatch, Trainee
+from runtime.strategies import ranks_of, trains
 from runtime.tracing.tracer import Tracer
 from runtime.tracing.wanted import TraceWanted
 from twin.description.job import Job
@@ -46,6 +44,7 @@ class Wanted:
     """One job of the plan."""
 
     name: str
+    label: str
     job: Any
     warmup: int = 2
     timed: int = 5
@@ -107,10 +106,9 @@ def run_job(wanted: Wanted, out: Path) -> None:
     if job.ranks != process.ranks:
         raise ValueError(f"{wanted.name} has {job.ranks} ranks, the world {process.ranks}")
     torch.manual_seed(0)
-    mesh = Mesh.create(job.concrete_grid, timeout_seconds=TIMEOUT_SECONDS)
-    context = FourDContext.of_job(job, mesh, torch.device("cpu"))
-    trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
-    tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), context)
+    mesh = Mesh.create(ranks_of(job), timeout_seconds=TIMEOUT_SECONDS)
+    trainee = trains(job)(job, mesh, torch.device("cpu"), Adam())
+    tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), trainee.context)
     steps = measure(trainee, mesh, wanted, tracer)
     everyone: list[Any] | None = [steps]
     if mesh.everyone is not None:
@@ -122,7 +120,7 @@ def run_job(wanted: Wanted, out: Path) -> None:
         tracer.write(process)
 
 
-def measure(trainee: FourDTrainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> list[Interval]:
+def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> list[Interval]:
     """Warm up; then take turns between steps with and without a listener."""
     number, steps = 0, []
     for _ in range(wanted.warmup):
@@ -139,7 +137,7 @@ def measure(trainee: FourDTrainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -
 
 
 def one_step(
-    trainee: FourDTrainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0
+    trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0
 ) -> Interval:
     """Run a step from a common start."""
     batch = random_batch(trainee.context, number)
@@ -158,7 +156,7 @@ def one_step(
     return Interval(tracer is not None, start, end, loss)
 
 
-def random_batch(context: FourDContext, step: int) -> list[MicroBatch]:
+def random_batch(context: Context, step: int) -> list[MicroBatch]:
     """This rank's part of a global batch of random tokens, the same on every grid."""
     job = context.job
     model, count = job.model, float(job.batch.sequences * job.model.sequence)
@@ -200,6 +198,7 @@ def write_result(path: Path, wanted: Wanted, job: Job, everyone: list[list[Inter
         )
     result = {
         "name": wanted.name,
+        "label": wanted.label,
         "ranks": job.ranks,
         "grid": job.concrete_grid.model_dump(),
         "plain_seconds": [s["seconds"] for s in steps if not s["traced"]],

@@ -20,7 +20,7 @@ from runtime.model.plain import PlainGPT
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.step.optimizer import Optimizer
-from runtime.step.trainee import MicroBatch, Say, Trainee
+from runtime.step.trainee import MicroBatch, Trainee
 from twin.schedule.kernels import Memory
 from twin.strategies.ddp.job import DdpJob
 from twin.strategies.ddp.schedule import collected_bytes
@@ -127,8 +127,3 @@ class DdpTrainee(Trainee):
     def holding(self) -> AbstractContextManager[None]:
         """Nothing is gathered: every rank has the whole model."""
         return nullcontext()
-
-    def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
-        """Choose nothing: PyTorch's own products are used."""
-        del wanted, deterministic, say
-        return known

@@ -18,7 +18,7 @@ from runtime.sharded.gathers import Copies, Gather
 from runtime.sharded.reductions import Reductions, Scatter
 from runtime.sharded.units import Shards, Unit
 from runtime.step.optimizer import Optimizer
-from runtime.step.trainee import Gradients, MicroBatch, Say, StepFigures, Trainee
+from runtime.step.trainee import Gradients, MicroBatch, StepFigures, Trainee
 from runtime.strategies.fsdp.alone import Sums
 from runtime.strategies.fsdp.context import FsdpContext
 
@@ -121,8 +121,3 @@ class FsdpTrainee(Trainee):
     def _refresh(self) -> None:
         if self.shards is not None:
             self.shards.refresh()
-
-    def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
-        """Choose nothing: PyTorch's own products are used."""
-        del wanted, deterministic, say
-        return known

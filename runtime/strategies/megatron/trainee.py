@@ -21,7 +21,7 @@ from runtime.sharded.gathers import Copies, Gather
 from runtime.sharded.reductions import Reductions, Scatter
 from runtime.sharded.units import Shards, Unit
 from runtime.step.optimizer import Optimizer
-from runtime.step.trainee import Gradients, MicroBatch, Say, Trainee
+from runtime.step.trainee import Gradients, MicroBatch, Trainee
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.forward import forward
 from runtime.strategies.megatron.gradients import Sums
@@ -210,11 +210,6 @@ class MegatronTrainee(Trainee):
     def _refresh(self) -> None:
         for shards in self.shards:
             shards.refresh()
-
-    def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
-        """Choose nothing: PyTorch's own products are used."""
-        del wanted, deterministic, say
-        return known
 
 
 class Complete:
