@@ -1,8 +1,8 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
-A folder's `trainee_of(job, mesh, device, settings, …)` makes the model and the optimizer of one rank. Keys of which
-only one value trains stand in its `TRAINED_WITH`; what else it does not train, its `refusals(job)` say. Ranks as
-those see them who hold parameters, if that is not the job's grid, are its `ranks_of(job)`.
+A folder's `trainee_in(context, settings, make_adam)` makes the model and the optimizer of one rank, in a context of its
+class `CONTEXT`. Keys of which only one value trains stand in its `TRAINED_WITH`; what else it does not train, its
+`refusals(job)` say. Ranks as those see them who hold parameters, if not the job's grid, are its `ranks_of(job)`.
 """
 
 from __future__ import annotations
@@ -77,13 +77,29 @@ def trains(job: Job) -> MakeTrainee:
     """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
     if job.strategy not in names():
         raise fail("strategy", f"is simulated only; the runtime trains {', '.join(names())}", job.strategy)
+    from runtime.step.optimizer import FUSED_ADAM  # noqa: PLC0415  PyTorch is wanted only where something trains
+
     strategy = import_module(f"runtime.strategies.{job.strategy}")
     for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
         if getattr(job, key) != trained:
             raise fail(key, f"is for simulation; the runtime trains with {key}: {trained}", getattr(job, key))
     if problems := getattr(strategy, "refusals", _none)(job):
         raise DescriptionError(problems)
-    make: MakeTrainee = strategy.trainee_of
+
+    def make(
+        job: Job,
+        mesh: Mesh,
+        device: torch.device,
+        settings: Adam,
+        *,
+        compile_: bool = False,
+        initialised: bool = True,
+        make_adam: MakeAdam = FUSED_ADAM,
+    ) -> Trainee:
+        context = strategy.CONTEXT.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
+        trainee: Trainee = strategy.trainee_in(context, settings, make_adam)
+        return trainee
+
     return make
 
 

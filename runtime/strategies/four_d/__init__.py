@@ -6,33 +6,21 @@
 
 from __future__ import annotations
 
-import torch
-
-from runtime.parallel.mesh import Mesh
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
 from twin.description.train import Adam
-from twin.strategies.four_d.job import FourDJob
 
-__all__ = ["TRAINED_WITH", "trainee_of"]
+__all__ = ["CONTEXT", "TRAINED_WITH", "trainee_in"]
+
+CONTEXT = FourDContext
+"""What all of a rank's layers know."""
 
 TRAINED_WITH = {"recompute_inputs": "device"}
 """Keys of which other values are for simulation."""
 
 
-def trainee_of(
-    job: FourDJob,
-    mesh: Mesh,
-    device: torch.device,
-    settings: Adam,
-    *,
-    compile_: bool = False,
-    initialised: bool = True,
-    make_adam: MakeAdam = FUSED_ADAM,
-) -> FourDTrainee:
+def trainee_in(context: FourDContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FourDTrainee:
     """Make the model of a job, with its optimizer, on one rank of a 4D mesh."""
-    context = FourDContext.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-    model = GPT(context)
-    return FourDTrainee(context, model, Optimizer(context, settings, make_adam))
+    return FourDTrainee(context, GPT(context), Optimizer(context, settings, make_adam))

@@ -6,42 +6,27 @@
 
 from __future__ import annotations
 
-import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from runtime.model.plain import plain_gpt
-from runtime.parallel.mesh import Mesh
 from runtime.sharded.units import cut, made_on_meta, units_of
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
 from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.refusals import refusals
 from runtime.strategies.fsdp.trainee import FsdpTrainee
 from twin.description.train import Adam
-from twin.strategies.fsdp.job import FsdpJob
 
-__all__ = ["RECORDED_ON", "refusals", "trainee_of"]
+__all__ = ["CONTEXT", "RECORDED_ON", "refusals", "trainee_in"]
+
+CONTEXT = FsdpContext
+"""What all of a rank's layers know."""
 
 RECORDED_ON = "fake"
 """FSDP2 knows no meta device, but makes do with tensors of the CPU that have no memory."""
 
 
-def trainee_of(
-    job: FsdpJob,
-    mesh: Mesh,
-    device: torch.device,
-    settings: Adam,
-    *,
-    compile_: bool = False,
-    initialised: bool = True,
-    make_adam: MakeAdam = FUSED_ADAM,
-) -> FsdpTrainee:
-    """Make the model of a job, with its optimizer, on one rank."""
-    context = FsdpContext.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-    return trainee_in(context, settings, make_adam)
-
-
 def trainee_in(context: FsdpContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FsdpTrainee:
-    """Make them in a context that is there."""
+    """Make the model of a job, with its optimizer, on one rank."""
     if not context.sharded:
         model = plain_gpt(context)
         units, shards = units_of(model, keep=not context.job.reshard_after_forward), None

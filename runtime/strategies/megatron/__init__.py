@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from runtime.model.plain import PlainGPT, Span
 from runtime.model.plain.gpt import whole
-from runtime.parallel.mesh import Mesh
 from runtime.sharded.units import Shards, Unit, cut, made_on_meta, units_of
 from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
 from runtime.strategies.megatron.context import MegatronContext
@@ -21,10 +19,12 @@ from runtime.strategies.megatron.ranks import Ranks
 from runtime.strategies.megatron.refusals import refusals
 from runtime.strategies.megatron.trainee import MegatronTrainee
 from twin.description.train import Adam
-from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Pipeline
 
-__all__ = ["RECORDED_ON", "TRAINED_WITH", "ranks_of", "refusals", "trainee_of"]
+__all__ = ["CONTEXT", "RECORDED_ON", "TRAINED_WITH", "ranks_of", "refusals", "trainee_in"]
+
+CONTEXT = MegatronContext
+"""What all of a rank's layers know."""
 
 TRAINED_WITH = {"flavour": "torch"}
 RECORDED_ON = "fake"
@@ -32,23 +32,8 @@ RECORDED_ON = "fake"
 ranks_of = Ranks.of
 
 
-def trainee_of(
-    job: MegatronJob,
-    mesh: Mesh,
-    device: torch.device,
-    settings: Adam,
-    *,
-    compile_: bool = False,
-    initialised: bool = True,
-    make_adam: MakeAdam = FUSED_ADAM,
-) -> MegatronTrainee:
-    """Make the stages of a job that are on one rank, with their optimizer."""
-    context = MegatronContext.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-    return trainee_in(context, settings, make_adam)
-
-
 def trainee_in(context: MegatronContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> MegatronTrainee:
-    """Make them in a context that is there."""
+    """Make the stages of a job that are on one rank, with their optimizer."""
     job, sums = context.job, Sums(context)
     layers = TensorLayers(context, sums)
     places = Pipeline(job).stages(context.mesh.place("pipeline"))
