@@ -13,8 +13,9 @@ from dashboards.figures.waterfall import waterfall
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
-from twin.compare.compare import Comparison, Term, compare
+from twin.compare.compare import Comparison, compare
 from twin.compare.page import facts_of
+from twin.compare.terms import Term
 from twin.description.problems import fail
 
 WATERFALL = "waterfall"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from twin.compare.account import AFTER, BEFORE, OTHER_TERMS, account, terms_of
+from twin.compare.account import AFTER, BEFORE, OTHER_TERMS, Account, account, terms_of
 from twin.compare.clocks import Clock, disagreement_ns
-from twin.compare.errors import ErrorGroup, OpError, PairedRun, groups, samples, worst_ops
+from twin.compare.errors import ErrorGroup, OpError, groups, samples, worst_ops
 from twin.compare.jobs import differences
 from twin.compare.pairing import SIDES, PairedStage, Unpaired, common_ranks, paired_stages
 from twin.compare.pipeline import ComparedPipeline, ComparedStage, critical
 from twin.compare.side import Side, read_side
 from twin.compare.stages import span_of
-from twin.compare.steps import Steps, Times
+from twin.compare.steps import Steps
 from twin.compare.terms import Term, terms_between
 from twin.description.problems import DescriptionError, fail
 
@@ -73,45 +73,26 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
     if problems := differences(sides[0].work, sides[1].work):
         raise DescriptionError(problems, "the traces are of different jobs")
     ranks, lost = common_ranks(sides)
-    stages = paired_stages(*sides, ranks)
+    stages = paired_stages(sides[0], sides[1], ranks)
     number = _chosen_step(sides[1].stages[0].steps, step)
-    runs = [[stage.predicted for stage in stages], [stage.measured for stage in stages]]
-    chosen = [_chosen_step(runs[0][0].steps, None), number]
-    axes, depth = _axes(sides), _depth(sides[0], stages)
-    accounts = [
-        [
-            account(run.steps, times, stage.has, axes, stage.weights, depth)
-            for stage, run, times in zip(stages, of, _times(of, n), strict=True)
-        ]
-        for of, n in zip(runs, chosen, strict=True)
-    ]
-    shown = max(disagreement_ns(run.steps, run.steps.times[number]) for run in runs[1])
-    clock = replace(sides[1].clock, uncertainty_ns=max(shown, sides[1].clock.said_ns))
+    clock = _clock(sides[1], stages, number)
+    accounts = _accounts(sides, stages, (_chosen_step(sides[0].stages[0].steps, None), number))
+    labels = terms_of(_axes(sides), _depth(sides[0]))
     compared = [
         ComparedStage.of(
             stage.name,
             after.ranks,
-            terms_between(before, after, before.terms, after.terms, terms_of(axes, depth), clock),
+            terms_between(before, after, before.terms, after.terms, labels, clock),
             terms_between(before, after, before.phases, after.phases, PHASES, clock),
         )
         for stage, before, after in zip(stages, *accounts, strict=True)
     ]
-    decides = [critical(of) for of in accounts]
+    before, after = (compared[critical(of)].name for of in accounts)
+    decides = ComparedPipeline(after, before, tuple(compared))
     found = [samples(stage.name, stage.predicted, stage.measured) for stage in stages]
-    unpaired = Unpaired(
-        tuple(name for stage in stages for name in stage.unpaired.predicted),
-        tuple(name for stage in stages for name in stage.unpaired.measured),
-    )
-    warnings = [
-        *_about_kinds(kinds),
-        *sides[0].warnings,
-        *sides[1].warnings,
-        *lost,
-        *_about_sizes(stages),
-        *_about_clock(clock),
-        *_about_unpaired(unpaired),
-    ]
-    before, after = accounts[0][0].length_ns, accounts[1][0].length_ns
+    said = [*_about_kinds(kinds), *sides[0].warnings, *sides[1].warnings, *lost]
+    unpaired = _unpaired(stages)
+    first, second = accounts[0][0].length_ns, accounts[1][0].length_ns
     return Comparison(
         job=sides[1].text("job", "name"),
         grid=str(sides[0].work.grid),
@@ -121,45 +102,59 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         ranks_of_job=sides[0].work.grid.ranks,
         step=number,
         steps=tuple(sides[1].stages[0].steps.times),
-        predicted_seconds=before / 1e9,
-        measured_seconds=after / 1e9,
-        difference_seconds=(after - before) / 1e9,
+        predicted_seconds=first / 1e9,
+        measured_seconds=second / 1e9,
+        difference_seconds=(second - first) / 1e9,
         between_steps_seconds=_between([stage.steps for stage in sides[1].stages]),
-        terms=compared[decides[1]].terms,
-        phases=compared[decides[1]].phases,
+        terms=decides.stage(after).terms,
+        phases=decides.stage(after).phases,
         errors=tuple(groups(found)),
         worst=tuple(worst_ops(found)),
         unpaired=unpaired,
         clock=clock,
-        warnings=tuple(warnings),
-        pipeline=_pipeline(compared, decides) if len(sides[0].work.roles) > 1 else None,
+        warnings=(*said, *_about_sizes(stages), *_about_clock(clock), *_about_unpaired(unpaired)),
+        pipeline=decides if sides[0].is_pipeline else None,
     )
 
 
-def _pipeline(stages: Sequence[ComparedStage], decides: Sequence[int]) -> ComparedPipeline:
-    return ComparedPipeline(stages[decides[1]].name, stages[decides[0]].name, tuple(stages))
+def _clock(side: Side, stages: Sequence[PairedStage], number: int) -> Clock:
+    """Return the clock of the measured side, as uncertain as the compared step shows it to be."""
+    shown = max(disagreement_ns(stage.measured.steps, stage.measured.steps.times[number]) for stage in stages)
+    return replace(side.clock, uncertainty_ns=max(shown, side.clock.said_ns))
 
 
-def _times(runs: Sequence[PairedRun], number: int) -> list[Times]:
-    """Return a step's times of the compared ranks of each stage; the step is that of all of them."""
-    times = [run.steps.times[number].of(run.rows) for run in runs]
-    return [replace(each, span_ns=span_of(times)) for each in times]
+def _accounts(sides: Sequence[Side], stages: Sequence[PairedStage], chosen: tuple[int, int]) -> list[list[Account]]:
+    """Take the chosen step of either side apart, stage by stage; the step is that of all compared ranks."""
+    axes, depth = _axes(sides), _depth(sides[0])
+    found = []
+    for number, runs in zip(chosen, zip(*((s.predicted, s.measured) for s in stages), strict=True), strict=True):
+        times = [run.steps.times[number].of(run.rows) for run in runs]
+        span = span_of(times)
+        found.append(
+            [
+                account(run.steps, replace(each, span_ns=span), stage.has, axes, stage.weights, depth)
+                for stage, run, each in zip(stages, runs, times, strict=True)
+            ]
+        )
+    return found
 
 
-def _depth(side: Side, stages: Sequence[PairedStage]) -> tuple[str, ...]:
+def _unpaired(stages: Sequence[PairedStage]) -> Unpaired:
+    return Unpaired(
+        tuple(name for stage in stages for name in stage.unpaired.predicted),
+        tuple(name for stage in stages for name in stage.unpaired.measured),
+    )
+
+
+def _depth(side: Side) -> tuple[str, ...]:
     """Return the axes that join the stages of a pipeline; none where all ranks have one role."""
-    return side.work.grid.depth_axes if stages[0].name else ()
+    return side.work.grid.depth_axes if side.is_pipeline else ()
 
 
 def _axes(sides: Sequence[Side]) -> list[str]:
     """Return the mesh's axes, then others that collectives of either trace run over."""
-    others = [
-        op.axis
-        for side in sides
-        for stage in side.stages
-        for op in stage.steps.ops
-        if op.kind == "collective" and op.axis
-    ]
+    every = [op for side in sides for stage in side.stages for op in stage.steps.ops]
+    others = [op.axis for op in every if op.kind == "collective" and op.axis]
     return list(dict.fromkeys([*sides[0].work.grid.axes, *sides[1].work.grid.axes, *others]))
 
 

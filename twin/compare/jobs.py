@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from twin.description.grid import Axes, GridSpec
+from twin.description.grid import GridSpec
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
 from twin.description.spec import Spec
@@ -25,7 +25,7 @@ MAX_RANKS = 1 << 20
 class Work:
     """The part of a job that decides what its ranks do."""
 
-    grid: Axes
+    grid: GridSpec
     keys: dict[str, Any]
     """Every key below `job` with its value, defaults filled in."""
     roles: tuple[Role, ...]
@@ -64,10 +64,8 @@ def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
     if work.ranks > MAX_RANKS:
         raise DescriptionError([Problem("job.ranks", f"at most {MAX_RANKS:,} can be compared", work.ranks)], origin)
     # who does what does not depend on the machine
-    bare = named(str(work.strategy)).options.model_construct(
-        **{key: getattr(work, key) for key in work.model_fields_set}
-    )
-    roles = named(str(work.strategy)).roles(bare)
+    strategy, fields = named(str(work.strategy)), {key: getattr(work, key) for key in work.model_fields_set}
+    roles = strategy.roles(strategy.options.model_construct(**fields))
     return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")), roles)
 
 

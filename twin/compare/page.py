@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twin.compare.compare import SIDES, Comparison, Term
+from twin.compare.compare import Comparison
 from twin.compare.errors import ErrorGroup
+from twin.compare.pairing import SIDES
 from twin.compare.stage_rows import StageRow, op_of, pipeline_facts, stage_rows, subject_of
+from twin.compare.terms import Term
 from twin.description.files import write_whole
 from twin.description.problems import fail
 from twin.description.units import format_si
@@ -175,10 +177,8 @@ def _tables(found: Comparison) -> list[_Table]:
         )
     ]
     if rows := stage_rows(found):
-        title = "The same by stage, mean over the ranks of each"
-        tables.append(
-            _Table(title, ("stage: predicted → measured", *(part[0] for part in rows[0].parts)), _stage_cells(rows))
-        )
+        titles = ("stage: predicted → measured", *(part[0] for part in rows[0].parts))
+        tables.append(_Table("The same by stage, mean over the ranks of each", titles, _stage_cells(rows)))
     head = ("", "ops", "predicted", "measured", "median error", "90 % below", "bias", "predicted skew", "measured skew")
     for by, title in GROUP_TITLES.items():
         chosen = sorted(

@@ -69,7 +69,7 @@ def common_ranks(sides: Sequence[Side]) -> tuple[NDArray[np.int64], list[str]]:
 def paired_stages(first: Side, second: Side, ranks: NDArray[np.int64]) -> list[PairedStage]:
     """Pair the stages of two runs of one job: each rank's ops with those of the role that it has."""
     return [
-        _paired(ours, theirs, own, (first.place[own], second.place[own]))
+        _paired(ours, theirs, (first.place[own], second.place[own]))
         for ours, theirs in _both(first, second)
         if len(own := ranks[np.isin(ranks, ours.ranks)])
     ]
@@ -82,9 +82,7 @@ def _both(first: Side, second: Side) -> Iterator[tuple[Stage, Stage]]:
             yield stage, theirs[stage.number]
 
 
-def _paired(
-    ours: Stage, theirs: Stage, ranks: NDArray[np.int64], places: tuple[NDArray[np.int64], NDArray[np.int64]]
-) -> PairedStage:
+def _paired(ours: Stage, theirs: Stage, places: tuple[NDArray[np.int64], NDArray[np.int64]]) -> PairedStage:
     # ranks that one row stands for on both sides are the same rank many times
     rows, weights = np.unique(places, axis=1, return_counts=True)
     known = [{op.op: op for op in stage.steps.ops} for stage in (ours, theirs)]

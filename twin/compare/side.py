@@ -37,6 +37,11 @@ class Side:
     warnings: tuple[str, ...]
 
     @property
+    def is_pipeline(self) -> bool:
+        """Whether ranks have different roles."""
+        return len(self.work.roles) > 1
+
+    @property
     def steps(self) -> Steps:
         """The steps of a run whose ranks all have one role."""
         (stage,) = self.stages

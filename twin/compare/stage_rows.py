@@ -53,13 +53,10 @@ def pipeline_facts(found: Comparison) -> list[tuple[str, str]]:
     if found.pipeline is None:
         return []
     stages = found.pipeline
-    predicted, measured = stages.stage(stages.predicted_critical), stages.stage(stages.critical)
+    before, after = stages.stage(stages.predicted_critical), stages.stage(stages.critical)
     return [
-        ("critical stage", _share(measured.name, measured.measured_bubble_seconds, found.measured_seconds)),
-        (
-            "critical stage as predicted",
-            _share(predicted.name, predicted.predicted_bubble_seconds, found.predicted_seconds),
-        ),
+        ("critical stage", _share(after.name, after.measured_bubble_seconds, found.measured_seconds)),
+        ("critical stage as predicted", _share(before.name, before.predicted_bubble_seconds, found.predicted_seconds)),
     ]
 
 

@@ -72,7 +72,7 @@ def groups_of_ranks(grid: Axes, axis: Axis) -> Ints:
 def from_side(side: Side, job: Job) -> Observed:
     """Take the steps of a trace that was read and checked; raises DescriptionError if ranks are missing."""
     grid = job.concrete_grid
-    if len(side.work.roles) > 1:
+    if side.is_pipeline:
         remedy = "ranks of a pipeline do different work, which a diagnosis does not tell from slowness; look at the "
         raise fail(side.origin, f"{remedy}stages of `fourfold compare PREDICTED MEASURED`", str(grid))
     steps = side.steps

@@ -13,7 +13,8 @@ from rich.table import Table
 from twin.show.console import make_console, print_json
 
 if TYPE_CHECKING:
-    from twin.compare.compare import Comparison, Term
+    from twin.compare.compare import Comparison
+    from twin.compare.terms import Term
 
 BAR_WIDTH = 24
 WORST_SHOWN = 5
