@@ -81,7 +81,7 @@ def _end(step: str, way: str) -> Meeting:
     return Meeting(step, rows)
 
 
-END = Meeting("norm", everyone)
+NORM = Meeting("norm", everyone)
 PROGRAMS: tuple[tuple[str | Meeting, ...], ...] = (
     (
         "0F",
