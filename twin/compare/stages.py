@@ -47,12 +47,14 @@ def read_stages(events: pa.Table, roles: Sequence[Role], origin: str) -> tuple[S
     known = np.concatenate([role.ranks for role in roles])
     if strange := rank[~np.isin(rank, known)][:1].tolist():
         raise fail(origin, f"has events of a rank that a job of {len(known)} ranks does not have", strange[0])
-    parts = [(number, role, _of_ranks(events, role.ranks)) for number, role in enumerate(roles)]
-    stages = [
-        Stage(number, name_of(role), role.ranks, read_steps(part, f"{origin}, {name_of(role)}"))
-        for number, role, part in parts
-        if part.num_rows
-    ]
+    owner = np.zeros(int(known.max()) + 1, dtype=np.int64)
+    for number, role in enumerate(roles):
+        owner[role.ranks] = number
+    stages = []
+    for number in np.unique(owner[rank]).tolist():
+        role, name = roles[number], name_of(roles[number])
+        steps = read_steps(_of_ranks(events, role.ranks), f"{origin}, {name}")
+        stages.append(Stage(number, name, role.ranks, steps))
     if not stages:
         raise fail(origin, "has no events")
     kept = _common_steps(stages, origin)
