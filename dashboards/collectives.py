@@ -132,7 +132,7 @@ def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
     curves, drawn = [], set()
     for kind, communicator in used:
         axis, groups = communicator.axis, work.groups[communicator.partition]
-        if (kind, axis) in drawn:
+        if (kind, axis) in drawn or kind not in BUS_FACTOR:  # a message has no bus
             continue
         drawn.add((kind, axis))
         members = groups.members.shape[1]

@@ -1,13 +1,15 @@
-"""Ops of two runs of one job, paired by their stable names."""
+"""Ops of two runs of one job, paired by their stable names; of a pipeline stage by stage."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dashboards.events import Events, Floats
 from twin.compare.kinds import collective_kind, compute_kind
+from twin.schedule.communicator import Role
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,12 @@ class Pairs:
     second_ns: Floats
 
 
-def pairs_of(first: Events, second: Events) -> Pairs:
-    """Pair the computes and collectives of two runs."""
-    ours, theirs = (_medians(events) for events in (first, second))
+def pairs_of(first: Events, second: Events, roles: Sequence[Role] = ()) -> Pairs:
+    """Pair the computes and collectives of two runs: ranks of each role by themselves, where there are several."""
+    parts = roles if len(roles) > 1 else [None]
+    ours, theirs = (
+        {name: found for role in parts for name, found in _medians(events, role).items()} for events in (first, second)
+    )
     names = [name for name in ours if name in theirs]
     rows = [ours[name][1] for name in names]
     compute = [first.kind[row] == "compute" for row in rows]
@@ -47,9 +52,12 @@ def pairs_of(first: Events, second: Events) -> Pairs:
     )
 
 
-def _medians(events: Events) -> dict[str, tuple[float, int]]:
-    """For each op its median time, and a row that tells the rest."""
-    chosen = np.flatnonzero(~events.kind.are("wait"))
+def _medians(events: Events, role: Role | None) -> dict[str, tuple[float, int]]:
+    """For each op its median time, and a row that tells the rest; of one role if there are several."""
+    wanted = ~events.kind.are("wait")
+    if role is not None:
+        wanted &= np.isin(events.rank, role.ranks)
+    chosen, path = np.flatnonzero(wanted), "" if role is None else f"{role.name}/"
     base: dict[str, int] = {}
     number = np.array([base.setdefault(word.partition("/")[2], len(base)) for word in events.op.words] or [0])
     which = number[events.op.code[chosen]]
@@ -62,6 +70,6 @@ def _medians(events: Events) -> dict[str, tuple[float, int]]:
         middle = duration[order[begin:end]]
         half = len(middle) // 2
         median = float(middle[half] if len(middle) % 2 else (middle[half - 1] + middle[half]) / 2)
-        found[names[int(which[order[begin]])]] = (median, int(chosen[order[begin]]))
+        found[path + names[int(which[order[begin]])]] = (median, int(chosen[order[begin]]))
         begin = int(end)
     return found

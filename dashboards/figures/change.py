@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.figures.waterfall import waterfall
-from twin.compare.compare import Term
+from twin.compare.terms import Term
 
 NAMES = ("as it is", "what if")
 PICOSECONDS = 12

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from dashboards.colours import GREY, MEASURED, PREDICTED, SKY, YELLOW
 from dashboards.parts import finished, seconds
-from twin.compare.compare import Term
+from twin.compare.terms import Term
 
 
 def waterfall(

@@ -116,10 +116,10 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
     """The highest mean along each axis, and how far above the others it lies."""
     values = found.figures[name].reshape(found.grid.sizes)
     made = []
-    for number, (axis, size) in enumerate(zip(("data", "z", "y", "x"), found.grid.sizes, strict=True)):
+    for number, (axis, size) in enumerate(zip(found.grid.axes, found.grid.sizes, strict=True)):
         if size == 1:
             continue
-        others = tuple(i for i in range(4) if i != number)
+        others = tuple(i for i in range(len(found.grid.sizes)) if i != number)
         count = (~np.isnan(values)).sum(axis=others)
         mean = np.nansum(values, axis=others) / np.maximum(count, 1)
         at = int(np.argmax(np.where(count > 0, mean, -np.inf)))

@@ -27,6 +27,7 @@ from dashboards.parts import aria, card, problem, seconds
 from dashboards.query import query_of
 from dashboards.timeline.opened import opened, view_of
 from twin import __version__
+from twin.compare.jobs import work_of
 from twin.compare.page import facts_of
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError, fail
@@ -149,7 +150,8 @@ def _trust(context: PageContext, query: Query) -> Section:
     pair = [context.catalog.entry(query[key]) for key in ("run", "other")]
     if pair[0].kind == "measured" and pair[1].kind == "predicted":
         pair.reverse()
-    pairs = pairs_of(*(events_of(context.catalog, entry) for entry in pair))
+    first, second = (events_of(context.catalog, entry) for entry in pair)
+    pairs = pairs_of(first, second, work_of(pair[0].head, pair[0].label).roles)
     figure = parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op)
     return ("Op by op", f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.", [figure], [])
 

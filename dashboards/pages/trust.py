@@ -16,6 +16,7 @@ from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.compare.errors import ErrorGroup
+from twin.compare.jobs import work_of
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -92,7 +93,8 @@ def _group_row(group: ErrorGroup) -> dict[str, Any]:
 
 
 def _pairs(context: PageContext, first: Entry, second: Entry) -> Pairs:
-    return pairs_of(events_of(context.catalog, first), events_of(context.catalog, second))
+    roles = work_of(first.head, first.label).roles
+    return pairs_of(events_of(context.catalog, first), events_of(context.catalog, second), roles)
 
 
 def _rows(pairs: Pairs) -> list[dict[str, Any]]:

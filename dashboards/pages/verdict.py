@@ -13,11 +13,15 @@ from dashboards.figures.waterfall import waterfall
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
-from twin.compare.compare import Comparison, Term, compare
+from twin.compare.bubbles import BUBBLES, MESSAGE
+from twin.compare.compare import Comparison, compare
 from twin.compare.page import facts_of
+from twin.compare.stage_rows import op_of, stage_rows, subject_of
+from twin.compare.terms import Term
 from twin.description.problems import fail
 
 WATERFALL = "waterfall"
+SIDES = ("predicted", "measured")
 
 
 def compared(context: PageContext, query: Query) -> Comparison:
@@ -44,7 +48,7 @@ def shown(context: PageContext, query: Query) -> Component:
     facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)]
     worst = [
         {
-            "op": e.op,
+            "op": op_of(e),
             "part": e.part,
             "predicted (s)": e.predicted_seconds,
             "measured (s)": e.measured_seconds,
@@ -56,6 +60,7 @@ def shown(context: PageContext, query: Query) -> Component:
         [
             *(dmc.Alert(text, color="yellow", variant="light", mb="xs") for text in found.warnings),
             _waterfall_card(found),
+            *_stages(found),
             dmc.SimpleGrid(
                 [
                     card("What was compared", f"{found.job}, {found.grid}.", dmc.Table(dmc.TableTbody(facts))),
@@ -75,6 +80,22 @@ def shown(context: PageContext, query: Query) -> Component:
             dcc.Location(id="verdict-leads", refresh="callback-nav"),
         ]
     )
+
+
+def _stages(found: Comparison) -> list[Component]:
+    """The steps by stage of a pipeline, where there is one."""
+    rows = [
+        {"stage": row.name, "decides the step": "critical" if row.critical else ""}
+        | {f"{title}, {when} (s)": a for title, *both in row.parts for when, a in zip(SIDES, both, strict=True)}
+        for row in stage_rows(found)
+    ]
+    if not rows:
+        return []
+    words = (
+        "Mean over the ranks of each stage; what is exposed. The critical stage has the least bubble: "
+        "the step is no shorter than its own time."
+    )
+    return [card("By stage", words, table("stages", rows, height=min(420, 90 + 42 * len(rows))))]
 
 
 def _waterfall_card(found: Comparison) -> Component:
@@ -107,9 +128,10 @@ def summary_of(found: Comparison) -> str:
     error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     largest = max(found.terms, key=lambda t: abs(t.difference_seconds), default=None)
     most = f" Most of it: {largest.label}, {seconds(largest.difference_seconds)}." if largest else ""
+    who = f" Terms are the {subject_of(found)}, which decides the step." if found.pipeline else ""
     return (
         f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
-        f"{100 * error:+.1f} %.{most}"
+        f"{100 * error:+.1f} %.{most}{who}"
     )
 
 
@@ -127,10 +149,10 @@ def term_row(term: Term) -> dict[str, Any]:
 def filter_of(term: str) -> str:
     """What the timeline shows for a term: a kind of op, an axis, or everything.
 
-    >>> filter_of("transfer_y"), filter_of("gemm"), filter_of("between")
-    ('y', 'compute', '')
+    >>> filter_of("transfer_y"), filter_of("gemm"), filter_of("between"), filter_of("drain_pipeline")
+    ('y', 'compute', '', 'pipeline')
     """
-    if term.startswith(("skew_", "transfer_")):
+    if term.startswith(("skew_", "transfer_", *(f"{kind}_" for kind in (*BUBBLES, MESSAGE)))):
         return term.partition("_")[2]
     return "" if term in ("before", "between", "late", "after", "alone", "predicted", "measured") else "compute"
 

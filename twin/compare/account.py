@@ -2,17 +2,19 @@
 
 A rank's compute stream is a row of computes and waits. From the first rank's first op to the last
 rank's last end, the row's computes, its waits, the gaps between them, what is before the first and
-what is after the last add up to the step: exactly, for they are integers.
+what is after the last add up to the step: exactly, for they are integers. Of a pipeline that holds for the ranks of
+each stage, whose waits for other stages are bubbles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.compare.bubbles import BUBBLES, MESSAGE, bubble_terms, parts, transfer_term
 from twin.compare.kinds import COMPUTE_KINDS
 from twin.compare.steps import Nanoseconds, OpFacts, Steps, Times
 
@@ -26,12 +28,16 @@ OTHER_TERMS = {
 }
 
 
-def terms_of(axes: Sequence[str]) -> dict[str, str]:
-    """Name what a step with collectives over these axes is made of, and say it to a reader."""
+def terms_of(axes: Sequence[str], depth: Collection[str] = ()) -> dict[str, str]:
+    """Name what a step with collectives over these axes is made of, and say it to a reader.
+
+    Waits for the last member along the axes of `depth`, which join stages, are bubbles.
+    """
     return {
         **{kind: f"compute: {kind}" for kind in COMPUTE_KINDS},
-        **{f"skew_{axis}": f"wait for the last member, {axis}" for axis in axes},
+        **{f"skew_{axis}": f"wait for the last member, {axis}" for axis in axes if axis not in depth},
         **{f"transfer_{axis}": f"wait for the transfer, {axis}" for axis in axes},
+        **bubble_terms([axis for axis in axes if axis in depth]),
         **OTHER_TERMS,
     }
 
@@ -67,10 +73,11 @@ def account(
     paired: Callable[[OpFacts], bool],
     axes: Sequence[str],
     weights: Sequence[int] | None = None,
+    depth: Collection[str] = (),
 ) -> Account:
     """Take a step apart; ops that are not `paired` are a term of their own.
 
-    `axes` are those that collectives run over.
+    `axes` are those that collectives run over, `depth` those of them that join the stages of a pipeline.
 
     `weights` says how many ranks each row of `times` stands for, one each if absent.
     """
@@ -86,25 +93,49 @@ def account(
     length = end - start
     ops = [steps.ops[i] for i in row]
 
-    terms: dict[str, int] = dict.fromkeys(terms_of(axes), 0)
+    terms: dict[str, int] = dict.fromkeys(terms_of(axes, depth), 0)
     phases: dict[str, int] = {BEFORE: 0}
     terms[BEFORE] = phases[BEFORE] = _total(sorted_start[:, :1] - times.begin_ns, weights)
     _add(terms, [_compute_term(op, paired(op)) for op in ops], length, weights)
-    waits = steps.columns("wait")
-    named = [(steps.ops[i].axis, paired(steps.ops[i])) for i in waits]
-    split = split_waits(steps, times, waits)
-    for kind, part in (("skew", split.skew), ("transfer", split.transfer), (LATE, split.late)):
-        words = [(kind if kind == LATE else f"{kind}_{axis}") if known else ALONE for axis, known in named]
-        _add(terms, words, part, weights)
+    _add_waits(terms, steps, times, paired, depth, weights)
     terms[BETWEEN] = _total(gaps, weights)
     _add(phases, [op.phase for op in ops], length + gaps, weights)
     terms[AFTER] = phases[AFTER] = _total(times.end_ns - sorted_end[:, -1:], weights)
-    counts = {
-        f"{kind}_{axis}": sum(a == axis and known for a, known in named)
-        for kind in ("skew", "transfer")
-        for axis in axes
-    }
-    return Account(sum(weights), times.length_ns, terms, phases, counts)
+    return Account(sum(weights), times.length_ns, terms, phases, _numbers_of_waits(steps, paired, axes, depth))
+
+
+def _add_waits(
+    terms: dict[str, int],
+    steps: Steps,
+    times: Times,
+    paired: Callable[[OpFacts], bool],
+    depth: Collection[str],
+    weights: Sequence[int],
+) -> None:
+    """Add what waits are made of: for the last member, which between stages is bubble, for transfers, and late."""
+    waits = steps.columns("wait")
+    ops = [steps.ops[i] for i in waits]
+    split = split_waits(steps, times, waits)
+    joins = np.array([op.axis in depth for op in ops], dtype=bool)
+    pieces = [("skew", ~joins, split.skew)]
+    if joins.any():
+        pieces += [(kind, joins, part) for kind, part in parts(steps, times, waits, split.skew).items()]
+    for kind, of, part in pieces:
+        words = [f"{kind}_{ops[i].axis}" if paired(ops[i]) else ALONE for i in np.flatnonzero(of)]
+        _add(terms, words, part[:, of], weights)
+    moves = [transfer_term(steps, i) if joined else "transfer" for i, joined in zip(waits, joins, strict=True)]
+    words = [f"{move}_{op.axis}" if paired(op) else ALONE for move, op in zip(moves, ops, strict=True)]
+    _add(terms, words, split.transfer, weights)
+    _add(terms, [LATE if paired(op) else ALONE for op in ops], split.late, weights)
+
+
+def _numbers_of_waits(
+    steps: Steps, paired: Callable[[OpFacts], bool], axes: Sequence[str], depth: Collection[str]
+) -> dict[str, int]:
+    """Count the paired waits along the axis of each term, at most so many of which are in it."""
+    along = [steps.ops[i].axis for i in steps.columns("wait") if paired(steps.ops[i])]
+    kinds = {axis: ("skew", "transfer", *((*BUBBLES, MESSAGE) if axis in depth else ())) for axis in axes}
+    return {f"{kind}_{axis}": along.count(axis) for axis in axes for kind in kinds[axis]}
 
 
 def split_waits(steps: Steps, times: Times, waits: NDArray[np.int64]) -> Split:

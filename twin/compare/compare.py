@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from twin.compare.account import AFTER, BEFORE, BETWEEN, LATE, OTHER_TERMS, Account, account, terms_of
+from twin.compare.account import AFTER, BEFORE, OTHER_TERMS, Account, account, terms_of
 from twin.compare.clocks import Clock, disagreement_ns
-from twin.compare.errors import ErrorGroup, OpError, PairedRun, groups, samples, worst_ops
+from twin.compare.errors import ErrorGroup, OpError, groups, samples, worst_ops
 from twin.compare.jobs import differences
+from twin.compare.pairing import SIDES, PairedStage, Unpaired, common_ranks, paired_stages
+from twin.compare.pipeline import ComparedPipeline, ComparedStage, critical
 from twin.compare.side import Side, read_side
-from twin.compare.steps import OpFacts, Steps
+from twin.compare.stages import span_of
+from twin.compare.steps import Steps
+from twin.compare.terms import Term, terms_between
 from twin.description.problems import DescriptionError, fail
 
-MIN_PAIRED = 0.5
-"""Of the ops of either trace; below that they are of different programs."""
 EXAMPLES = 5
 PHASES = {name: OTHER_TERMS[name] for name in (BEFORE, AFTER)}
-SIDES = ("the first trace", "the second trace")
-
-
-@dataclass(frozen=True)
-class Term:
-    """One part of both steps, seconds, mean over ranks."""
-
-    name: str
-    label: str
-    predicted_seconds: float
-    measured_seconds: float
-    difference_seconds: float
-    """Measured less predicted, rounded once from whole nanoseconds."""
-    unexplained: bool = False
-    """True if no op accounts for it: the stream stands still for the host."""
-    below_clocks: bool = False
-    """True if the clocks of the measured ranks are too uncertain to tell it from nothing."""
-
-
-@dataclass(frozen=True)
-class Unpaired:
-    """Ops that only one trace has."""
-
-    predicted: tuple[str, ...]
-    measured: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +52,8 @@ class Comparison:
     unpaired: Unpaired
     clock: Clock
     warnings: tuple[str, ...]
+    pipeline: ComparedPipeline | None = None
+    """Stage by stage, where ranks have different roles; `terms` and `phases` are then those of the critical stage."""
 
     def error(self, part: str, by: str, name: str) -> ErrorGroup | None:
         """Find one group of errors."""
@@ -94,109 +72,90 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         raise fail("PREDICTED MEASURED", "the first trace is measured and the second predicted; swap them")
     if problems := differences(sides[0].work, sides[1].work):
         raise DescriptionError(problems, "the traces are of different jobs")
-    ranks, lost = _common_ranks(sides)
-    # ranks that one row stands for on both sides are the same rank many times
-    rows, weights = np.unique([side.place[ranks] for side in sides], axis=1, return_counts=True)
-    ours, theirs = (
-        PairedRun(side.steps, of, weights, np.zeros(0, dtype=np.int64)) for side, of in zip(sides, rows, strict=True)
-    )
-    paired, unpaired, sizes = _pair(*sides)
-    number = _chosen_step(theirs.steps, step)
-    first = _chosen_step(ours.steps, None)
-    times = [ours.steps.times[first].of(ours.rows), theirs.steps.times[number].of(theirs.rows)]
-    axes = _axes(sides)
-    accounts = [
-        account(run.steps, t, lambda op: op.op in paired, axes, weights.tolist())
-        for run, t in zip((ours, theirs), times, strict=True)
+    ranks, lost = common_ranks(sides)
+    stages = paired_stages(sides[0], sides[1], ranks)
+    number = _chosen_step(sides[1].stages[0].steps, step)
+    clock = _clock(sides[1], stages, number)
+    accounts = _accounts(sides, stages, (_chosen_step(sides[0].stages[0].steps, None), number))
+    labels = terms_of(_axes(sides), _depth(sides[0]))
+    compared = [
+        ComparedStage.of(
+            stage.name,
+            after.ranks,
+            terms_between(before, after, before.terms, after.terms, labels, clock),
+            terms_between(before, after, before.phases, after.phases, PHASES, clock),
+        )
+        for stage, before, after in zip(stages, *accounts, strict=True)
     ]
-    found = samples(*(replace(run, columns=_columns(run.steps, paired)) for run in (ours, theirs)))
-    shown = disagreement_ns(theirs.steps, theirs.steps.times[number])
-    clock = replace(sides[1].clock, uncertainty_ns=max(shown, sides[1].clock.said_ns))
-    warnings = [
-        *_about_kinds(kinds),
-        *sides[0].warnings,
-        *sides[1].warnings,
-        *lost,
-        *sizes,
-        *_about_clock(clock),
-        *_about_unpaired(unpaired),
-    ]
-    count, (before, after) = len(ranks), accounts
+    before, after = (compared[critical(of)].name for of in accounts)
+    decides = ComparedPipeline(after, before, tuple(compared))
+    found = [samples(stage.name, stage.predicted, stage.measured) for stage in stages]
+    said = [*_about_kinds(kinds), *sides[0].warnings, *sides[1].warnings, *lost]
+    unpaired = _unpaired(stages)
+    first, second = accounts[0][0].length_ns, accounts[1][0].length_ns
     return Comparison(
         job=sides[1].text("job", "name"),
         grid=str(sides[0].work.grid),
         kinds=kinds,
         machines=(sides[0].text("job", "machine", "name"), sides[1].text("job", "machine", "name")),
-        ranks=count,
+        ranks=len(ranks),
         ranks_of_job=sides[0].work.grid.ranks,
         step=number,
-        steps=tuple(theirs.steps.times),
-        predicted_seconds=before.length_ns / 1e9,
-        measured_seconds=after.length_ns / 1e9,
-        difference_seconds=(after.length_ns - before.length_ns) / 1e9,
-        between_steps_seconds=_between(theirs.steps),
-        terms=_terms(before, after, before.terms, after.terms, terms_of(axes), clock),
-        phases=_terms(before, after, before.phases, after.phases, PHASES, clock),
+        steps=tuple(sides[1].stages[0].steps.times),
+        predicted_seconds=first / 1e9,
+        measured_seconds=second / 1e9,
+        difference_seconds=(second - first) / 1e9,
+        between_steps_seconds=_between([stage.steps for stage in sides[1].stages]),
+        terms=decides.stage(after).terms,
+        phases=decides.stage(after).phases,
         errors=tuple(groups(found)),
         worst=tuple(worst_ops(found)),
         unpaired=unpaired,
         clock=clock,
-        warnings=tuple(warnings),
+        warnings=(*said, *_about_sizes(stages), *_about_clock(clock), *_about_unpaired(unpaired)),
+        pipeline=decides if sides[0].is_pipeline else None,
     )
+
+
+def _clock(side: Side, stages: Sequence[PairedStage], number: int) -> Clock:
+    """Return the clock of the measured side, as uncertain as the compared step shows it to be."""
+    shown = max(disagreement_ns(stage.measured.steps, stage.measured.steps.times[number]) for stage in stages)
+    return replace(side.clock, uncertainty_ns=max(shown, side.clock.said_ns))
+
+
+def _accounts(sides: Sequence[Side], stages: Sequence[PairedStage], chosen: tuple[int, int]) -> list[list[Account]]:
+    """Take the chosen step of either side apart, stage by stage; the step is that of all compared ranks."""
+    axes, depth = _axes(sides), _depth(sides[0])
+    found = []
+    for number, runs in zip(chosen, zip(*((s.predicted, s.measured) for s in stages), strict=True), strict=True):
+        times = [run.steps.times[number].of(run.rows) for run in runs]
+        span = span_of(times)
+        found.append(
+            [
+                account(run.steps, replace(each, span_ns=span), stage.has, axes, stage.weights, depth)
+                for stage, run, each in zip(stages, runs, times, strict=True)
+            ]
+        )
+    return found
+
+
+def _unpaired(stages: Sequence[PairedStage]) -> Unpaired:
+    return Unpaired(
+        tuple(name for stage in stages for name in stage.unpaired.predicted),
+        tuple(name for stage in stages for name in stage.unpaired.measured),
+    )
+
+
+def _depth(side: Side) -> tuple[str, ...]:
+    """Return the axes that join the stages of a pipeline; none where all ranks have one role."""
+    return side.work.grid.depth_axes if side.is_pipeline else ()
 
 
 def _axes(sides: Sequence[Side]) -> list[str]:
     """Return the mesh's axes, then others that collectives of either trace run over."""
-    others = [op.axis for side in sides for op in side.steps.ops if op.kind == "collective" and op.axis]
+    every = [op for side in sides for stage in side.stages for op in stage.steps.ops]
+    others = [op.axis for op in every if op.kind == "collective" and op.axis]
     return list(dict.fromkeys([*sides[0].work.grid.axes, *sides[1].work.grid.axes, *others]))
-
-
-def _common_ranks(sides: Sequence[Side]) -> tuple[NDArray[np.int64], list[str]]:
-    missing = [np.flatnonzero(side.place < 0) for side in sides]
-    ranks = np.flatnonzero((sides[0].place >= 0) & (sides[1].place >= 0))
-    if not len(ranks):
-        raise fail("ranks", "the traces have no rank in common")
-    warnings = [
-        f"{len(gone)} of {len(side.place)} ranks are not in {side.origin}, such as rank {gone[0]}; they are left "
-        "out on both sides, and the step may be longer than what is compared"
-        for side, gone in zip(sides, missing, strict=True)
-        if len(gone)
-    ]
-    return ranks, warnings
-
-
-def _pair(first: Side, second: Side) -> tuple[dict[str, None], Unpaired, list[str]]:
-    """Join ops by their ids; ops that are not the same thing in both are an error."""
-    ours, theirs = ({op.op: op for op in side.steps.ops} for side in (first, second))
-    paired = {name: None for name in ours if name in theirs}
-    unpaired = Unpaired(tuple(n for n in ours if n not in theirs), tuple(n for n in theirs if n not in ours))
-    if len(paired) < MIN_PAIRED * max(len(ours), len(theirs)):
-        raise fail(
-            "ops",
-            f"only {len(paired)} of {len(ours)} and {len(theirs)} ops have the same names; the traces "
-            "are of different programs",
-        )
-    for name in paired:
-        if (a := _sort(ours[name])) != (b := _sort(theirs[name])):
-            raise fail(name, f"is {a} in the first trace and {b} in the second: they are of different programs")
-    other = [name for name in paired if not _same_size(ours[name], theirs[name])]
-    sizes = (
-        [f"{len(other)} paired ops have other bytes or flops in the second trace, such as {other[0]}"] if other else []
-    )
-    return paired, unpaired, sizes
-
-
-def _sort(op: OpFacts) -> str:
-    return f"a {op.kind} on {op.stream}" + (f" over {op.axis}" if op.axis else "") + f" in phase {op.phase}"
-
-
-def _same_size(a: OpFacts, b: OpFacts) -> bool:
-    return bool(np.allclose((a.bytes, a.flops), (b.bytes, b.flops), rtol=1e-6, atol=0.5))
-
-
-def _columns(steps: Steps, paired: Mapping[str, None]) -> NDArray[np.int64]:
-    place = {op.op: i for i, op in enumerate(steps.ops) if op.kind != "wait"}
-    return np.array([place[name] for name in paired if name in place], dtype=np.int64)
 
 
 def _chosen_step(steps: Steps, step: int | None) -> int:
@@ -209,47 +168,28 @@ def _chosen_step(steps: Steps, step: int | None) -> int:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _between(steps: Steps) -> float | None:
+def _between(several: Sequence[Steps]) -> float | None:
     """Median over ranks and steps."""
-    gaps = [steps.times[b].arrival.min(1) - steps.times[a].end.max(1) for a, b in pairwise(steps.times) if b == a + 1]
-    return float(np.median(gaps)) / 1e9 if gaps else None
-
-
-def _terms(
-    before: Account,
-    after: Account,
-    ours: Mapping[str, int],
-    theirs: Mapping[str, int],
-    labels: Mapping[str, str],
-    clock: Clock,
-) -> tuple[Term, ...]:
-    """Means over ranks of what is summed over them, and whether clocks can tell the difference."""
-    terms = []
-    for name in {**ours, **theirs}:
-        a, b = ours.get(name, 0), theirs.get(name, 0)
-        if a or b:
-            # each wait that is split, each begin and end, is uncertain by as much as the clocks are
-            splits = max(before.waits.get(name, 0), after.waits.get(name, 0), name in {BEFORE, AFTER})
-            unsure = b != a and abs(b - a) <= splits * clock.uncertainty_ns * after.ranks
-            seconds = [ns / after.ranks / 1e9 for ns in (a, b, b - a)]
-            terms.append(
-                Term(
-                    name,
-                    labels.get(name, name),
-                    seconds[0],
-                    seconds[1],
-                    seconds[2],
-                    unexplained=name in {BETWEEN, LATE},
-                    below_clocks=unsure,
-                )
-            )
-    return tuple(terms)
+    gaps = [
+        steps.times[b].arrival.min(1) - steps.times[a].end.max(1)
+        for steps in several
+        for a, b in pairwise(steps.times)
+        if b == a + 1
+    ]
+    return float(np.median(np.concatenate(gaps))) / 1e9 if gaps else None
 
 
 def _about_kinds(kinds: tuple[str, str]) -> list[str]:
     if kinds == ("predicted", "measured"):
         return []
     return [f"both traces are {kinds[0]}: below, “predicted” means the first and “measured” the second"]
+
+
+def _about_sizes(stages: Sequence[PairedStage]) -> list[str]:
+    other = [name for stage in stages for name in stage.resized]
+    if not other:
+        return []
+    return [f"{len(other)} paired ops have other bytes or flops in the second trace, such as {other[0]}"]
 
 
 def _about_clock(clock: Clock) -> list[str]:

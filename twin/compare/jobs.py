@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from twin.description.grid import Axes, GridSpec
+from twin.description.grid import GridSpec
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
 from twin.description.spec import Spec
+from twin.schedule.communicator import Role
 from twin.strategies import named, names
 
 MAY_DIFFER = {"name", "machine", "train", "seed", "library", "slowest_device", "stragglers"}
@@ -24,9 +25,11 @@ MAX_RANKS = 1 << 20
 class Work:
     """The part of a job that decides what its ranks do."""
 
-    grid: Axes
+    grid: GridSpec
     keys: dict[str, Any]
     """Every key below `job` with its value, defaults filled in."""
+    roles: tuple[Role, ...]
+    """Ranks that run the same program: the stages of a pipeline, else all ranks."""
 
 
 @cache
@@ -60,7 +63,10 @@ def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
         raise DescriptionError([Problem("job.grid", f"is not one of {work.ranks} ranks", str(work.grid))], origin)
     if work.ranks > MAX_RANKS:
         raise DescriptionError([Problem("job.ranks", f"at most {MAX_RANKS:,} can be compared", work.ranks)], origin)
-    return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")))
+    # who does what does not depend on the machine
+    strategy, fields = named(str(work.strategy)), {key: getattr(work, key) for key in work.model_fields_set}
+    roles = strategy.roles(strategy.options.model_construct(**fields))
+    return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")), roles)
 
 
 def differences(first: Work, second: Work) -> list[Problem]:

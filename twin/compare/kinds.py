@@ -4,7 +4,9 @@ from __future__ import annotations
 
 COMPUTE_KINDS = ("gemm", "attention", "norm", "elementwise", "embedding", "loss", "optimizer")
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
-OTHER_COLLECTIVE = "other collective"
+OTHER_COLLECTIVE, MESSAGE = "other collective", "message"
+WAYS = {"send", "receive"}
+"""Last words of the names of messages."""
 PRODUCTS = {"gemm", "input_gradient", "weight_gradient"}
 
 
@@ -33,6 +35,19 @@ def collective_kind(name: str) -> str:
 
     >>> collective_kind("weights/all_gather_z"), collective_kind("bucket0/all_reduce_data")
     ('all_gather', 'all_reduce')
+    >>> collective_kind("messages/micro0/F/send")
+    'message'
     """
+    if is_message(name):
+        return MESSAGE
     last = name.rsplit("/", 1)[-1]
     return next((kind for kind in COLLECTIVE_KINDS if last.startswith(kind)), OTHER_COLLECTIVE)
+
+
+def is_message(name: str) -> bool:
+    """Tell whether a collective is one end of a message between two ranks, by its name.
+
+    >>> is_message("messages/micro0/F1/receive"), is_message("messages/micro0/F1/gather")
+    (True, False)
+    """
+    return name.rpartition("/")[2] in WAYS

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twin.compare.compare import SIDES, Comparison, Term
+from twin.compare.compare import Comparison
 from twin.compare.errors import ErrorGroup
+from twin.compare.pairing import SIDES
+from twin.compare.stage_rows import StageRow, op_of, pipeline_facts, stage_rows, subject_of
+from twin.compare.terms import Term
 from twin.description.files import write_whole
 from twin.description.problems import fail
 from twin.description.units import format_si
@@ -23,7 +26,7 @@ LONGER, SHORTER, UNEXPLAINED, TOTAL = "#D55E00", "#0072B2", "#9aa4ad", "#444c56"
 LABELS, VALUES, WIDTH, ROW = 270, 110, 1040, 26
 NAMES_SHOWN = 30
 UNPAIRED_SHOWN = 50
-GROUP_TITLES = {f"{by}": f"Errors by {by}" for by in ("kind", "axis", "phase", "name")}
+GROUP_TITLES = {f"{by}": f"Errors by {by}" for by in ("kind", "axis", "phase", "name", "stage")}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def page(found: Comparison) -> str:
         facts=facts_of(found),
         warnings=found.warnings,
         colours={"longer": LONGER, "shorter": SHORTER, "unexplained": UNEXPLAINED},
+        subject=subject_of(found),
         drawing=drawing | {"bars": bars},
         tables=_tables(found),
     )
@@ -91,6 +95,7 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         ("ranks compared", f"{found.ranks:,} of {found.ranks_of_job:,}"),
         ("machine", " / ".join(dict.fromkeys(found.machines))),
         ("measured step taken apart", f"step {found.step} of {len(found.steps)} traced"),
+        *pipeline_facts(found),
         ("clocks", f"{found.clock.method}, ± {seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]
     if found.between_steps_seconds is not None:
@@ -171,6 +176,9 @@ def _tables(found: Comparison) -> list[_Table]:
             ("The same by phase, gaps included", "phase", found.phases),
         )
     ]
+    if rows := stage_rows(found):
+        titles = ("stage: predicted → measured", *(part[0] for part in rows[0].parts))
+        tables.append(_Table("The same by stage, mean over the ranks of each", titles, _stage_cells(rows)))
     head = ("", "ops", "predicted", "measured", "median error", "90 % below", "bias", "predicted skew", "measured skew")
     for by, title in GROUP_TITLES.items():
         chosen = sorted(
@@ -185,7 +193,7 @@ def _tables(found: Comparison) -> list[_Table]:
             ("op", "predicted", "measured", "difference"),
             [
                 (
-                    w.op,
+                    op_of(w),
                     seconds(w.predicted_seconds),
                     seconds(w.measured_seconds),
                     seconds(w.measured_seconds - w.predicted_seconds),
@@ -196,10 +204,18 @@ def _tables(found: Comparison) -> list[_Table]:
     )
     for side, names in zip(SIDES, (found.unpaired.predicted, found.unpaired.measured), strict=True):
         if names:
-            rows = [(name,) for name in names[:UNPAIRED_SHOWN]]
+            unpaired = [(name,) for name in names[:UNPAIRED_SHOWN]]
             more = f", the first {UNPAIRED_SHOWN}" if len(names) > UNPAIRED_SHOWN else ""
-            tables.append(_Table(f"{len(names)} ops in {side} only{more}", ("op",), rows))
+            tables.append(_Table(f"{len(names)} ops in {side} only{more}", ("op",), unpaired))
     return tables
+
+
+def _stage_cells(rows: Sequence[StageRow]) -> list[tuple[str, ...]]:
+    cells = []
+    for row in rows:
+        sums = [f"{seconds(a)} → {seconds(b)}" for _, a, b in row.parts]
+        cells.append((row.name + (", critical" if row.critical else ""), *sums))
+    return cells
 
 
 def _group_row(group: ErrorGroup) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from twin import __version__
 from twin.compare.clocks import MAX_DISAGREEMENT, Clock, disagreement_ns, said_clock, too_early_ns
 from twin.compare.jobs import Work, work_of
-from twin.compare.steps import Steps, read_steps
+from twin.compare.stages import Stage, read_stages, too_early_across_ns, with_steps
+from twin.compare.steps import Steps
 from twin.description.problems import fail, shorten
 from twin.trace.store import Trace, read_classes, read_trace
 
-PIPELINE = "pipeline"
 FIGURE_SLACK_NS = 2
 """Times are rounded to nanoseconds."""
 
@@ -29,11 +29,23 @@ class Side:
     origin: str
     manifest: Mapping[str, Any]
     work: Work
-    steps: Steps
+    stages: tuple[Stage, ...]
+    """Of a job without a pipeline a single one."""
     place: NDArray[np.int64]
-    """For each rank of the job the row that stands for it, -1 if there is none."""
+    """For each rank of the job the row of its stage that stands for it, -1 if there is none."""
     clock: Clock
     warnings: tuple[str, ...]
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether ranks have different roles."""
+        return len(self.work.roles) > 1
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of a run whose ranks all have one role."""
+        (stage,) = self.stages
+        return stage.steps
 
     def text(self, *path: str) -> str:
         """Return a word of the manifest."""
@@ -50,53 +62,58 @@ def read_side(path: Path, name: str) -> Side:
     if trace.manifest.get("kind") not in ("predicted", "measured"):
         raise fail(origin, "kind is neither predicted nor measured", trace.manifest.get("kind"))
     work, clock = work_of(trace.manifest, origin), said_clock(trace.manifest, origin)
-    if work.grid.by_axis().get(PIPELINE, 1) > 1:  # of which each stage has ops of its own
-        remedy = "ranks of a pipeline run different ops, which are not compared; use a grid without one, or look at "
-        raise fail(origin, f"{remedy}timeline.html of both", str(work.grid))
-    steps = read_steps(trace.events, origin)
-    steps, warnings = _with_sound_clocks(steps, clock, work, origin)
-    place = _places(path, trace, steps, work, origin)
+    stages = read_stages(trace.events, work.roles, origin)
+    stages, warnings = _with_sound_clocks(stages, clock, work, trace.manifest["kind"] == "measured", origin)
+    place = _places(path, trace, stages, work, origin)
     return Side(
         origin,
         trace.manifest,
         work,
-        steps,
+        stages,
         place,
         clock,
-        (*warnings, *_about_run(trace.manifest, steps, place, origin)),
+        (*warnings, *_about_run(trace.manifest, stages[0].steps, place, origin)),
     )
 
 
-def _with_sound_clocks(steps: Steps, clock: Clock, work: Work, origin: str) -> tuple[Steps, list[str]]:
+def _with_sound_clocks(
+    stages: tuple[Stage, ...], clock: Clock, work: Work, measured: bool, origin: str
+) -> tuple[tuple[Stage, ...], list[str]]:
     """Leave out steps in which the ranks' clocks contradict each other."""
-    warnings, sound = list(steps.warnings), {}
-    for number, times in steps.times.items():
-        off = max(disagreement_ns(steps, times), too_early_ns(steps, times, work.grid))
+    warnings, sound = [warning for stage in stages for warning in stage.steps.warnings], []
+    for number, times in stages[0].steps.times.items():
+        off = max(disagreement_ns(stage.steps, stage.steps.times[number]) for stage in stages)
+        if len(work.roles) == 1:
+            off = max(off, too_early_ns(stages[0].steps, times, work.grid))
+        elif measured:  # a simulation has one clock
+            off = max(off, too_early_across_ns(stages, number))
         if off > max(MAX_DISAGREEMENT * times.length_ns, clock.said_ns):
             warnings.append(
                 f"step {number} of {origin} is dropped: clocks of its ranks disagree by "
                 f"{off / 1e9:.3g} s in a step of {times.length_ns / 1e9:.3g} s"
             )
         else:
-            sound[number] = times
+            sound.append(number)
     if not sound:
         raise fail(origin, "clocks jumped, or the trace was put together wrongly; " + "; ".join(warnings))
-    return replace(steps, times=sound), warnings
+    return with_steps(stages, sound), warnings
 
 
-def _places(path: Path, trace: Trace, steps: Steps, work: Work, origin: str) -> NDArray[np.int64]:
-    """Which row stands for each rank of the job; in a folded run, one of its class."""
+def _places(path: Path, trace: Trace, stages: tuple[Stage, ...], work: Work, origin: str) -> NDArray[np.int64]:
+    """Which row of its stage stands for each rank of the job; in a folded run, one of its class."""
     ranks = work.grid.ranks
-    if strange := steps.ranks[steps.ranks >= ranks].tolist():
+    if strange := [rank for stage in stages for rank in stage.steps.ranks[stage.steps.ranks >= ranks].tolist()]:
         raise fail(origin, f"has events of a rank that a job of {ranks} ranks does not have", strange[0])
     place = np.full(ranks, -1, dtype=np.int64)
     classes = read_classes(path, trace.manifest) if trace.manifest["kind"] == "predicted" else None
     if classes is not None:
         if sorted(classes) != list(range(ranks)):
             raise fail(origin, f"classes.parquet does not give each of the {ranks} ranks a class")
-        row_of_class = {classes[rank]: row for row, rank in reversed([*enumerate(steps.ranks.tolist())])}
-        place[:] = [row_of_class.get(classes[rank], -1) for rank in range(ranks)]
-    place[steps.ranks] = np.arange(len(steps.ranks))
+        for stage in stages:
+            row_of_class = {classes[rank]: row for row, rank in reversed([*enumerate(stage.steps.ranks.tolist())])}
+            place[stage.ranks] = [row_of_class.get(classes[rank], -1) for rank in stage.ranks.tolist()]
+    for stage in stages:
+        place[stage.steps.ranks] = np.arange(len(stage.steps.ranks))
     return place
 
 

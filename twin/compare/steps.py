@@ -1,7 +1,8 @@
 """The steps of a run as matrices: when each rank ran each op.
 
-A 4D grid's ranks all run the same ops, so a whole step is a matrix (ranks, ops); a step in which
-some rank lacks ops was cut off, and is dropped with a warning.
+Ranks of one role all run the same ops, so a whole step of theirs is a matrix (ranks, ops); a step in which
+some rank lacks ops was cut off, and is dropped with a warning. All ranks of a 4D grid have the same role; how
+several are put together is in `stages`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from twin.compare.kinds import collective_kind, compute_kind
@@ -54,6 +56,8 @@ class Times:
     start: Nanoseconds
     end: Nanoseconds
     arrival: Nanoseconds
+    span_ns: tuple[int, int] | None = None
+    """Begin and end of the step, where ranks of other roles are in it too."""
 
     def of(self, rows: NDArray[np.int64]) -> Times:
         """The same for chosen rows, which may come more than once."""
@@ -62,12 +66,12 @@ class Times:
     @property
     def begin_ns(self) -> int:
         """When the first rank came to its first op."""
-        return int(self.arrival.min())
+        return int(self.arrival.min()) if self.span_ns is None else self.span_ns[0]
 
     @property
     def end_ns(self) -> int:
         """When the last rank ended its last op."""
-        return int(self.end.max())
+        return int(self.end.max()) if self.span_ns is None else self.span_ns[1]
 
     @property
     def length_ns(self) -> int:
@@ -86,6 +90,8 @@ class Steps:
     """By step, ascending."""
     target: NDArray[np.int64]
     """For each wait the column of its collective, -1 for other ops."""
+    group: Nanoseconds
+    """Number of the group of each collective among those of its stream, (ranks, ops); -1 where none is said."""
     warnings: tuple[str, ...]
 
     def columns(self, *kinds: str) -> NDArray[np.int64]:
@@ -124,7 +130,10 @@ def read_steps(events: pa.Table, origin: str) -> Steps:
         times[int(s)] = Times(arrival=matrices[0], start=matrices[1], end=matrices[2])
     ops = tuple(facts[b] for b in order)
     _check_order(times, origin)
-    return Steps(ranks.astype(np.int64), ops, times, _targets(ops, origin), tuple(warnings))
+    group = np.full((len(ranks), len(present)), -1, dtype=np.int64)
+    at = np.flatnonzero(step == kept[0])
+    group[row[at], place[base[at]]] = pc.fill_null(events.column("group"), -1).to_numpy()[at]
+    return Steps(ranks.astype(np.int64), ops, times, _targets(ops, origin), group, tuple(warnings))
 
 
 def _facts(events: pa.Table, base: NDArray[np.int64], names: list[str], origin: str) -> list[OpFacts]:

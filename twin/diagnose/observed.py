@@ -71,7 +71,11 @@ def groups_of_ranks(grid: Axes, axis: Axis) -> Ints:
 
 def from_side(side: Side, job: Job) -> Observed:
     """Take the steps of a trace that was read and checked; raises DescriptionError if ranks are missing."""
-    grid, steps = job.concrete_grid, side.steps
+    grid = job.concrete_grid
+    if side.is_pipeline:
+        remedy = "ranks of a pipeline do different work, which a diagnosis does not tell from slowness; look at the "
+        raise fail(side.origin, f"{remedy}stages of `fourfold compare PREDICTED MEASURED`", str(grid))
+    steps = side.steps
     if len(steps.ranks) != grid.ranks:
         raise fail(
             side.origin,

@@ -13,7 +13,8 @@ from rich.table import Table
 from twin.show.console import make_console, print_json
 
 if TYPE_CHECKING:
-    from twin.compare.compare import Comparison, Term
+    from twin.compare.compare import Comparison
+    from twin.compare.terms import Term
 
 BAR_WIDTH = 24
 WORST_SHOWN = 5
@@ -35,6 +36,7 @@ def comparison(found: Comparison, *, as_json: bool, page: Path | None = None) ->
     for warning in found.warnings:
         console.print(f"[yellow]Warning:[/] {_plain(warning)}")
     _waterfall(console, found)
+    _stages(console, found)
     _errors(console, found)
     _worst(console, found)
     if page is not None:
@@ -59,8 +61,10 @@ def _plain(text: str) -> str:
 
 def _waterfall(console: Console, found: Comparison) -> None:
     from twin.compare.page import seconds
+    from twin.compare.stage_rows import subject_of
 
-    console.print("\nFrom the predicted to the measured step, mean over ranks; the terms add up exactly:")
+    subject = subject_of(found)
+    console.print(f"\nFrom the predicted to the measured step, {_plain(subject)}; the terms add up exactly:")
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for head in ("predicted", "measured", "difference"):
@@ -82,6 +86,24 @@ def _waterfall(console: Console, found: Comparison) -> None:
         seconds(found.difference_seconds),
         "",
     )
+    console.print(table)
+
+
+def _stages(console: Console, found: Comparison) -> None:
+    from twin.compare.page import seconds
+    from twin.compare.stage_rows import stage_rows
+
+    rows = stage_rows(found)
+    if not rows:
+        return
+    console.print("\nStage by stage, mean over the ranks of each; what is exposed, predicted and below it measured:")
+    table = Table("", *(title for title, _, _ in rows[0].parts), box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        name = f"[bold]{_plain(row.name)}, critical[/]" if row.critical else _plain(row.name)
+        table.add_row(f"  {name}", *(seconds(predicted) for _, predicted, _ in row.parts))
+        table.add_row("", *(seconds(measured) for _, _, measured in row.parts))
     console.print(table)
 
 
@@ -112,13 +134,14 @@ def _errors(console: Console, found: Comparison) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for group in found.errors:
-        if group.by in {"kind", "axis"}:
+        if group.by in {"kind", "axis", "stage"}:
             skew = (
                 f"{seconds(group.predicted_skew_seconds)}, {seconds(group.measured_skew_seconds)}"
                 if group.part == "collective"
                 else ""
             )
             name = f"axis {group.name}" if group.by == "axis" else group.name
+            name += f", {group.part}" if group.by == "stage" else ""
             table.add_row(
                 f"  {_plain(name)}",
                 f"{group.ops:,}",
@@ -134,12 +157,13 @@ def _errors(console: Console, found: Comparison) -> None:
 
 def _worst(console: Console, found: Comparison) -> None:
     from twin.compare.page import seconds
+    from twin.compare.stage_rows import op_of
 
     console.print("\nFurthest off (more by phase and name: --json, --html):")
     table = Table(box=None, show_header=False, pad_edge=False)
     for op in found.worst[:WORST_SHOWN]:
         table.add_row(
-            f"  {_plain(op.op)}",
+            f"  {_plain(op_of(op))}",
             f"{seconds(op.predicted_seconds)} predicted",
             f"{seconds(op.measured_seconds)} measured",
         )
