@@ -103,7 +103,8 @@ def _shown(found: dict[str, Any]) -> str:
         (
             f"Mean absolute error {found['mean_absolute_error']:.1%}, largest {found['largest_error']:.1%}, "
             f"rank correlation {found['spearman']:.3f}; the predicted best is number "
-            f"{found['place_of_predicted_best']} of the measured ones, {found['regret']:.1%} slower than the first. Single ops, median error: products "
+            f"{found['place_of_predicted_best']} of the measured ones, {found['regret']:.1%} slower than the first. "
+            "Single ops, median error: products "
             f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
             f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."
         ),

@@ -136,9 +136,7 @@ def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> lis
     return steps
 
 
-def one_step(
-    trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0
-) -> Interval:
+def one_step(trainee: Trainee, mesh: Mesh, number: int, tracer: Tracer | None = None, traced_as: int = 0) -> Interval:
     """Run a step from a common start."""
     batch = random_batch(trainee.context, number)
     if tracer is not None:
