@@ -110,7 +110,9 @@ def test_stages_beyond_three_are_gathered_again() -> None:
         strategy = strategy_of(job)
         held = strategy.memory(job, strategy.roles(job)[0])
         assert held["gathered weights"] == BF16 * sum(psi[:3])
-        assert held["gradients"] == FP32 * (sum(psi) + -(-sum(psi) // 2))
+        assert held["gradients"] == FP32 * -(-sum(psi) // 2)
+        # whole until they are reduced, and a block on its way
+        assert held["buffers"] == FP32 * sum(psi) + (BF16 + FP32) * psi[1]
     assert sent[3] == 1 < sent[5]
 
 
