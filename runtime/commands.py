@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
     from twin.description.train import Train
+    from twin.search.candidates import Refuse
     from twin.strategies import Chosen
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
 
 Resolve = Callable[["Job"], "Job"]
+Settle = Callable[["Job", "Refuse"], "Job"]
 
 
 JobFile = Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")]
@@ -86,14 +88,20 @@ Restarts = Annotated[
 Slurm = Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")]
 
 
-def register(app: typer.Typer, resolve: Resolve, fit: Fit, ask_of: AskOf, search: Search) -> None:
-    """Add the runtime's commands to the command line."""
+def register(app: typer.Typer, settle: Settle, fit: Fit, ask_of: AskOf, search: Search) -> None:
+    """Add the runtime's commands to the command line; `settle` leaves out what it is told to refuse."""
     from runtime.calibration.command import calibrate
     from runtime.data.command import data
     from runtime.huggingface.command import export, import_
     from runtime.inference.command import evaluate, sample
     from runtime.memorize.command import memorize
     from runtime.recorder.command import record
+
+    def resolve(job: Job) -> Job:
+        """Settle what a job leaves open to what the runtime trains."""
+        from runtime.train.choice import refusal
+
+        return settle(job, refusal)
 
     app.command()(_train(resolve, ask_of, search))
     app.command()(data)

@@ -147,9 +147,12 @@ class Prediction:
         write_chrome_trace(Path(path), self.simulation, ranks, overwrite=overwrite)
 
 
-def settle(job: JobLike, *, workers: int = 1, progress: Progress = _silent) -> tuple[Job, Choice | None]:
+def settle(
+    job: JobLike, *, workers: int = 1, refuse: Callable[[Job], str] | None = None, progress: Progress = _silent
+) -> tuple[Job, Choice | None]:
     """Settle what a job leaves open (`grid: auto`, `strategy: auto`), and return what was simulated for it.
 
+    `refuse` says why a concrete job will not do, or nothing; such a one is not chosen.
     Raises DescriptionError if nothing fits.
     """
     described = _job(job)
@@ -157,7 +160,7 @@ def settle(job: JobLike, *, workers: int = 1, progress: Progress = _silent) -> t
         return described, None
     from twin.search.choose import choose  # noqa: PLC0415  only where something is left open
 
-    choice = choose(described, workers=workers, progress=progress)
+    choice = choose(described, workers=workers, refuse=refuse, progress=progress)
     return choice.best.job, choice
 
 

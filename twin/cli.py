@@ -216,15 +216,18 @@ def gemm(
     console.answer(gemm_answer(machine, m, n, k, mode.value, tuned=tuned), as_json=as_json)
 
 
-def resolve(job: Job) -> Job:
-    """Settle what a job leaves to Fourfold (`grid: auto`), as `simulate` does; its strategy must be named."""
+def resolve(job: Job, refuse: Callable[[Job], str] | None = None) -> Job:
+    """Settle what a job leaves to Fourfold (`grid: auto`), as `simulate` does; its strategy must be named.
+
+    What is refused, for the reason that is returned, is not chosen.
+    """
     from twin import api
     from twin.show import console
     from twin.strategies import strategy_of
 
     strategy_of(job)
     with console.progress("simulating candidates") as advance:
-        return api.settle(job, progress=advance)[0]
+        return api.settle(job, refuse=refuse, progress=advance)[0]
 
 
 def choose(

@@ -11,6 +11,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.search import choose as choose_module
+from twin.search.candidates import on_grid
 from twin.search.choose import CANDIDATES, candidates, choose, with_grid
 from twin.strategies import load_job
 from twin.strategies.four_d.communication_model import communication_seconds
@@ -147,3 +148,21 @@ def test_a_result_without_global_contention_says_so(make_job) -> None:
     assert few.partition.rank_classes < full.partition.rank_classes
     assert as_json(full, report(full), 0.0)["global_link_contention"] is True
     assert as_json(few, report(few), 0.0)["global_link_contention"] is False
+
+
+def test_what_is_refused_is_not_chosen() -> None:
+    job = auto()
+    first = choose(job).best.job
+    assert choose(job, refuse=lambda one: "no" if one.grid == first.grid else "").best.job.grid != first.grid
+    with pytest.raises(DescriptionError, match="that could run are refused: not today"):
+        choose(job, refuse=lambda _one: "not today")
+
+
+def test_stages_that_are_given_allow_the_orders_that_have_so_many() -> None:
+    """Uneven stages are tried with every schedule of as many; a rank's layers need not be equal."""
+    described = {"strategy": "megatron", "flavour": "torch", "stage_layers": [2, 1], "grid": {"pipeline": 2}}
+    job = load_job(
+        {"model": MODEL | {"layers": 3}, "machine": "laptop", "ranks": 2, "batch": {"sequences": 8}} | described
+    )
+    found = [one.job(job).schedule for one in on_grid(job, job.concrete_grid, frozenset({"schedule"})) if one.feasible]
+    assert set(found) == {"1f1b", "zb_h1"}

@@ -116,6 +116,16 @@ def test_stages_beyond_three_are_gathered_again() -> None:
     assert sent[3] == 1 < sent[5]
 
 
+def test_a_stage_holds_whole_gradients_of_a_single_micro_step_too() -> None:
+    """FSDP2 is given them at the end of a stage's passes, however many there are."""
+    held = []
+    for micro_steps in (1, 4):
+        job = torch_job("zb_h1", {"pipeline": 2, "data": 2}, micro_steps=micro_steps)
+        strategy = strategy_of(job)
+        held.append(strategy.memory(job, strategy.roles(job)[0])["buffers"])
+    assert held[0] == held[1] > FP32 * parameters(1, ends="first")
+
+
 def test_what_unshard_gathered_is_not_gathered_by_the_pass() -> None:
     """With reshard_after_forward a stage's first pass finds its weights; all others gather them."""
     job = torch_job("interleaved", {"pipeline": 2, "data": 2}, reshard_after_forward=True)

@@ -17,8 +17,8 @@ from twin.description.job import AUTO, Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.crew import Workers
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.search.candidates import Refuse, on_grid
 from twin.search.candidates import candidates as all_candidates
-from twin.search.candidates import on_grid
 from twin.strategies import check_grid, names, strategy_of
 
 CANDIDATES = 10
@@ -62,14 +62,15 @@ def choose(
     *,
     most: int = CANDIDATES,
     workers: Workers = 1,
+    refuse: Refuse | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Choice:
     """Resolve `auto` by simulating the best candidates; under `strategy: auto` those of every strategy (on `workers`).
 
-    Raises DescriptionError if nothing fits.
+    What `refuse` gives a reason against is left out. Raises DescriptionError if nothing fits.
     """
     if job.strategy == AUTO:
-        return _among_strategies(job, workers, progress)
+        return _among_strategies(job, workers, refuse, progress)
     if job.grid != "auto":
         return Choice((simulate(_with_micro(job)),), 1)
     ranked = candidates(job)
@@ -79,8 +80,11 @@ def choose(
             f"auto: no grid of {job.ranks} ranks keeps the rules and fits into the memory of "
             f"{job.machine.device.name}; {_why(job)}",
         )
+    first, refused = _first(ranked, most, refuse)
+    if not first:
+        raise fail("grid", f"auto: all {len(ranked)} grids of {job.ranks} ranks that could run are refused: {refused}")
     simulations = []
-    entered = _worth_simulating(ranked[:most])
+    entered = _worth_simulating(first)
     for number, candidate in enumerate(entered):
         progress(number, len(entered))
         simulations.append(simulate(candidate, max_classes=MANY_CLASSES))
@@ -95,11 +99,29 @@ def choose(
     return Choice(tuple(simulations), len(ranked))
 
 
-def _among_strategies(job: Job, workers: Workers, progress: Callable[[int, int], None]) -> Choice:
+def _first(ranked: list[Job], most: int, refuse: Refuse | None) -> tuple[list[Job], str]:
+    """Return the first candidates that are not refused, so many at most, and why the first of those is that is."""
+    if refuse is None:
+        return ranked[:most], ""
+    found: list[Job] = []
+    said = ""
+    for candidate in ranked:
+        if reason := refuse(candidate):
+            said = said or reason
+            continue
+        found.append(candidate)
+        if len(found) == most:
+            break
+    return found, said
+
+
+def _among_strategies(
+    job: Job, workers: Workers, refuse: Refuse | None, progress: Callable[[int, int], None]
+) -> Choice:
     from twin.search.across import search_across  # noqa: PLC0415  its tables load PyArrow
 
     raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)  # strategies have defaults of their own
-    found = search_across(raw, names(), workers=workers, progress=progress)
+    found = search_across(raw, names(), refuse=refuse, workers=workers, progress=progress)
     best = tuple(one.best for one in found.searches.values())
     return Choice(best, sum(one.feasible for one in found.searches.values()), True, found.reasons)
 

@@ -255,7 +255,10 @@ class Table(Embedding):
         size, table = float(stream.nbytes), float(positions.nbytes)
 
         def run(stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-            return (stream.view(-1, part, stream.shape[1]) + rows[first : first + part]).view_as(stream)
+            found = stream.view(-1, part, stream.shape[1]) + rows[first : first + part]
+            # the same memory in another shape, but no view, of which FSDP2 warns
+            flat: torch.Tensor = torch.ops.aten._unsafe_view(found, list(stream.shape))
+            return flat
 
         return Region(
             self.context.ops,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,24 +97,20 @@ class Stage(PipelineStage):
             self.work.latest = fwd_chunk_id
         with self._acting("F", fwd_chunk_id):
             sequences = {"sequences": self.context.sequences}
-            try:
+            with _plainly():
                 return super().forward_one_chunk(fwd_chunk_id, args, sequences, save_forward_output)
-            except RuntimeError as error:
-                if isinstance(error.__cause__, RuntimeError):
-                    raise error.__cause__ from None  # PyTorch's own words about it hide that a peer has died
-                raise
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
         """Run a backward pass, or the half of it that gives input gradients."""
-        with self._acting("B" if full_backward else "I", bwd_chunk_id):
+        with self._acting("B" if full_backward else "I", bwd_chunk_id), _plainly():
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         self._sums.collect(self.model)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Run the half that gives weight gradients."""
-        with self._acting("W", bwd_chunk_id):
+        with self._acting("W", bwd_chunk_id), _plainly():
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
@@ -151,6 +147,17 @@ class Stage(PipelineStage):
         if self.context.initialised:
             return super()._warmup_backward_result(received_result)
         return _Yes()
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Raise what went wrong in a pass, such as a peer that has died: PyTorch's own words about it hide that."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, RuntimeError):
+            raise error.__cause__ from None
+        raise
 
 
 class _Yes:

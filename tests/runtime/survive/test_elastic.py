@@ -14,6 +14,7 @@ from runtime.launch.environment import Process
 from runtime.plan.options import located
 from runtime.plan.plan import Plan
 from runtime.survive.elastic import fit
+from runtime.train.choice import refusal
 from tests.runtime import runs
 from tests.runtime.survive.agents import Agents, lose_memory
 from twin.cli import resolve
@@ -44,6 +45,22 @@ def test_the_largest_number_that_some_grid_takes(tmp_path, ranks):
     assert 8 % (job.concrete_grid.data * job.concrete_grid.z * job.concrete_micro_sequences) == 0
     assert f"instead of 4: training on {job.concrete_grid}" in why
     assert ("wait" in why) == (ranks not in (1, 2, 4, 8))
+
+
+def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path):
+    """Of three ranks a pipeline of four layers could be a ring of contexts only, which the runtime refuses."""
+    changes = {
+        "strategy": "megatron",
+        "flavour": "torch",
+        "ranks": 4,
+        "grid": {"pipeline": 2, "data": 2},
+        "model": runs.SMALL["model"] | {"layers": 4, "sequence": 24},
+        "train": {"elastic": True},
+    }
+    plan, why = fitted(tmp_path, 3, resolve=lambda job: resolve(job, refusal), **changes)
+    assert plan.job.ranks == 2
+    assert plan.job.concrete_grid.context == 1
+    assert "1 waits" in why
 
 
 def test_the_jobs_own_micro_batch_is_kept_if_some_grid_takes_it(tmp_path):

@@ -76,7 +76,7 @@ class Held:
         job, parameters, e = self.job, Parameters(self.job, self.local), self.job.element_bytes
         own, wide = -(-total // job.weight_parts), job.main_gradient_bytes
         largest = max(Units(parameters, stage).largest for stage in self.pipeline.stages(rank))
-        whole = 0 if job.reduces_each or job.micro_steps == 1 else wide * total
+        whole = 0 if job.reduces_each else wide * total
         return {
             "weights": float(FP32_BYTES * own),
             "gradients": float(FP32_BYTES * own),

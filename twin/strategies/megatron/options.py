@@ -150,7 +150,7 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         exchanges += ["hierarchical"] if 1 < near < grid.context else []
     orders: list[tuple[Schedule, int]] = [(own.schedule, own.chunks)]
     if "schedule" in over and job.flavour != "deepspeed":
-        orders = list(_orders(job)) if grid.pipeline > 1 else [("1f1b", 1)]
+        orders = (list(_orders(job)) or orders) if grid.pipeline > 1 else [("1f1b", 1)]
     sharded, gradients, parameters = shards
     for recompute, (order, chunks), split, exchange in product(recomputes, orders, sequence, exchanges):
         yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters)
@@ -158,16 +158,23 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
 
 def _orders(job: MegatronJob) -> Iterator[tuple[Schedule, int]]:
     """Yield schedules that the stages allow, with their chunks; micro-batches are not known yet."""
-    grid, layers = job.concrete_grid, job.model.layers
-    each = layers // grid.pipeline
-    if layers % grid.pipeline:
-        return
+    grid = job.concrete_grid
     most = job.batch.sequences // grid.data
+    possible = _chunks(job)
     for order in ORDERS:
-        choices = {"interleaved": [c for c in divisors(each) if c > 1][::-1][:MOST_CHUNKS], "zb_v": [2]}.get(order, [1])
+        choices = {"interleaved": [c for c in possible if c > 1][:MOST_CHUNKS], "zb_v": [2]}.get(order, [1])
         for chunks in choices:
-            stages = each % chunks == 0
-            if stages and not any(
+            if chunks in possible and not any(
                 k != "batch.micro_sequences" for k, _, _ in problems(order, grid.pipeline, most, chunks)
             ):
                 yield order, chunks
+
+
+def _chunks(job: MegatronJob) -> list[int]:
+    """Return the numbers of chunks that a rank's layers may be cut into, descending; stages given say which it is."""
+    ranks = job.concrete_grid.pipeline
+    if job.stage_layers is not None:
+        chunks, left = divmod(len(job.stage_layers), ranks)
+        return [] if left else [chunks]
+    each, left = divmod(job.model.layers, ranks)
+    return [] if left else divisors(each)[::-1]
