@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from runtime.parallel.collectives import CollectiveError
+from runtime.strategies.megatron.pipeline import plainly
 from tests.runtime import runs
 from tests.runtime.asked import ask
 from tests.runtime.test_fsdp_runs import MEGATRON, STRATEGIES, go_all_the_way
@@ -77,3 +79,15 @@ COLUMNS = ("rank", "op", "kind", "stream", "axis", "group", "layer", "micro", "b
 
 def _ops(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[column] for column in COLUMNS) for row in rows)
+
+
+@pytest.mark.parametrize("words", ["forward", "backward"])
+def test_a_failure_in_a_pass_keeps_its_name(words: str) -> None:
+    """PyTorch's pipelining wraps what is raised in a pass in an error of its own, with all tensors in it."""
+    failure = CollectiveError("rank 0: micro0/B/block0/mlp_down/all_gather_tensor with rank 1 failed")
+    with pytest.raises(CollectiveError, match="rank 0") as caught, plainly():
+        raise RuntimeError(f"Failed to run stage {words}: Tensor(…)") from failure
+    assert caught.value is failure
+    assert caught.value.__suppress_context__
+    with pytest.raises(RuntimeError, match="of its own"), plainly():
+        raise RuntimeError("of its own")

@@ -97,20 +97,20 @@ class Stage(PipelineStage):
             self.work.latest = fwd_chunk_id
         with self._acting("F", fwd_chunk_id):
             sequences = {"sequences": self.context.sequences}
-            with _plainly():
+            with plainly():
                 return super().forward_one_chunk(fwd_chunk_id, args, sequences, save_forward_output)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
         """Run a backward pass, or the half of it that gives input gradients."""
-        with self._acting("B" if full_backward else "I", bwd_chunk_id), _plainly():
+        with self._acting("B" if full_backward else "I", bwd_chunk_id), plainly():
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         self._sums.collect(self.model)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Run the half that gives weight gradients."""
-        with self._acting("W", bwd_chunk_id), _plainly():
+        with self._acting("W", bwd_chunk_id), plainly():
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
@@ -150,7 +150,7 @@ class Stage(PipelineStage):
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def plainly() -> Iterator[None]:
     """Raise what went wrong in a pass, such as a peer that has died: PyTorch's own words about it hide that."""
     try:
         yield
