@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 )
 
 from runtime.model.plain import PlainGPT
+from runtime.parallel.collectives import CollectiveError
 from runtime.step.trainee import MicroBatch
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.gradients import Sums
@@ -140,13 +141,27 @@ class Stage(PipelineStage):
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         if self.context.initialised:
-            return super()._warmup_forward_vote(has_backward, received_acc)
+            with self._meeting():
+                return super()._warmup_forward_vote(has_backward, received_acc)
         return _Yes()  # what is only recorded has nobody to vote with
 
     def _warmup_backward_result(self, received_result: Any = None) -> Any:
         if self.context.initialised:
-            return super()._warmup_backward_result(received_result)
+            with self._meeting():
+                return super()._warmup_backward_result(received_result)
         return _Yes()
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Name what PyTorch sends between neighbouring stages before the first step, outside of named messages."""
+        try:
+            yield
+        except RuntimeError as error:
+            where, reason = self.context.mesh.where(), str(error).strip().split("\n")[0]
+            raise CollectiveError(
+                f"{where}: stage {self.place.number} met its neighbours before the first step, which failed: "
+                f"a peer has probably died ({reason})"
+            ) from error
 
 
 @contextmanager
