@@ -53,7 +53,8 @@ InStrategy = Annotated[
         "--strategy",
         metavar="NAME",
         help="Train under another strategy than the job's: fsdp, ddp, four_d, megatron. What only its own has is left "
-        "out, and the grid chosen by simulation. auto: under the fastest of those that train, by simulation.",
+        "out, and grid and micro-batch chosen by simulation, unless --set gives them. auto: under the fastest of those "
+        "that train, by simulation.",
     ),
 ]
 Out = Annotated[
