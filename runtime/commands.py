@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from runtime.watch.wanted import AskOf, WatchWanted
     from twin.description.job import Job
     from twin.description.train import Train
-    from twin.search.candidates import Refuse
     from twin.strategies import Chosen
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
 
 Resolve = Callable[["Job"], "Job"]
-Settle = Callable[["Job", "Refuse"], "Job"]
+Settle = Callable[["Job", Callable[["Job"], str]], "Job"]
 
 
 JobFile = Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate reads.")]
