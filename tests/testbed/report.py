@@ -13,11 +13,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tests.testbed.scenarios import Scenario
-from tests.testbed.strategies import STRATEGIES, StrategyScenario
+from tests.testbed.strategies import STRATEGIES, WAYS, StrategyScenario
 from twin.compare.compare import compare
 
 MIN_MS, MAX_MS = 0.8, 1.25
 """Margins of the picture around the measured times."""
+SYMBOLS = ("circle", "circle-open", "square", "diamond", "diamond-open", "triangle-up", "cross", "x")
+"""Of the ways to cut a model; grids of 4D are circles."""
 TICKS = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 
 
@@ -137,21 +139,28 @@ def _picture(found: list[dict[str, Any]]) -> go.Figure:
             )
     for each in found:
         rows = each["rows"]
+        symbols = [SYMBOLS[list(WAYS).index(row["grid"])] if row["grid"] in WAYS else SYMBOLS[0] for row in rows]
         figure.add_scatter(
             x=[row["measured_seconds"] * 1e3 for row in rows],
             y=[row["predicted_seconds"] * 1e3 for row in rows],
             text=[row["grid"] for row in rows],
             mode="markers",
+            marker={"symbol": symbols, "size": 8},
             name=f"{each['name']}: {each['mean_absolute_error']:.1%}",
         )
+    if any(row["grid"] in WAYS for each in found for row in each["rows"]):
+        for label, symbol in zip(WAYS, SYMBOLS, strict=True):
+            marker = {"symbol": symbol, "size": 8, "color": "#666"}
+            figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=label, legend="legend2")
     figure.update_layout(
         template="simple_white",
         width=760,
         height=520,
         margin={"l": 60, "r": 20, "t": 40, "b": 50},
-        title="A training step on every grid and strategy: predicted from microbenchmarks, then run",
+        title={"text": "A training step: predicted from microbenchmarks, then run", "font": {"size": 16}},
         xaxis={"type": "log", "title": "measured ms", "tickvals": TICKS},
         yaxis={"type": "log", "title": "predicted ms", "tickvals": TICKS},
         legend={"x": 0.02, "y": 0.98, "title": {"text": "mean absolute error"}},
+        legend2={"x": 0.98, "xanchor": "right", "y": 0.02, "yanchor": "bottom"},
     )
     return figure
