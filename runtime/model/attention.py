@@ -52,14 +52,18 @@ class Attention(torch.nn.Module):
 
     def forward(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
         """Attend within each of the sequences of equal length."""
-        context, e = self.context, qkv.element_size()
-        length = qkv.shape[0] // sequences
+        context, length = self.context, qkv.shape[0] // sequences
         q, k, v = unpack(qkv, self.widths, context.ops, self.place)
         if self.norms is not None:
             q, k = self.norms(q, k)
         if self.rotary:
             found = context.documents
             q, k = self._turn(q, k, context.rotary(length) if found is None or found.tables is None else found.tables)
+        return self.attend(q, k, v, sequences)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: int) -> torch.Tensor:
+        """Map queries, keys and values (m, width) to (m, queries)."""
+        context, e, length = self.context, q.element_size(), q.shape[0] // sequences
         form = context.job.attention
         dropped = form in UNFUSED and context.job.dropout > 0 and context.training
         documents = context.documents

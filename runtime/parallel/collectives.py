@@ -191,6 +191,33 @@ class Collectives:
         op = self._op(place, "all_reduce", communicator, phase, buffer, name)
         return self._start(op, launch, finish)
 
+    def shift(
+        self,
+        place: Place,
+        communicator: Communicator,
+        buffer: torch.Tensor,
+        *,
+        by: int,
+        name: str,
+        phase: Phase | None = None,
+    ) -> Handle:
+        """Send a contiguous tensor so many places on, round the ring of members, and receive one of equal shape."""
+        size, mine, group = self.mesh.size(communicator), self.mesh.place(communicator), self.mesh.groups[communicator]
+        received, target, source = torch.empty_like(buffer), (mine + by) % size, (mine - by) % size
+
+        def launch() -> Together:
+            if self.direct:
+                works = [dist.irecv(received, group=group, group_src=source)]
+                return self._kept(Together([*works, dist.isend(buffer, group=group, group_dst=target)]))
+            both = [
+                dist.P2POp(dist.irecv, received, group=group, group_peer=source),
+                dist.P2POp(dist.isend, buffer, group=group, group_peer=target),
+            ]
+            return Together(dist.batch_isend_irecv(both))
+
+        op = self.ops.op(place, name, phase, bytes=float(buffer.nbytes), kind="shift", communicator=communicator)
+        return self._start(op, launch, lambda: received)
+
     def foreign(self, op: Op, launch: Callable[[], Any], finish: Callable[[], torch.Tensor]) -> Handle:
         """Start what a library sends: `launch` returns its work, and `finish` what came when that is done."""
         return self._start(op, launch, finish)

@@ -21,7 +21,15 @@ from twin.strategies.four_d.grid import Grid
 from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
 from twin.strategies.megatron.job import MegatronJob
 
-GROUPS = {PIPELINE: "data", REPLICATE: "z_gather", GATHER: "y", SCATTER: "y", "shard": "y", "tensor": "x"}
+GROUPS = {
+    PIPELINE: "data",
+    REPLICATE: "z_gather",
+    GATHER: "y",
+    SCATTER: "y",
+    "shard": "y",
+    "context": "y",
+    "tensor": "x",
+}
 """Communicators, and those of the 4D grid `as_four_d` that have the same ranks."""
 MODEL = {**parity.MODEL, "layers": 4}
 
@@ -56,6 +64,9 @@ def describe(grid: dict[str, int], micro_steps: int = 4, **options: Any) -> Mega
 def as_four_d(job: MegatronJob) -> dict[str, int]:
     """The 4D grid whose groups have the same ranks."""
     ranks = Ranks.of(job)
+    if ranks.size("shard") > 1 < ranks.size("context"):
+        assert ranks.ranks == ranks.weights, "4D has no such groups"
+        return {"data": 1, "z": ranks.size("shard"), "y": ranks.size("context"), "x": 1}
     return {"data": ranks.pipeline, "z": ranks.data, "y": ranks.weights, "x": ranks.tensor}
 
 
@@ -71,6 +82,9 @@ def mesh_of(worker: Any, job: MegatronJob) -> Mesh:
     groups = {ours: whole.groups[theirs] for ours, theirs in GROUPS.items() if theirs in whole.groups}
     if whole.everyone is not None:
         groups[ranks.everyone] = whole.everyone
+        if ranks.size("shard") > 1 < ranks.size("context"):
+            groups |= {GATHER: whole.everyone, SCATTER: whole.everyone, "shard": whole.groups["z_gather"]}
+            groups.pop(REPLICATE)
     return Mesh(ranks, whole.rank, ranks.coordinates(whole.rank), groups, whole.everyone)
 
 

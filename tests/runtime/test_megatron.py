@@ -17,7 +17,7 @@ from twin.description.problems import DescriptionError
 
 ONLY_MEGATRON = {
     *("schedule", "chunks", "stage_layers", "sequence_parallel", "weight_shards", "reshard_after_forward"),
-    *("gradient_precision", "micro_steps"),
+    *("gradient_precision", "micro_steps", "context_exchange"),
 }
 """Keys that change no number, but for rounding."""
 NOT_MEGATRON = {"gather_unit", "data_reduction", "overlap"}
@@ -31,10 +31,19 @@ FAMILIES = {
 SP = {"sequence_parallel": True}
 INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 V = {"schedule": "zb_v", "chunks": 2}
-PIPELINE, TENSOR, DATA = {"pipeline": 2}, {"tensor": 2}, {"data": 2}
+PIPELINE, TENSOR, DATA, CONTEXT = {"pipeline": 2}, {"tensor": 2}, {"data": 2}, {"context": 2}
+RING, ALL_GATHER = {"context_exchange": "ring"}, {"context_exchange": "all_gather"}
 CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"tensor": 1}, {}),
     (TENSOR, {}),
+    *((CONTEXT, exchange) for exchange in (RING, ALL_GATHER)),
+    ({"context": 4}, {**RING, "recompute": True}),
+    ({"context": 4}, {**ALL_GATHER, "goldfish": True}),
+    ({**CONTEXT, **TENSOR}, {**SP, **ALL_GATHER}),
+    ({**CONTEXT, **PIPELINE}, {**RING, "schedule": "zb_h1", "recompute": True}),
+    ({**CONTEXT, **DATA}, {**RING, "reshard_after_forward": False}),
+    ({**CONTEXT, **DATA}, {**ALL_GATHER, "weight_shards": 2}),
+    ({**CONTEXT, **PIPELINE, **TENSOR}, {**SP, **RING, **V}),
     (TENSOR, {**SP, "recompute": True}),
     (DATA, {"reshard_after_forward": False}),
     (PIPELINE, {}),
@@ -67,13 +76,15 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"pipeline": 4, **DATA}, {"clip_gradients": False}),
     *(({**PIPELINE, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("llama3", "grouped", "rms_biased")),
     *(({"tensor": 4}, {**SP, **FAMILIES[name]}) for name in ("qwen3", "gpt2_tied", "qwen2")),
+    *(({**CONTEXT, **TENSOR}, {**SP, **RING, **FAMILIES[name]}) for name in ("llama3", "qwen2")),
+    ({"context": 4}, {**ALL_GATHER, **FAMILIES["llama3"]}),
     (
         {**DATA, **TENSOR},
         {**SP, **FAMILIES["qwen3"], "model": {**FAMILIES["qwen3"]["model"], "tied_embeddings": False}},
     ),
     *(({**PIPELINE, **DATA}, FAMILIES[name]) for name in ("neox", "scaled")),
 ]
-CHOSEN = [CASES[i] for i in (1, 2, 6, 8, 15, 18, 20, 23, 25, 32, 35)]
+CHOSEN = [CASES[i] for i in (1, 4, 6, 7, 11, 15, 17, 24, 27, 29, 32, 34, 41, 44)]
 
 
 def trained(pool: Any, axes: dict[str, int], dtype: str, **options: Any) -> tuple[list[Any], dict[str, np.ndarray]]:
@@ -171,7 +182,8 @@ def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it
     ("axes", "options", "remedy"),
     [
         (TENSOR, {"flavour": "megatron"}, r"flavour = 'megatron'.*trains with flavour: torch"),
-        ({"context": 2}, {}, r"grid.context = 2.*grid.context: 1"),
+        ({"context": 2}, {"context_exchange": "all_to_all"}, r"context_exchange = 'all_to_all'.*ring"),
+        ({"context": 2, "data": 4}, {"weight_shards": 1}, r"weight_shards"),
         (PIPELINE, {"schedule": "dualpipe_v", "chunks": 2}, r"schedule = 'dualpipe_v'.*zb_v"),
         (TENSOR, {**FAMILIES["neox"]}, r"grid.tensor = 2.*strategy: four_d"),
         (TENSOR, {"recompute": True, "recompute_keeps": "attention"}, r"recompute_keeps.*leave it out"),

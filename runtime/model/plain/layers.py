@@ -157,8 +157,7 @@ class Embedding(nn.Module):
                 if documents is not None:
                     found = found + functional.embedding(documents.positions, rows)
                 else:
-                    # a part of the rows would get its gradient in a copy of all
-                    found = found + (rows if rows.shape[0] == tokens.shape[1] else rows[: tokens.shape[1]])
+                    found = found + self.rows(rows, tokens.shape[1])
             # the same memory in another shape, but no view, of which FSDP2 warns
             flat: torch.Tensor = torch.ops.aten._unsafe_view(found, [tokens.numel(), table.shape[1]])
             return flat
@@ -181,3 +180,8 @@ class Embedding(nn.Module):
             backward,
             backward_name="gradient",
         )(*tables)
+
+    def rows(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the rows of the positions of so many tokens."""
+        # a part of the rows would get its gradient in a copy of all
+        return positions if positions.shape[0] == length else positions[:length]

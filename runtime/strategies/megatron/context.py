@@ -10,8 +10,11 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 
+from runtime.model.rotary import Tables
 from runtime.sharded.context import ShardedContext, Sharing
 from runtime.strategies.megatron.ranks import Ranks
+from runtime.strategies.megatron.zigzag import Places, places, some, taken
+from twin.strategies.megatron.attention import CONTEXT
 from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR, Half
@@ -32,6 +35,7 @@ class MegatronContext(ShardedContext):
     deferred: list[Callable[[], None]] = field(default_factory=list)
     """Weight gradients that are wanted later."""
     _tensor_mesh: DeviceMesh | None = None
+    _shared_rotary: dict[int, Tables] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.layers_over = "pipeline" if self.ranks.pipeline > 1 else None
@@ -79,6 +83,30 @@ class MegatronContext(ShardedContext):
     def scatters(self) -> bool:
         """Whether the residual stream is cut too: in training, where sequences are of equal length."""
         return self.split and self.job.sequence_parallel and self.training
+
+    @property
+    def shares_sequences(self) -> bool:
+        """Whether ranks have some tokens each of every sequence: in training."""
+        return self.training and self.ranks.size(CONTEXT) > 1
+
+    def places(self, length: int, *, scattered: bool = False) -> Places:
+        """Return the places of this rank's tokens in sequences of a length; of those that tensor ranks have apart."""
+        context = self.ranks.size(CONTEXT) if self.shares_sequences else 1
+        own = places(length, context, self.mesh.place(CONTEXT) if context > 1 else 0)
+        if not (scattered and self.scatters):
+            return own
+        part = length // (context * self.ranks.tensor)
+        return some(own, part * self.tensor_place, part)
+
+    def rotary(self, length: int) -> Tables:
+        """Cosines and sines of the positions of this rank's tokens, of which sequences have so many here."""
+        if not self.shares_sequences:
+            return super().rotary(length)
+        if length not in self._shared_rotary:
+            of = self.places(length * self.ranks.size(CONTEXT))
+            cosines, sines = super().rotary(length * self.ranks.size(CONTEXT))
+            self._shared_rotary[length] = taken(cosines, of, 0), taken(sines, of, 0)
+        return self._shared_rotary[length]
 
     @property
     def tensor_place(self) -> int:

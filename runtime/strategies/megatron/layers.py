@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.model.attention import Attention
 from runtime.model.context import ModelContext
 from runtime.model.elementwise import residual
 from runtime.model.functions import INIT
@@ -19,10 +18,13 @@ from runtime.model.plain.norms import HeadNorms, Norm, RmsNorm, norm_of
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region
 from runtime.strategies.megatron.context import MegatronContext
+from runtime.strategies.megatron.exchange import ContextAttention
 from runtime.strategies.megatron.gradients import Sums
 from runtime.strategies.megatron.tensor import enter, gathered, leave
+from runtime.strategies.megatron.zigzag import taken
 from twin.description.grid import Axis
 from twin.schedule.kernels import Memory
+from twin.strategies.megatron.attention import CONTEXT
 from twin.strategies.megatron.linear import TENSOR
 
 ROWS = {"projection": "residual1", "mlp_down": "residual2"}
@@ -58,14 +60,14 @@ class TensorLayers(Layers):
         """Make the norms of a block's queries and keys, of which each tensor rank has some heads."""
         return HeadNorms(self.context, place, sides, TENSOR if self.context.split else None)
 
-    def attention(self, place: Place, norms: HeadNorms | None) -> Attention:
+    def attention(self, place: Place, norms: HeadNorms | None) -> ContextAttention:
         """Make a block's attention, of this rank's heads."""
         ranks = self.context.ranks.tensor
-        return Attention(self.context, place, norms, parts=ranks, part=self.context.tensor_place)
+        return ContextAttention(self.context, place, norms, parts=ranks, part=self.context.tensor_place)
 
     def embedding(self) -> Embedding:
         """Make the tables of tokens and positions."""
-        return Table(self) if self.context.split else Embedding(self.context)
+        return Table(self) if self.context.split else Whole(self.context)
 
     def residual(self, place: Place, name: str, stream: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
         """Add an update, thinned by dropout, to this rank's part of the residual stream."""
@@ -78,11 +80,11 @@ class TensorLayers(Layers):
     def _rows(self) -> tuple[range, ...] | None:
         """Places of this rank's tokens among all ever trained on."""
         context, length = self.context, self.context.job.model.sequence
-        if not context.scatters:
+        if not (context.scatters or context.shares_sequences):
             return None
-        part = length // context.ranks.tensor
-        first = [(context.first_sequence + i) * length + part * context.tensor_place for i in range(context.sequences)]
-        return tuple(range(begin, begin + part) for begin in first)
+        own = context.places(length, scattered=True)
+        first = [(context.first_sequence + i) * length for i in range(context.sequences)]
+        return tuple(range(begin + each.start, begin + each.stop) for begin in first for each in own)
 
 
 def needless(context: MegatronContext, name: str) -> bool:
@@ -206,6 +208,18 @@ class _Shaped(torch.autograd.Function):
         return (gathered(ctx.context, ctx.place, gradient, "bwd") if ctx.scatters else gradient), None, None
 
 
+class Whole(Embedding):
+    """Looks up all of the vocabulary; positions are those of this rank's tokens."""
+
+    context: MegatronContext
+
+    def rows(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the rows of the positions of so many tokens."""
+        if not self.context.shares_sequences:
+            return super().rows(positions, length)
+        return taken(positions, self.context.places(length * self.context.ranks.size(CONTEXT)), 0)
+
+
 class Table(Embedding):
     """Looks up this rank's part of the vocabulary; positions are added to the sum."""
 
@@ -250,12 +264,13 @@ class Table(Embedding):
 
     def _with_positions(self, stream: torch.Tensor, length: int, positions: torch.Tensor) -> torch.Tensor:
         """Add the rows of this rank's places to each sequence."""
-        part = length // self.cut.ranks.tensor if self.cut.scatters else length
-        first = part * self.cut.tensor_place if self.cut.scatters else 0
+        whole = length * self.cut.ranks.size(CONTEXT) if self.cut.shares_sequences else length
+        own = self.cut.places(whole, scattered=True)
+        part = sum(map(len, own))
         size, table = float(stream.nbytes), float(positions.nbytes)
 
         def run(stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-            found = stream.view(-1, part, stream.shape[1]) + rows[first : first + part]
+            found = stream.view(-1, part, stream.shape[1]) + taken(rows, own, 0)
             # the same memory in another shape, but no view, of which FSDP2 warns
             flat: torch.Tensor = torch.ops.aten._unsafe_view(found, list(stream.shape))
             return flat

@@ -77,7 +77,8 @@ class Stage(PipelineStage):
         """Return what a pass takes, or gives, without memory."""
         context, job = self.context, self.context.job
         if model.span.first and not given:
-            return torch.empty(context.sequences, job.model.sequence, dtype=torch.int64, device="meta")
+            length = job.model.sequence // job.concrete_grid.context
+            return torch.empty(context.sequences, length, dtype=torch.int64, device="meta")
         rows, width = context.sequences * job.model.sequence // job.concrete_grid.context, job.model.hidden
         if model.span.last and given:
             width = -(-job.model.vocabulary // context.ranks.tensor)

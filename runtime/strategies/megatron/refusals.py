@@ -43,10 +43,11 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         problems.append(Problem("model.tied_embeddings", remedy, True))
     if grid.pipeline > 1 and job.reshards:
         problems.append(Problem("reshard_after_forward", "weights of a pipeline's stages stay; leave it out", True))
-    if grid.context > 1:
-        remedy = "context parallelism is simulated only; use grid.context: 1, and more ranks of tensor with "
-        remedy += "sequence_parallel: true, or strategy: four_d"
-        problems.append(Problem("grid.context", remedy, grid.context))
+    if grid.context > 1 and job.context_exchange in ("all_to_all", "hierarchical"):
+        problems.append(Problem("context_exchange", "is for simulation; use ring or all_gather", job.context_exchange))
+    if grid.context > 1 and job.weight_parts % grid.context:
+        remedy = f"must be a multiple of the {grid.context} context ranks, which divide weights among them"
+        problems.append(Problem("weight_shards", remedy, job.weight_parts))
     if grid.pipeline > 1 and job.schedule == "dualpipe_v":
         remedy = "is for simulation; the runtime trains gpipe, 1f1b, interleaved, zb_h1 and zb_v"
         problems.append(Problem("schedule", remedy, job.schedule))

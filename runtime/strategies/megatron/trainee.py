@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.forward import forward
 from runtime.strategies.megatron.gradients import Sums
 from runtime.strategies.megatron.pipeline import Stage, Work, schedule_of
+from runtime.strategies.megatron.zigzag import taken
 from twin.strategies.megatron.linear import TENSOR
 from twin.strategies.megatron.place import Stage as Part
 
@@ -81,7 +83,7 @@ class MegatronTrainee(Trainee):
         self._refresh()
         context.store.begin_step()
         context.sequences = context.job.concrete_micro_sequences
-        self._work.batch = batch
+        self._work.batch = [self._own(micro) for micro in batch]
         with self._copies if context.ops.listener is not None and self.units else nullcontext():
             if self._schedule is None:
                 for index in range(len(batch)):
@@ -89,6 +91,14 @@ class MegatronTrainee(Trainee):
             else:
                 self._pipeline()
         return Complete(context)
+
+    def _own(self, micro: MicroBatch) -> MicroBatch:
+        """Take this rank's tokens of sequences that it shares."""
+        if not self.context.shares_sequences:
+            return micro
+        of = self.context.places(micro.tokens.shape[1])
+        tokens, targets, weights = (taken(each, of, 1) for each in (micro.tokens, micro.targets, micro.weights))
+        return replace(micro, tokens=tokens, targets=targets, weights=weights)
 
     def _pass(self, index: int) -> None:
         """Run one micro-step where every layer is on this rank."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twin.schedule.emit import Emitter
-from twin.schedule.kernels import Attention
+from twin.schedule.kernels import Attention, Memory
 from twin.strategies import work
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
 
 CONTEXT, INNER, OUTER = "context", "context_inner", "context_outer"
+WIDE = 4
+"""Bytes of an element of sums."""
 
 
 def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) -> None:
@@ -48,21 +50,58 @@ def _keys_and_values(local: Local) -> float:
 
 def _ring(emit: Emitter, communicator: str, ranks: int, keys_and_values: float, kernel: Attention) -> None:
     """Keys and values go round while those that are there are worked on; backward their gradients too."""
-    for step in range(ranks - 1):
-        name = emit.start("shift", communicator, keys_and_values * (2 if kernel.backward else 1), f"ring{step}")
+    queries, e = _elements(kernel), kernel.element_bytes
+    if not kernel.backward:
+        emit.compute("keys_and_values", Memory(2 * keys_and_values, work="copy"))
+    for step in range(ranks):
+        coming = home = ""
+        if step < ranks - 1:
+            coming = emit.start("shift", communicator, keys_and_values, f"ring{step}")
+        if step and kernel.backward:
+            home = emit.start("shift", communicator, keys_and_values, f"ring{step}_gradients")
         emit.compute(f"attention{step}", kernel)
-        emit.wait(name)
-    emit.compute(f"attention{ranks - 1}", kernel)
+        if home:
+            emit.wait(home)
+        if kernel.backward:
+            emit.compute(f"sum{step}", Memory(sum_bytes(queries, keys_and_values / e, e), work="sum"))
+        elif step:
+            emit.compute(f"merge{step}", Memory(merge_bytes(queries, e, step, ranks - 1), work="merge"))
+        if coming:
+            emit.wait(coming)
+
+
+def _elements(kernel: Attention) -> float:
+    """Elements of a kernel's queries."""
+    return float(kernel.sequences * kernel.sequence_length * kernel.heads * kernel.head_size)
+
+
+def merge_bytes(elements: float, e: int, step: int, last: int) -> float:
+    """Return what merging two outputs of attention moves, by 32 bits: the new one is made of them, and the first and
+    the whole at the end."""
+    casts = 1 + (step == 1) + (step == last) if e < WIDE else 0
+    return elements * (3 * WIDE + casts * (WIDE + e))
+
+
+def sum_bytes(queries: float, keys_and_values: float, e: int) -> float:
+    """Return what adding gradients to sums moves: of queries by 32 bits, of keys and values as they are sent."""
+    return queries * (2 * WIDE + e) + keys_and_values * 3 * e
 
 
 def _gathered(emit: Emitter, local: Local, kernel: Attention) -> None:
     """All keys and values are gathered before, their gradients scattered after: nothing runs beside."""
     context = local.grid.context
     size = context * _keys_and_values(local)
+    if not kernel.backward:
+        emit.compute("keys_and_values", Memory(2 * size / context, work="copy"))
     emit.collective("all_gather", CONTEXT, size)
+    emit.compute("order", Memory(2 * size, work="copy"))
     emit.compute("attention", replace(kernel, sequences=kernel.sequences * context))
     if kernel.backward:
+        emit.compute("scatter_order", Memory(2 * size, work="copy"))
         emit.collective("reduce_scatter", CONTEXT, size)
+    else:
+        e = kernel.element_bytes
+        emit.compute("merge", Memory(merge_bytes(_elements(kernel), e, 1, 1), work="merge"))
 
 
 def _traded(emit: Emitter, job: MegatronJob, local: Local, kernel: Attention) -> None:

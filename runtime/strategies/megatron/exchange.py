@@ -1,0 +1,294 @@
+"""Attention over sequences that context ranks share: what moves between them, and the kernels on what has come.
+
+* ring: keys and values go round beside compute. Backward they go the other way, beginning where the forward pass left
+  them, so that what has gathered of their gradients comes home with the last hop (as Transformer Engine does it).
+* all_gather: all keys and values come first; backward again, and their gradients are scattered behind.
+
+Of a block that has come of earlier tokens the first half is seen, by all queries; of later ones all, by the second half
+of queries. Merges and sums of a half are described as those of a whole, which some rank has in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.model.attention import Attention
+from runtime.model.partial_attention import Part, attend, attend_backward, merged
+from runtime.parallel.collectives import Handle
+from runtime.parallel.ops import Place
+from runtime.strategies.megatron.context import MegatronContext
+from runtime.strategies.megatron.zigzag import in_order
+from twin.schedule import kernels
+from twin.schedule.kernels import Memory
+from twin.strategies.megatron.attention import CONTEXT, merge_bytes, sum_bytes
+
+WHOLE = slice(None)
+
+
+class ContextAttention(Attention):
+    """Attention of a rank's queries to the keys of all ranks that share its sequences."""
+
+    context: MegatronContext
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: int) -> torch.Tensor:
+        """Map queries, keys and values (m, width) of this rank's tokens to (m, queries)."""
+        if not self.context.shares_sequences:
+            return super().attend(q, k, v, sequences)
+        exchange = Exchange(self.context, self.place, sequences, self.head_size, self.heads, self.kv_heads)
+        how = _Ring if self.context.job.context_exchange == "ring" else _Gathered
+        found: torch.Tensor = how.apply(q, k, v, exchange)
+        return found
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One block's attention among context ranks."""
+
+    context: MegatronContext
+    place: Place
+    sequences: int
+    head_size: int
+    heads: int
+    kv_heads: int
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that share a sequence."""
+        return self.context.ranks.size("context")
+
+    @property
+    def rank(self) -> int:
+        """This one's number."""
+        return self.context.mesh.place(CONTEXT)
+
+    def by_head(self, rows: torch.Tensor) -> torch.Tensor:
+        """View (…, tokens, width) as (…, sequences, heads, length, head size)."""
+        return rows.view(
+            *rows.shape[:-2], self.sequences, -1, rows.shape[-1] // self.head_size, self.head_size
+        ).transpose(-3, -2)
+
+    def by_token(self, heads: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """Write (…, sequences, heads, length, head size) as (…, tokens, width)."""
+        turned = heads.to(kind).transpose(-3, -2)
+        return turned.reshape(*heads.shape[:-4], -1, heads.shape[-3] * self.head_size)
+
+    def block(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Copy keys and values side by side, to be sent: (2, m, width)."""
+        moved = Memory(2.0 * (k.nbytes + v.nbytes), work="copy")
+        return self.compute("keys_and_values", lambda: torch.stack((k, v)), moved)
+
+    def compute(self, name: str, run: Callable[[], Any], what: kernels.Kernel, *, backward: bool = False) -> Any:
+        """Do device work under a name."""
+        return self.context.ops.compute(self.place, name, run, lambda: what, phase="bwd" if backward else None)
+
+    def kernel(self, tokens: int, e: int, *, whole: bool = False, backward: bool = False) -> kernels.Attention:
+        """Describe causal attention over this rank's share, or as much of it as all of a rank's queries see."""
+        sequences = self.sequences * (self.ranks if whole else 1)
+        fewer = self.kv_heads if self.kv_heads < self.heads else None
+        heads, form = (self.heads, self.head_size), self.context.job.attention
+        return kernels.Attention(sequences, tokens // self.sequences, *heads, form, False, backward, e, fewer)
+
+    def shift(self, buffer: torch.Tensor, by: int, name: str, *, backward: bool = False) -> Handle:
+        """Send a buffer on, and receive another."""
+        phase = "bwd" if backward else None
+        return self.context.collectives.shift(self.place, CONTEXT, buffer, by=by, name=name, phase=phase)
+
+    def seen(self, source: int, length: int) -> tuple[slice, slice, bool]:
+        """Say which queries see which keys of a rank's block, and whether each only those until its own."""
+        if source == self.rank:
+            return WHOLE, WHOLE, True
+        half = length // 2
+        return (WHOLE, slice(half), False) if source < self.rank else (slice(half, None), WHOLE, False)
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of: Exchange) -> torch.Tensor:
+        queries, block, whole = of.by_head(q), of.block(k, v), None
+        last, kernel = of.ranks - 1, of.kernel(q.shape[0], q.element_size())
+        for step in range(of.ranks):
+            coming = of.shift(block, 1, f"ring{step}") if step < last else None
+            seen = of.seen((of.rank - step) % of.ranks, queries.shape[2])
+            part = of.compute(f"attention{step}", lambda b=block, s=seen: _part(of, queries, b, s), kernel)
+            if whole is None:
+                whole = part
+            else:
+                moved = Memory(merge_bytes(q.numel(), q.element_size(), step, last), work="merge")
+                whole = of.compute(f"merge{step}", lambda w=whole, p=part, s=seen: _into(w, p, s[0]), moved)
+            if coming is not None:
+                block = coming.wait()
+        assert whole is not None
+        out = of.by_token(whole.out, q.dtype)
+        ctx.of, ctx.facts = of, whole.facts
+        ctx.save_for_backward(q, block, out, whole.sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, block, out, sums = ctx.saved_tensors
+        of: Exchange = ctx.of
+        e, last = q.element_size(), of.ranks - 1
+        queries, whole = of.by_head(q), Part(of.by_head(out), sums, ctx.facts)
+        back, kernel = of.by_head(gradient.contiguous()), of.kernel(q.shape[0], e, backward=True)
+        of_q = torch.zeros_like(queries, dtype=sums.dtype)
+        summed, given = Memory(sum_bytes(q.numel(), block.numel(), e), work="sum"), block
+        for step in range(of.ranks):
+            coming = of.shift(block, -1, f"ring{step}", backward=True) if step < last else None
+            home = of.shift(given, -1, f"ring{step}_gradients", backward=True) if step else None
+            seen = of.seen((of.rank + 1 + step) % of.ranks, queries.shape[2])
+
+            def run(block: torch.Tensor = block, seen: tuple[slice, slice, bool] = seen) -> Any:
+                return _part_backward(of, back, queries, block, whole, seen)
+
+            found, own = of.compute(f"attention{step}", run, kernel, backward=True)
+            before = home.wait() if home is not None else None
+
+            def add(
+                found: torch.Tensor = found, own: torch.Tensor = own, before: Any = before, at: slice = seen[0]
+            ) -> Any:
+                of_q[:, :, at] += found
+                return own if before is None else before.add_(own)
+
+            given = of.compute(f"sum{step}", add, summed, backward=True)
+            if coming is not None:
+                block = coming.wait()
+        return of.by_token(of_q, q.dtype), given[0], given[1], None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of: Exchange) -> torch.Tensor:
+        block = of.block(k, v)
+        keys = _all(of, block, backward=False)
+        queries, e = of.by_head(q), q.element_size()
+        kernel = of.kernel(q.shape[0], e, whole=True)
+        halves = of.compute("attention", lambda: [_halves(of, *each) for each in _chunks(of, queries, keys)], kernel)
+
+        def merge() -> Part:
+            joined = [merged(*each) if len(each) > 1 else each[0] for each in halves]
+            kind = joined[0].sums.dtype
+            out = torch.cat([each.out.to(kind) for each in joined], 2)
+            return Part(out, torch.cat([each.sums for each in joined], 2), joined[-1].facts)
+
+        whole: Part = of.compute("merge", merge, Memory(merge_bytes(q.numel(), e, 1, 1), work="merge"))
+        out = of.by_token(whole.out, q.dtype)
+        ctx.of, ctx.facts = of, whole.facts
+        ctx.save_for_backward(q, block, out, whole.sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, block, out, sums = ctx.saved_tensors
+        of: Exchange = ctx.of
+        keys = _all(of, block, backward=True)
+        queries, whole = of.by_head(q), Part(of.by_head(out), sums, ctx.facts)
+        back = of.by_head(gradient.contiguous())
+
+        def run() -> tuple[torch.Tensor, torch.Tensor]:
+            of_keys, of_q = torch.zeros_like(keys), torch.zeros_like(queries)
+            part = queries.shape[2] // 2
+            for number, (mine, seen, before) in enumerate(_chunks(of, queries, keys)):
+                at = slice(number * part, (number + 1) * part)
+                for some, causal in _pieces(before, part):
+                    k, v = seen[:, :, :, some]
+                    found = attend_backward(back[:, :, at], mine, k, v, whole.of(at), causal=causal)
+                    of_q[:, :, at] += found[0]
+                    of_keys[0, :, :, some] += found[1]
+                    of_keys[1, :, :, some] += found[2]
+            return of_q, of_keys
+
+        kernel = of.kernel(q.shape[0], q.element_size(), whole=True, backward=True)
+        of_q, of_keys = of.compute("attention", run, kernel, backward=True)
+        given = _scattered(of, of_keys, block)
+        return of.by_token(of_q, q.dtype), given[0], given[1], None
+
+
+def _part(of: Exchange, queries: torch.Tensor, block: torch.Tensor, seen: tuple[slice, slice, bool]) -> Part:
+    some, keys, causal = seen
+    k, v = of.by_head(block)[:, :, :, keys]
+    return attend(queries[:, :, some], k, v, causal=causal)
+
+
+def _into(whole: Part, part: Part, queries: slice) -> Part:
+    """Merge what some of the queries have seen more."""
+    kind = whole.sums.dtype
+    out, sums = whole.out.to(kind), whole.sums
+    if queries == WHOLE:
+        return merged(whole, part)
+    found = merged(whole.of(queries), part)
+    before = slice(queries.start)
+    return Part(
+        torch.cat((out[:, :, before], found.out), 2), torch.cat((sums[:, :, before], found.sums), 2), whole.facts
+    )
+
+
+def _part_backward(
+    of: Exchange,
+    back: torch.Tensor,
+    queries: torch.Tensor,
+    block: torch.Tensor,
+    whole: Part,
+    seen: tuple[slice, slice, bool],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return gradients of those queries that see the block, and of the block (2, m, width)."""
+    some, keys, causal = seen
+    k, v = of.by_head(block)[:, :, :, keys]
+    of_q, of_k, of_v = attend_backward(back[:, :, some], queries[:, :, some], k, v, whole.of(some), causal=causal)
+    own = torch.zeros_like(block)
+    of.by_head(own)[:, :, :, keys] = torch.stack((of_k, of_v))
+    return of_q, own
+
+
+def _all(of: Exchange, block: torch.Tensor, *, backward: bool) -> torch.Tensor:
+    """Gather the keys and values of whole sequences: (2, sequences, heads, s, head size)."""
+    phase = "bwd" if backward else None
+    flat = of.context.collectives.all_gather(of.place, CONTEXT, block.view(-1), phase=phase).wait()
+    by_rank = of.by_head(flat.view(of.ranks, *block.shape))
+    moved = Memory(2.0 * flat.nbytes, work="copy")
+    ordered: torch.Tensor = of.compute("order", lambda: in_order(by_rank.unbind(), 3), moved, backward=backward)
+    return ordered
+
+
+def _scattered(of: Exchange, of_keys: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """Sum the gradients of keys and values over ranks; each keeps its tokens': (2, m, width)."""
+
+    def order() -> torch.Tensor:
+        parts = of_keys.chunk(2 * of.ranks, 3)
+        mine = [torch.cat((parts[rank], parts[-1 - rank]), 3) for rank in range(of.ranks)]
+        return of.by_token(torch.stack(mine), of_keys.dtype).reshape(-1)
+
+    full = of.compute("scatter_order", order, Memory(2.0 * of_keys.nbytes, work="copy"), backward=True)
+    part = of.context.collectives.reduce_scatter(of.place, CONTEXT, full, phase="bwd").wait()
+    return part.view(block.shape)
+
+
+Chunk = tuple[torch.Tensor, torch.Tensor, int]
+
+
+def _chunks(of: Exchange, queries: torch.Tensor, keys: torch.Tensor) -> list[Chunk]:
+    """Return each half of the queries, with all keys until its last one, and how many of these come before it."""
+    part = queries.shape[2] // 2
+    found = []
+    for half, number in enumerate((of.rank, 2 * of.ranks - 1 - of.rank)):
+        mine = queries[:, :, half * part : (half + 1) * part]
+        found.append((mine, keys[:, :, :, : (number + 1) * part], number * part))
+    return found
+
+
+def _pieces(before: int, part: int) -> list[tuple[slice, bool]]:
+    """Say which keys queries see all of, and which each until its own."""
+    own = (slice(before, before + part), True)
+    return [own, (slice(before), False)] if before else [own]
+
+
+def _halves(of: Exchange, queries: torch.Tensor, keys: torch.Tensor, before: int) -> list[Part]:
+    del of
+    found = []
+    for some, causal in _pieces(before, queries.shape[2]):
+        k, v = keys[:, :, :, some]
+        found.append(attend(queries, k, v, causal=causal))
+    return found
