@@ -76,7 +76,7 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"pipeline": 4, **DATA}, {"clip_gradients": False}),
     *(({**PIPELINE, **TENSOR}, {**SP, **FAMILIES[name]}) for name in ("llama3", "grouped", "rms_biased")),
     *(({"tensor": 4}, {**SP, **FAMILIES[name]}) for name in ("qwen3", "gpt2_tied", "qwen2")),
-    *(({**CONTEXT, **TENSOR}, {**SP, **RING, **FAMILIES[name]}) for name in ("llama3", "qwen2")),
+    *(({**CONTEXT, **TENSOR}, {**SP, **RING, **FAMILIES[name]}) for name in ("llama3", "rms_biased")),
     ({"context": 4}, {**ALL_GATHER, **FAMILIES["llama3"]}),
     (
         {**DATA, **TENSOR},

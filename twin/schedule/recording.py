@@ -141,7 +141,7 @@ def check(schedule: Schedule, mesh: Mesh) -> None:
                 flight.add(name)
                 if op.axis not in mesh.axes:
                     problems.append(Problem(path, f"is over {op.axis}, which is no axis of the grid", op.communicator))
-                elif mesh.size(op.axis) == 1:
+                elif _joined(mesh, op.axis) == 1:
                     problems.append(Problem(path, f"is a collective over {op.axis}, which is one rank"))
         elif name in flight:
             flight.remove(name)
@@ -153,6 +153,12 @@ def check(schedule: Schedule, mesh: Mesh) -> None:
     problems += [Problem(name, "is started and never waited for") for name in sorted(flight)]
     if problems:
         raise DescriptionError(problems[:MAX_SHOWN], "schedule")
+
+
+def _joined(mesh: Mesh, axis: str) -> int:
+    """Ranks of an axis; those that share sequences sum gradients with those of data."""
+    shared = mesh.size("context") if axis == "data" and "context" in mesh.axes else 1
+    return mesh.size(axis) * shared
 
 
 def fold(schedule: Schedule) -> tuple[Op, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,12 @@ from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.zigzag import in_order
 from twin.schedule import kernels
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import Phase
 from twin.strategies.megatron.attention import CONTEXT, merge_bytes, sum_bytes
 
 WHOLE = slice(None)
+Chunk = tuple[torch.Tensor, torch.Tensor, int]
+"""Queries, all keys until the last of them, and how many of these come before the first."""
 
 
 class ContextAttention(Attention):
@@ -67,9 +71,8 @@ class Exchange:
 
     def by_head(self, rows: torch.Tensor) -> torch.Tensor:
         """View (…, tokens, width) as (…, sequences, heads, length, head size)."""
-        return rows.view(
-            *rows.shape[:-2], self.sequences, -1, rows.shape[-1] // self.head_size, self.head_size
-        ).transpose(-3, -2)
+        shape = (*rows.shape[:-2], self.sequences, -1, rows.shape[-1] // self.head_size, self.head_size)
+        return rows.view(shape).transpose(-3, -2)
 
     def by_token(self, heads: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
         """Write (…, sequences, heads, length, head size) as (…, tokens, width)."""
@@ -79,11 +82,12 @@ class Exchange:
     def block(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Copy keys and values side by side, to be sent: (2, m, width)."""
         moved = Memory(2.0 * (k.nbytes + v.nbytes), work="copy")
-        return self.compute("keys_and_values", lambda: torch.stack((k, v)), moved)
+        both: torch.Tensor = self.compute("keys_and_values", lambda: torch.stack((k, v)), moved)
+        return both
 
     def compute(self, name: str, run: Callable[[], Any], what: kernels.Kernel, *, backward: bool = False) -> Any:
         """Do device work under a name."""
-        return self.context.ops.compute(self.place, name, run, lambda: what, phase="bwd" if backward else None)
+        return self.context.ops.compute(self.place, name, run, lambda: what, phase=_phase(backward))
 
     def kernel(self, tokens: int, e: int, *, whole: bool = False, backward: bool = False) -> kernels.Attention:
         """Describe causal attention over this rank's share, or as much of it as all of a rank's queries see."""
@@ -94,8 +98,8 @@ class Exchange:
 
     def shift(self, buffer: torch.Tensor, by: int, name: str, *, backward: bool = False) -> Handle:
         """Send a buffer on, and receive another."""
-        phase = "bwd" if backward else None
-        return self.context.collectives.shift(self.place, CONTEXT, buffer, by=by, name=name, phase=phase)
+        shift = self.context.collectives.shift
+        return shift(self.place, CONTEXT, buffer, by=by, name=name, phase=_phase(backward))
 
     def seen(self, source: int, length: int) -> tuple[slice, slice, bool]:
         """Say which queries see which keys of a rank's block, and whether each only those until its own."""
@@ -113,12 +117,12 @@ class _Ring(torch.autograd.Function):
         for step in range(of.ranks):
             coming = of.shift(block, 1, f"ring{step}") if step < last else None
             seen = of.seen((of.rank - step) % of.ranks, queries.shape[2])
-            part = of.compute(f"attention{step}", lambda b=block, s=seen: _part(of, queries, b, s), kernel)
+            part = of.compute(f"attention{step}", partial(_part, of, queries, block, seen), kernel)
             if whole is None:
                 whole = part
             else:
                 moved = Memory(merge_bytes(q.numel(), q.element_size(), step, last), work="merge")
-                whole = of.compute(f"merge{step}", lambda w=whole, p=part, s=seen: _into(w, p, s[0]), moved)
+                whole = of.compute(f"merge{step}", partial(_into, whole, part, seen[0]), moved)
             if coming is not None:
                 block = coming.wait()
         assert whole is not None
@@ -140,19 +144,11 @@ class _Ring(torch.autograd.Function):
             coming = of.shift(block, -1, f"ring{step}", backward=True) if step < last else None
             home = of.shift(given, -1, f"ring{step}_gradients", backward=True) if step else None
             seen = of.seen((of.rank + 1 + step) % of.ranks, queries.shape[2])
-
-            def run(block: torch.Tensor = block, seen: tuple[slice, slice, bool] = seen) -> Any:
-                return _part_backward(of, back, queries, block, whole, seen)
-
+            run = partial(_part_backward, of, back, queries, block, whole, seen)
             found, own = of.compute(f"attention{step}", run, kernel, backward=True)
             before = home.wait() if home is not None else None
 
-            def add(
-                found: torch.Tensor = found, own: torch.Tensor = own, before: Any = before, at: slice = seen[0]
-            ) -> Any:
-                of_q[:, :, at] += found
-                return own if before is None else before.add_(own)
-
+            add = partial(_add, of_q[:, :, seen[0]], found, before, own)
             given = of.compute(f"sum{step}", add, summed, backward=True)
             if coming is not None:
                 block = coming.wait()
@@ -166,7 +162,7 @@ class _Gathered(torch.autograd.Function):
         keys = _all(of, block, backward=False)
         queries, e = of.by_head(q), q.element_size()
         kernel = of.kernel(q.shape[0], e, whole=True)
-        halves = of.compute("attention", lambda: [_halves(of, *each) for each in _chunks(of, queries, keys)], kernel)
+        halves = of.compute("attention", lambda: [_halves(*each) for each in _chunks(of, queries, keys)], kernel)
 
         def merge() -> Part:
             joined = [merged(*each) if len(each) > 1 else each[0] for each in halves]
@@ -243,10 +239,20 @@ def _part_backward(
     return of_q, own
 
 
+def _add(of_q: torch.Tensor, found: torch.Tensor, before: torch.Tensor | None, own: torch.Tensor) -> torch.Tensor:
+    """Add gradients to those of queries, and to those of a block that come with it, which are returned."""
+    of_q += found
+    return own if before is None else before.add_(own)
+
+
+def _phase(backward: bool) -> Phase | None:
+    return "bwd" if backward else None
+
+
 def _all(of: Exchange, block: torch.Tensor, *, backward: bool) -> torch.Tensor:
     """Gather the keys and values of whole sequences: (2, sequences, heads, s, head size)."""
-    phase = "bwd" if backward else None
-    flat = of.context.collectives.all_gather(of.place, CONTEXT, block.view(-1), phase=phase).wait()
+    gather = of.context.collectives.all_gather
+    flat = gather(of.place, CONTEXT, block.view(-1), phase=_phase(backward)).wait()
     by_rank = of.by_head(flat.view(of.ranks, *block.shape))
     moved = Memory(2.0 * flat.nbytes, work="copy")
     ordered: torch.Tensor = of.compute("order", lambda: in_order(by_rank.unbind(), 3), moved, backward=backward)
@@ -266,9 +272,6 @@ def _scattered(of: Exchange, of_keys: torch.Tensor, block: torch.Tensor) -> torc
     return part.view(block.shape)
 
 
-Chunk = tuple[torch.Tensor, torch.Tensor, int]
-
-
 def _chunks(of: Exchange, queries: torch.Tensor, keys: torch.Tensor) -> list[Chunk]:
     """Return each half of the queries, with all keys until its last one, and how many of these come before it."""
     part = queries.shape[2] // 2
@@ -285,8 +288,8 @@ def _pieces(before: int, part: int) -> list[tuple[slice, bool]]:
     return [own, (slice(before), False)] if before else [own]
 
 
-def _halves(of: Exchange, queries: torch.Tensor, keys: torch.Tensor, before: int) -> list[Part]:
-    del of
+def _halves(queries: torch.Tensor, keys: torch.Tensor, before: int) -> list[Part]:
+    """Attend to the keys before these queries, and to their own."""
     found = []
     for some, causal in _pieces(before, queries.shape[2]):
         k, v = keys[:, :, :, some]

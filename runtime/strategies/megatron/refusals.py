@@ -39,7 +39,7 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         remedy = "blocks whose MLP stands beside attention are simulated only; use grid.tensor: 1, or strategy: four_d"
         problems.append(Problem("grid.tensor", remedy, grid.tensor))
     if job.model.tied_embeddings and job.weight_parts > 1:
-        remedy = "a table that is head too is not divided here; use grid.data: 1, or strategy: fsdp"
+        remedy = "a table that is head too is not divided here; use grid.data and grid.context: 1, or strategy: fsdp"
         problems.append(Problem("model.tied_embeddings", remedy, True))
     if grid.pipeline > 1 and job.reshards:
         problems.append(Problem("reshard_after_forward", "weights of a pipeline's stages stay; leave it out", True))

@@ -76,8 +76,10 @@ def _elements(kernel: Attention) -> float:
 
 
 def merge_bytes(elements: float, e: int, step: int, last: int) -> float:
-    """Return what merging two outputs of attention moves, by 32 bits: the new one is made of them, and the first and
-    the whole at the end."""
+    """Return what merging two outputs of attention moves, by 32 bits.
+
+    The new one is brought to these, so is the first, and the whole back at the end.
+    """
     casts = 1 + (step == 1) + (step == last) if e < WIDE else 0
     return elements * (3 * WIDE + casts * (WIDE + e))
 
