@@ -123,6 +123,8 @@ def test_it_trains_as_the_serial_model_does(pool: Any, axes: dict[str, int], opt
         ({**PIPELINE, **TENSOR}, SP, "float64"),
         ({**PIPELINE, **DATA}, V, "float32"),
         ({**DATA, **TENSOR}, {**SP, "micro_steps": 2}, "float32"),
+        ({**CONTEXT, **TENSOR}, {**SP, **RING}, "float64"),
+        ({**CONTEXT, **PIPELINE}, ALL_GATHER, "float32"),
     ],
     ids=str,
 )
@@ -130,7 +132,8 @@ def test_twenty_steps_have_the_losses_of_the_4d_algorithm(
     pool: Any, axes: dict[str, int], options: dict[str, Any], dtype: str
 ) -> None:
     """With dropout, which is numbers by address: so every strategy drops the same."""
-    alike = {"dropout": 0.1, "attention": "plain", "recompute": True, "model": MODEL}
+    attention = "flash" if "context" in axes else "plain"  # whose scores are dropped too
+    alike = {"dropout": 0.1, "attention": attention, "recompute": True, "model": MODEL}
     rounds = {"rounds": 4, "dtype": dtype}
     four_d = {"data": 1, "z": 2, "y": 2, "x": 1}
     expected = pool.run("tests.runtime.fsdp_tasks:losses_of_four_d", 4, grid=four_d, **alike, **rounds)[0]
@@ -146,15 +149,17 @@ def test_twenty_steps_have_the_losses_of_the_4d_algorithm(
 def test_bf16_is_as_near_to_fp32_as_in_4d(pool: Any) -> None:
     """Sums over micro-steps and ranks are fp32, or of 16 bits where the job says so."""
     exact = serial_of({"model": MODEL}, "float32")[0]
-    for precision in ("compute", "fp32"):
-        answers, _ = trained(pool, {**PIPELINE, **DATA}, "bfloat16", gradient_precision=precision)
+    for axes, precision in (({**PIPELINE, **DATA}, "compute"), ({**PIPELINE, **DATA}, "fp32"), (CONTEXT, "fp32")):
+        answers, _ = trained(pool, axes, "bfloat16", gradient_precision=precision)
         np.testing.assert_allclose(answers[0][0], exact, rtol=5e-3)
         assert np.abs(np.array(answers[0][0]) - exact).max() > 1e-6
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("axes", "options"), [({**PIPELINE, **TENSOR}, {**SP, **INTERLEAVED}), ({**DATA, **TENSOR}, SP)], ids=str
+    ("axes", "options"),
+    [({**PIPELINE, **TENSOR}, {**SP, **INTERLEAVED}), ({**DATA, **TENSOR}, SP), ({**CONTEXT, **DATA}, RING)],
+    ids=str,
 )
 def test_forward_passes_alone_see_what_training_sees(pool: Any, axes: dict[str, int], options: dict[str, Any]) -> None:
     """Losses on held-out text and the next token's logits, also of lengths that ranks cannot share."""

@@ -30,6 +30,9 @@ OTHERS: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"tensor": 2}, {**BF16, "dropout": 0.1, "sequence_parallel": True, "recompute": True}),
     ({"pipeline": 2}, {"dropout": 0.1, "attention": "plain", "schedule": "zb_h1"}),
     ({"data": 2, "tensor": 2}, {**BF16, "fused_elementwise": True, "recompute": True}),
+    ({"context": 4, "data": 2}, {**BF16, "recompute": True}),
+    ({"context": 2, "tensor": 2}, {**BF16, "context_exchange": "all_gather", "sequence_parallel": True}),
+    ({"context": 2}, {**BF16, "dropout": 0.1}),
 ]
 LARGE = {"layers": 64, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
 
@@ -57,6 +60,15 @@ def test_any_rank_of_sixteen_thousand(rank: int) -> None:
     batch = {"sequences": 2048, "micro_sequences": 1}
     options = {"sequence_parallel": True, **BF16, "machine": "frontier", "batch": batch}
     assert not (found := differs(axes, rank, **options)), found
+
+
+def test_any_rank_that_shares_its_sequences_with_others() -> None:
+    axes = {"pipeline": 4, "data": 64, "context": 8, "tensor": 8}
+    model = {**LARGE, "layers": 8, "sequence": 256}
+    options = {"sequence_parallel": True, **BF16, "machine": "frontier", "model": model}
+    for rank in (0, 9_999):
+        found = differs(axes, rank, batch={"sequences": 256, "micro_sequences": 1}, **options)
+        assert not found, found
 
 
 @pytest.mark.full
