@@ -141,7 +141,7 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import AUTO, load_job
 
-        given = overrides or []
+        given = [*_needed(job, strategy), *(overrides or [])]
         described = load_job(job, given, strategy=strategy)
         options = located(described.train, job.parent)
         if not slurm:
@@ -171,6 +171,25 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
         _train_here(described, options, out, wanted, looking, process, resolve, chosen, left_open, **changes)
 
     return train
+
+
+def _needed(job: Path, strategy: str | None) -> list[str]:
+    """Say what jobs of a strategy need to be trained, where it is not the file's own, whose keys stand."""
+    from twin.description.job import AUTO, DEFAULT_STRATEGY
+    from twin.description.strict_yaml import read_yaml
+    from twin.strategies import names
+
+    if strategy in (None, AUTO) or strategy not in names():
+        return []
+    if strategy == read_yaml(job).get("strategy", DEFAULT_STRATEGY):
+        return []
+    from runtime.launch.need import need_torch
+
+    need_torch("train")  # to know what trains
+    from runtime.strategies import names as trained
+    from runtime.strategies import trained_with
+
+    return [f"{key}={value}" for key, value in trained_with(strategy).items()] if strategy in trained() else []
 
 
 def _left_open(described: Job, job: Path, overrides: Sequence[str], search: Search) -> Open:

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.recorder import record
 from runtime.sharded import units as runtime_units
+from runtime.strategies.megatron import exchange as runtime_exchange
 from runtime.strategies.megatron import gradients as runtime_gradients
 from runtime.strategies.megatron import layers as runtime_layers
 from runtime.strategies.megatron import messages as runtime_messages
@@ -17,7 +18,7 @@ from tests.runtime.test_megatron import CASES
 from tests.tiers import full
 from twin.schedule.difference import difference
 from twin.strategies import generated
-from twin.strategies.megatron import layer, linear, local, reduction, sharded
+from twin.strategies.megatron import attention, layer, linear, local, reduction, sharded
 
 H100 = {"machine": "dgx-h100"}
 """Its reductions go on beside the compute stream; the laptop's do not, and the twin does not tell them apart here."""
@@ -89,6 +90,8 @@ def of_twin(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         monkeypatch.setattr(linear.Linears, "_accumulate_torch", lambda _self, _emit, _linear: None)
     elif what == "adds positions before the sum":
         monkeypatch.setattr(layer, "_positions_apart", lambda _linears: False)
+    elif what == "merges for nothing":
+        monkeypatch.setattr(attention, "merge_bytes", lambda *_: 0.0)
     elif what == "reduces nothing":
         monkeypatch.setattr(sharded.Sharding, "reduce", lambda _self, _emit, _stage: None)
 
@@ -112,6 +115,8 @@ def of_runtime(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         monkeypatch.setattr(runtime_layers, "needless", lambda _context, _name: False)
     elif what == "messages without names":
         monkeypatch.setattr(runtime_messages.Messages, "named", lambda _self, ops, *_of, **_way: ops)
+    elif what == "sends keys alone":
+        monkeypatch.setattr(runtime_exchange.Exchange, "block", lambda _self, k, _v: k[None].expand(2, *k.shape))
     elif what == "gathers in fp32":
         policy = lambda _kind, reduce_type, **_: runtime_units.MixedPrecisionPolicy(None, reduce_type)  # noqa: E731
         monkeypatch.setattr("runtime.strategies.megatron.MixedPrecisionPolicy", policy)
@@ -119,11 +124,11 @@ def of_runtime(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 
 TWIN = [
     *("forgets padding", "sums no parts of tensor ranks", "input gradients first", "adds positions before the sum"),
-    "reduces nothing",
+    *("reduces nothing", "merges for nothing"),
 ]
 RUNTIME = [
     *("keeps tokens in the order they come in", "defers nothing", "computes all again", "messages without names"),
-    "gathers in fp32",
+    *("gathers in fp32", "sends keys alone"),
 ]
 
 
@@ -137,7 +142,7 @@ def test_a_change_of_either_side_is_seen(monkeypatch: pytest.MonkeyPatch, what: 
         "chunks": 2,
         "model": {**MODEL, "vocabulary": 37},
     }
-    axes = {"pipeline": 2, "data": 3, "tensor": 2}
+    axes = {"pipeline": 2, "data": 3, "context": 2, "tensor": 2}
     options["batch"] = {"sequences": 12, "micro_sequences": 1}
     assert not (found := differs(axes, **options)), found
     (of_twin if what in TWIN else of_runtime)(monkeypatch, what)

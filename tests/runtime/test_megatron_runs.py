@@ -32,6 +32,7 @@ GRIDS: list[dict[str, Any]] = [
     {**SPLIT},
     {"grid": {"pipeline": 2, "data": 2}, "schedule": "zb_v", "chunks": 2},
     {"grid": {"pipeline": 4}, "schedule": "zb_h1"},
+    {"grid": {"context": 2, "data": 2}},
     {"grid": {"data": 2, "tensor": 2}, "recompute": True},
 ]
 WAYS = ["4d megatron fsdp megatron_v 4d", "megatron_v 4d megatron hsdp"]
@@ -40,6 +41,18 @@ WAYS = ["4d megatron fsdp megatron_v 4d", "megatron_v 4d megatron hsdp"]
 @pytest.mark.parametrize("way", full(WAYS, WAYS[0]), ids=str)
 def test_any_strategy_goes_on_from_any_other(tmp_path: Path, way: str) -> None:
     go_all_the_way(tmp_path, tuple(way.split()), DEEP)
+
+
+def test_a_job_of_another_strategy_trains_under_this_one(tmp_path: Path) -> None:
+    """By the flavour that trains, without a word about it; but for one that is asked for."""
+    job, out = runs.write_job(tmp_path, train={"steps": 2}), tmp_path / "run"
+    asked = (job, "--ranks", "2", "--strategy", "megatron", "--set", "grid.context=2", "--out", str(out))
+    done = runs.train(*asked)
+    assert done.returncode == 0, done.stderr
+    assert len(runs.losses(out)) == 2
+    refused = runs.train(*asked, "--force", "--set", "flavour=deepspeed")
+    assert refused.returncode == 2
+    assert "flavour: torch" in refused.stderr
 
 
 @pytest.mark.parametrize("strategy", full(["megatron", "megatron_v"], "megatron"))

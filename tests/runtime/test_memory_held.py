@@ -63,6 +63,8 @@ STAGES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "tensor, residual stream whole, fp32": ({"tensor": 4}, {"sequence_parallel": False, "precision": "fp32"}),
     "tensor, grouped heads": ({"tensor": 2}, {"model": QWEN3 | {"tied_embeddings": False}}),
     "data, tensor": ({"data": 4, "tensor": 2}, {"model": LLAMA}),
+    "context, tensor": ({"context": 2, "tensor": 2}, {"model": LLAMA}),
+    "context, data": ({"context": 2, "data": 2}, {"context_exchange": "all_gather"}),
     "gpipe, uneven": ({"pipeline": 3}, {"schedule": "gpipe", "stage_layers": [2, 1, 1]}),
     "1f1b": ({"pipeline": 4}, {}),
     "1f1b, tensor": ({"pipeline": 2, "tensor": 2}, {}),
