@@ -9,16 +9,16 @@ from twin.description.problems import DescriptionError
 from twin.strategies import strategy_of
 
 
-def test_a_ring_sends_keys_and_values_around_and_twice_as_much_back() -> None:
-    """c − 1 hops of 2·2·b·(s/c)·(kv/t)·d bytes, each beside a step of attention."""
+def test_a_ring_sends_keys_and_values_around_and_back_their_gradients_too() -> None:
+    """c − 1 hops of 2·2·b·(s/c)·(kv/t)·d bytes, beside all steps but the last; as many of gradients, but the first."""
     c, t, kv = 4, 2, 4
     job = described({"context": c, "tensor": t}, model={"kv_heads": kv}, attention="flash")
     step = 2 * BF16 * B * (S / c) * (kv / t) * (H / HEADS)
-    for kind, times in (("F", 1), ("B", 2)):
+    for kind, times, last in (("F", 1, c - 1), ("B", 2, c)):
         (found,) = moved(job, within=f"micro1/{kind}/block2/", communicator="context").items()
-        assert found == (("shift", times * step), c - 1)
-        beside = [n for n in hidden_by(job, f"micro1/{kind}/block2/", "shift") if n.startswith("attention")]
-        assert beside == ["attention0", "attention1", "attention2"]
+        assert found == (("shift", step), times * (c - 1))
+        beside = {n for n in hidden_by(job, f"micro1/{kind}/block2/", "shift") if n.startswith("attention")}
+        assert beside == {f"attention{number}" for number in range(last)}
 
 
 def test_neighbours_trade_and_the_rest_goes_round() -> None:
