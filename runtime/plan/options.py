@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from twin.description import huggingface
@@ -9,10 +11,11 @@ from twin.description.job import Job
 from twin.description.train import Train, with_paths
 
 
-def settled(job: Job) -> tuple[str, str]:
-    """Write what was `auto` in a job as overrides, for ranks that read the same file again."""
+def settled(job: Job, left_out: Iterable[str] = ()) -> tuple[str, ...]:
+    """Write what was `auto` in a job, and keys that were left out, as overrides for ranks that read the file again."""
     sizes = ", ".join(f"{axis}: {size}" for axis, size in job.concrete_grid.model_dump().items())
-    return f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}"
+    defaults = (f"{key}={json.dumps(getattr(job, key))}" for key in left_out)
+    return f"grid={{{sizes}}}", f"batch.micro_sequences={job.concrete_micro_sequences}", *defaults
 
 
 def located(train: Train, folder: Path = Path()) -> Train:

@@ -129,8 +129,8 @@ def test_nothing_fits_is_said_with_the_reason() -> None:
 
 
 def test_no_grid_divides_is_said() -> None:
-    """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11."""
-    with pytest.raises(DescriptionError, match="no grid divides the model and the batch"):
+    """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11. The nearest grid says so."""
+    with pytest.raises(DescriptionError, match=r"no grid of 11 ranks .*; the nearest, .* 11 .*: .*(divide|multiple)"):
         choose(auto(11, 7))
 
 

@@ -56,6 +56,9 @@ class Strategy(ABC, Generic[J]):
     """What `rank_key_seconds` is, such as the published communication model; empty: it says nothing."""
     varied: tuple[str, ...] = ()
     """Options that a search may vary, besides the grid and the micro-batch."""
+    of_some_grids: tuple[tuple[str, ...], ...] = ()
+    """Keys that a grid may have and another not, those together that go together: on other ranks they may be left out.
+    What a rank computes of a step must not depend on them but for rounding."""
 
     @property
     def worth_varying(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ class Megatron(Strategy[MegatronJob]):
     options = MegatronJob
     grid = Grid
     varied = VARIED
+    of_some_grids = (("micro_group",), ("stage_layers",), ("weight_shards",), ("schedule", "chunks", "micro_group"))
 
     def check(self, job: MegatronJob) -> list[Problem]:
         """Return what does not go together."""
