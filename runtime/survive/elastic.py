@@ -15,7 +15,7 @@ from runtime.launch.meeting import DisagreementError
 from runtime.plan.plan import Plan
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
-from twin.strategies import loosened, said_of, strategy_of, without_keys
+from twin.strategies import loosened, of_its_grid, said_of, strategy_of, without_keys
 
 Resolve = Callable[[Job], Job]
 """Settles what is `auto` in a job by simulation; raises DescriptionError if nothing will do."""
@@ -53,7 +53,7 @@ def _choose(job: Job, world: int, resolve: Resolve) -> dict[str, Any]:
                 "ranks": ranks,
                 "grid": best.concrete_grid.model_dump(),
                 "micro_sequences": best.concrete_micro_sequences,
-                "left_out": left_out,
+                "keys": of_its_grid(best),
                 "why": _why(job, best, world, said_of(left_out)),
             }
     return {"problem": f"are there, but the job is trained by none of 1 to {world} ranks: {reason}"}
@@ -73,4 +73,5 @@ def _why(job: Job, best: Job, world: int, without: str) -> str:
 def _placed(job: Job, told: dict[str, Any]) -> Job:
     batch = job.batch.model_copy(update={"micro_sequences": told["micro_sequences"]})
     changes = {"ranks": told["ranks"], "grid": strategy_of(job).grid(**told["grid"]), "batch": batch}
-    return without_keys(job, told["left_out"]).model_copy(update=changes)
+    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in told["keys"].items()}
+    return without_keys(job, of_its_grid(job)).model_copy(update=keys | changes)

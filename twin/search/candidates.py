@@ -93,7 +93,7 @@ def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:
 def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Iterator[Candidate]:
     """Yield the variants of a job on one grid; or one candidate with the rules that the grid breaks."""
     strategy, placed = strategy_of(job), job.model_copy(update={"grid": grid})
-    if problems := check_grid(placed):
+    if problems := check_grid(strategy.opened(placed)):
         yield Candidate(grid, strategy.variant(job), hindrance="divisibility", reason=_said(problems))
         return
     for options in strategy.variants(placed, over):

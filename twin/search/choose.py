@@ -173,7 +173,7 @@ def _why(job: Job) -> str:
     best: tuple[float, str] | None = None
     broken: tuple[int, str] | None = None
     for grid in strategy_of(job).candidates(job):
-        placed = job.model_copy(update={"grid": grid})
+        placed = strategy_of(job).opened(job.model_copy(update={"grid": grid}))
         placed = with_micro_sequences(placed, 1) if job.batch.micro_sequences == "auto" else placed
         if problems := check_grid(placed):
             if broken is None or len(problems) < broken[0]:

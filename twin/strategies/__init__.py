@@ -12,7 +12,7 @@ from twin.description.job import AUTO
 from twin.schedule.communicator import Communicator, Role
 from twin.strategies.auto import AutoJob, Chosen
 from twin.strategies.jobs import check, check_grid, generated, load_job, under
-from twin.strategies.loosened import loosened, said_of, without_keys
+from twin.strategies.loosened import loosened, of_its_grid, said_of, without_keys
 from twin.strategies.registry import known_axes, named, names, register, registered, strategy_of
 from twin.strategies.strategy import Strategy, Unvaried, Variant
 
@@ -33,6 +33,7 @@ __all__ = [
     "loosened",
     "named",
     "names",
+    "of_its_grid",
     "register",
     "registered",
     "said_of",

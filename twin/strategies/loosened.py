@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, combinations
 from typing import Any
 
@@ -27,10 +27,17 @@ def loosened(job: Job) -> Iterator[tuple[Job, dict[str, Any]]]:
                 yield without_keys(job, without), {key: getattr(job, key) for key in without}
 
 
-def without_keys(job: Job, keys: Mapping[str, Any]) -> Job:
+def without_keys(job: Job, keys: Iterable[str]) -> Job:
     """Return the job with the defaults of these keys."""
     fields = type(job).model_fields
     return job.model_copy(update={key: fields[key].default for key in keys})
+
+
+def of_its_grid(job: Job) -> dict[str, Any]:
+    """Return the keys of a job that some grids cannot have, where they are not the default."""
+    fields = type(job).model_fields
+    keys = dict.fromkeys(chain.from_iterable(strategy_of(job).of_some_grids))
+    return {key: value for key in keys if (value := getattr(job, key)) != fields[key].default}
 
 
 def said_of(keys: Mapping[str, Any]) -> str:

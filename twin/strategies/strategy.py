@@ -117,6 +117,10 @@ class Strategy(ABC, Generic[J]):
         del over
         yield self.variant(job)
 
+    def opened(self, job: J) -> J:
+        """Return a job on a grid of a search with what every variant of it there will have, for its rules."""
+        return job
+
     def rehearsal(self, job: J) -> J | None:
         """Return a small job whose pieces take no longer than those of a job; None: there is none to learn from."""
         del job

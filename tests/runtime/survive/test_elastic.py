@@ -47,20 +47,26 @@ def test_the_largest_number_that_some_grid_takes(tmp_path, ranks):
     assert ("wait" in why) == (ranks not in (1, 2, 4, 8))
 
 
-def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path):
-    """Of three ranks a pipeline of four layers could be a ring of contexts only, which the runtime refuses."""
+@pytest.mark.parametrize("layers", [2, 4])
+def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path, layers):
+    """Of three ranks a model of two layers could be a ring of contexts only, which the runtime refuses.
+
+    Four layers divide into three stages that are not equal.
+    """
     changes = {
         "strategy": "megatron",
         "flavour": "torch",
         "ranks": 4,
         "grid": {"pipeline": 2, "data": 2},
-        "model": runs.SMALL["model"] | {"layers": 4, "sequence": 24},
+        "model": runs.SMALL["model"] | {"layers": layers, "sequence": 24},
         "train": {"elastic": True},
     }
     plan, why = fitted(tmp_path, 3, resolve=lambda job: resolve(job, refusal), **changes)
-    assert plan.job.ranks == 2
+    assert plan.job.ranks == {2: 2, 4: 3}[layers]
+    assert plan.job.stage_layers == {2: None, 4: (2, 1, 1)}[layers]
+    assert check(plan.job) == []
     assert plan.job.concrete_grid.context == 1
-    assert "1 waits" in why
+    assert ("1 waits" in why) == (layers == 2)
 
 
 PIPELINE = {
