@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from twin.description.grid import GridSpec, Mesh, divisors
+from twin.description.grid import Axes, GridSpec, Mesh, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
@@ -33,6 +33,11 @@ class Variant(ABC):
     @abstractmethod
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
+
+    def words_on(self, grid: Axes) -> dict[str, str]:
+        """Say the value of each option that makes a difference on a grid."""
+        del grid
+        return self.words()
 
     @abstractmethod
     def columns(self) -> dict[str, str | int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from twin.description.attention import UNFUSED
-from twin.description.grid import divisors
+from twin.description.grid import Axes, divisors
 from twin.description.job import Job
 from twin.strategies.megatron.job import MegatronJob, Schedule
 from twin.strategies.megatron.orders import problems
@@ -38,6 +38,8 @@ class Options(Variant):
     overlap_gradients: bool
     overlap_parameters: bool
     stage_layers: tuple[int, ...] | None = None
+    flavour: str = "megatron"
+    """The job's; it is not varied, but decides what the others mean."""
 
     @classmethod
     def of(cls, job: MegatronJob) -> Options:
@@ -53,6 +55,7 @@ class Options(Variant):
             job.overlap_gradients,
             job.overlap_parameters,
             job.stage_layers,
+            job.flavour,
         )
 
     @classmethod
@@ -74,7 +77,11 @@ class Options(Variant):
         layers = raw.get("stage_layers")  # of a search before there were any it is absent
         if layers is not None and not (isinstance(layers, list | tuple) and all(type(n) is int for n in layers)):
             raise ValueError("options.stage_layers: expected numbers of layers")
-        return cls(**{key: raw[key] for key in kinds}, stage_layers=None if layers is None else tuple(layers))
+        flavour = raw.get("flavour", "megatron")
+        if flavour not in get_args(MegatronJob.model_fields["flavour"].annotation):
+            raise ValueError("options.flavour: is no flavour of megatron")
+        known: dict[str, Any] = {key: raw[key] for key in kinds}
+        return cls(**known, stage_layers=None if layers is None else tuple(layers), flavour=flavour)
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
@@ -84,7 +91,11 @@ class Options(Variant):
         """Say the value of each option in a word or two, by name."""
         return {
             "recompute": RECOMPUTED[self.recompute],
-            "distributed_optimizer": "optimizer sharded" if self.distributed_optimizer else "replicas",
+            "distributed_optimizer": "weights sharded"
+            if self.flavour == "torch"
+            else "optimizer sharded"
+            if self.distributed_optimizer
+            else "replicas",
             "schedule": self.schedule
             + (f" of {self.chunks}" if self.schedule == "interleaved" else "")
             + (" with stage_layers" if self.stage_layers else ""),
@@ -92,11 +103,22 @@ class Options(Variant):
             "context_exchange": self.context_exchange.replace("_", " "),
         }
 
+    def words_on(self, grid: Axes) -> dict[str, str]:
+        """Say the value of each option whose ranks there are."""
+        sizes = dict(zip(grid.axes, grid.sizes, strict=True))
+        needs = {
+            "distributed_optimizer": sizes["data"] * sizes["context"],
+            "schedule": sizes["pipeline"],
+            "sequence_parallel": sizes["tensor"],
+            "context_exchange": sizes["context"],
+        }
+        return {name: word for name, word in self.words().items() if needs.get(name, 2) > 1}
+
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
         return {
             "recompute": self.recompute,
-            "optimizer": "sharded" if self.distributed_optimizer else "whole",
+            "optimizer": "sharded" if self.distributed_optimizer or self.flavour == "torch" else "whole",
             "schedule": self.schedule,
             "chunks": self.chunks,
             "stages": "equal" if self.stage_layers is None else " ".join(map(str, self.stage_layers)),
@@ -164,7 +186,7 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
     for recompute, (order, chunks), split, exchange in product(recomputes, orders, sequence, exchanges):
         placed = job.model_copy(update={"schedule": order, "chunks": chunks})
         layers = stage_layers(placed)
-        yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters, layers)
+        yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters, layers, job.flavour)
 
 
 def _orders(job: MegatronJob) -> Iterator[tuple[Schedule, int]]:
