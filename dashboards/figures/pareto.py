@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
 from dashboards.parts import finished, seconds
+from twin.description.units import format_memory
 from twin.search.page import pareto as front
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
@@ -112,13 +113,13 @@ def _points(
 
 def describe(candidate: SavedCandidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
-    options = candidate.options.words()
+    options = candidate.options.words_on(candidate.grid)
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
     model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
     return "<br>".join(
         [
             f"{candidate.name}{place}{model}",
-            f"{seconds(candidate.step_seconds or 0.0)}, {(candidate.memory_bytes or 0.0) / 1e9:.1f} GB",
+            f"{seconds(candidate.step_seconds or 0.0)}, {format_memory(candidate.memory_bytes or 0.0)}",
             f"{candidate.micro_sequences} sequences at a time",
             ", ".join(options.values()),
         ]

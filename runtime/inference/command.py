@@ -166,7 +166,25 @@ def _opened(
     if process.launcher == "alone":
         process = Process(ranks=ranks or 1, local_ranks=ranks or 1)
     trained = open_run(run, overrides or [], process.ranks, step)
-    return process, replace(trained, job=resolve(trained.job))
+    return process, _settled(trained, resolve)
+
+
+def _settled(trained: TrainedRun, resolve: Resolve) -> TrainedRun:
+    """Put the run on a grid, if it needs one; without keys of its own grid, and a word, where none can have them."""
+    from twin.description.problems import DescriptionError
+    from twin.strategies import loosened, said_of
+
+    problems: list[DescriptionError] = []
+    for job, left_out in loosened(trained.job):
+        try:
+            found = replace(trained, job=resolve(job), left_out=tuple(left_out))
+        except DescriptionError as error:
+            problems.append(error)
+            continue
+        if left_out:
+            typer.echo(f"asked on {found.job.concrete_grid} {said_of(left_out)}", err=True)
+        return found
+    raise problems[0]
 
 
 def _prompts(trained: TrainedRun, prompt: str | None, prompts: Path | None) -> list[Prompt]:
@@ -193,7 +211,7 @@ def _start_ranks(context: typer.Context, command: str, trained: TrainedRun, proc
     from runtime.launch.local import run_ranks
     from runtime.plan.options import settled
 
-    raise typer.Exit(run_ranks([command, *_given(context, settled(trained.job))], process.ranks))
+    raise typer.Exit(run_ranks([command, *_given(context, settled(trained.job, trained.left_out))], process.ranks))
 
 
 def _given(context: typer.Context, chosen: Sequence[str]) -> list[str]:

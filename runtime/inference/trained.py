@@ -41,6 +41,8 @@ class TrainedRun:
     """What the data set that it was trained on says about itself."""
     checkpoints: tuple[Path, ...]
     """Those that may be loaded, the wanted one first; none of an import."""
+    left_out: tuple[str, ...] = ()
+    """Keys of the job that the grid it is asked on cannot have."""
 
     @property
     def imported(self) -> bool:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import torch
 
-FUSED_PASSES = 2, 3
-"""Of a GPU's kernels over what is normalised: forward, backward."""
-
 
 def squared(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """Sum the squares of each row, (rows, 1)."""
@@ -28,9 +25,9 @@ def scaled(x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> torch.
     return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)
 
 
-def passes(x: torch.Tensor) -> tuple[int, int]:
-    """How often x, or what is of its size, is read or written by `normalized` and by `input_gradient`."""
-    return (5, 6) if x.device.type == "cpu" else FUSED_PASSES
+def passes(kind: str) -> tuple[int, int]:
+    """Count how often what is normalised is read or written by `normalized` and by `input_gradient`, on a device."""
+    return (5, 6) if kind == "cpu" else (2, 3)
 
 
 def normalized(

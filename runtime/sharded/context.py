@@ -62,12 +62,8 @@ class ShardedContext(ModelContext):
 
     @property
     def waits_at_once(self) -> bool:
-        """Whether a reduction is waited for where it starts: a CPU has no streams for FSDP2 to go on beside.
-
-        What is only recorded stands for the devices of the job.
-        """
-        kind = self.device.type if self.initialised else self.job.machine.device.type
-        return kind == "cpu"
+        """Whether a reduction is waited for where it starts: a CPU has no streams for FSDP2 to go on beside."""
+        return self.device_kind == "cpu"
 
     def weights_mesh(self) -> DeviceMesh:
         """Return the ranks that divide weights, as PyTorch has it: of replicas × weights the inner dimension."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import is_fake, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -114,8 +114,8 @@ class Shards:
     def of(cls, model: PlainGPT) -> Shards:
         """Find them."""
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if not model.context.initialised:
-            return cls(model, ())  # there are no numbers
+        if is_fake(model.context.store.compute):
+            return cls(model, ())  # a recorder's tensors have no memory
         for name in model.names:
             parameter, sharded = model.context.store.parameters[name], model.parameter(name)
             assert isinstance(sharded, DTensor)

@@ -65,6 +65,11 @@ class Context:
         )
 
     @property
+    def device_kind(self) -> str:
+        """What computes; what is only recorded stands for the devices of the job, wherever its tensors lie."""
+        return self.device.type if self.initialised else self.job.machine.device.type
+
+    @property
     def stored_type(self) -> torch.dtype:
         """Of the weights that the store has for layers to compute with."""
         return self.compute_type

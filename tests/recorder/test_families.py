@@ -35,6 +35,8 @@ CASES: dict[str, Case] = {
     "qwen 3 0.6b": ("qwen3-0.6b", {"y": 4, "x": 2}, {}),
     "qwen 3 0.6b, buckets": ("qwen3-0.6b", {"data": 2, "z": 2, "y": 2}, BUCKETS),
     "qwen 3 32b": ("qwen3-32b", {"z": 32, "y": 4, "x": 4}, {"recompute": False}),
+    "qwen 3 0.6b, cpu": ("qwen3-0.6b", {"z": 2, "y": 2}, {"machine": "laptop"}),
+    "qwen 3 0.6b, cpu, split": ("qwen3-0.6b", {"y": 2, "x": 2}, {"machine": "laptop"}),
     "smollm2": ("smollm2-135m", {"data": 2, "z": 2, "y": 3}, {"precision": "fp32"}),
     "pythia 160m": ("pythia-160m", {"z": 2, "y": 2, "x": 2}, {}),
     "pythia 12b": ("pythia-12b", {"data": 2, "z": 8, "y": 8}, {"recompute": False}),
@@ -42,7 +44,14 @@ CASES: dict[str, Case] = {
     "neox 20b, fused": ("gpt-neox-20b", {"z": 96}, {"dropout": 0.1, "fused_elementwise": True}),
     "gpt2, tied": ("gpt2", {"data": 2, "z": 2, "y": 2, "x": 2}, {"tied": True}),
 }
-QUICK = ("llama 3.2 1b, buckets", "qwen 3 0.6b", "neox 20b", "llama 3.1 405b")
+QUICK = (
+    "llama 3.2 1b, buckets",
+    "qwen 3 0.6b, cpu",
+    "qwen 3 0.6b, cpu, split",
+    "qwen 3 0.6b",
+    "neox 20b",
+    "llama 3.1 405b",
+)
 
 
 def described(case: Case) -> FourDJob:

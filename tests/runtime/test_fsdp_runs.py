@@ -100,8 +100,9 @@ def test_a_run_is_traced_compared_asked_and_exported(tmp_path: Path) -> None:
         assert op in compared.stdout
     sampled = {ask("sample", out, "--ranks", str(ranks)).stdout for ranks in (1, 2)}
     assert len(sampled) == 1
-    asked = [ask("eval", out, "--ranks", str(ranks)).stdout.splitlines()[-1] for ranks in (1, 2)]
-    assert asked[0] == asked[1]
+    # rows do not divide by three: FSDP2 pads what a rank has fewer of
+    asked = [ask("eval", out, "--ranks", str(ranks)).stdout.splitlines()[-1] for ranks in (1, 2, 3)]
+    assert asked[0] == asked[1] == asked[2]
     assert ask("export", out / "checkpoints", file).returncode == 0
     other = yaml.safe_load(runs.write_job(tmp_path, train={"steps": 1, "initial_weights": str(file)}).read_text())
     assert "strategy" not in other

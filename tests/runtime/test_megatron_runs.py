@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path, strategy: str) -> No
     assert whole.returncode == 0, whole.stderr
     found = killed_and_continued(job, tmp_path / "run", 3, kills=1, ranks=4)
     assert found == runs.losses(tmp_path / "whole")
+
+
+def test_a_run_is_asked_on_ranks_that_its_schedule_does_not_suit(tmp_path: Path) -> None:
+    """Of four ranks in two stages of two chunks, with uneven stages: keys that one or three ranks cannot have go."""
+    batch = {"sequences": 8, "micro_sequences": 1}
+    uneven = {"schedule": "interleaved", "chunks": 2, "stage_layers": [2, 1, 1, 0], "batch": batch}
+    job = runs.write_job(tmp_path, **(STRATEGIES["megatron"] | uneven), model=DEEP, train={"steps": 2})
+    done = runs.train(job, "--ranks", "4", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for ranks in (1, 2, 3, 4):
+        asked = ask("eval", tmp_path / "run", "--ranks", ranks, "--json", "--sequences", 3)
+        assert asked.returncode == 0, asked.stderr
+        found[ranks] = json.loads(asked.stdout)["loss"]
+        left_out = "without stage_layers: [2, 1, 1, 0], schedule: interleaved, chunks: 2, which this grid cannot have"
+        assert (left_out in asked.stderr) == (ranks in (1, 3)), asked.stderr
+        assert bool(asked.stderr) == (ranks in (1, 3))
+    assert list(found.values()) == pytest.approx([found[4]] * 4, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", full(GRIDS, GRIDS[0], GRIDS[-1]), ids=str)

@@ -39,11 +39,14 @@ def job_file(folder: Path, **keys: Any) -> Path:
     strategy=st.sampled_from(["megatron", "four_d"]),
     ranks=st.sampled_from([4, 8, 16]),
     hidden=st.sampled_from([256, 2048]),
+    layers=st.sampled_from([8, 6]),
     attention=st.sampled_from(["flash", "fused_softmax"]),
     pick=st.integers(0, 10**6),
 )
-def test_a_floor_is_never_above_the_step(strategy: str, ranks: int, hidden: int, attention: str, pick: int) -> None:
-    keys = SMALL | {"model": MODEL | {"hidden": hidden}, "ranks": ranks, "attention": attention}
+def test_a_floor_is_never_above_the_step(
+    strategy: str, ranks: int, hidden: int, layers: int, attention: str, pick: int
+) -> None:
+    keys = SMALL | {"model": MODEL | {"hidden": hidden, "layers": layers}, "ranks": ranks, "attention": attention}
     job: Job = load_job(keys | {"strategy": strategy, "grid": "auto"})
     over = frozenset((*named(strategy).varied, MICRO))
     found = [candidate for candidate in candidates(job, over) if candidate.feasible]
@@ -56,9 +59,12 @@ def test_a_floor_is_never_above_the_step(strategy: str, ranks: int, hidden: int,
             assert floor > 0.3 * step, candidate
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("megatron", marks=pytest.mark.full), "four_d", "fsdp"])
-def test_pruning_finds_what_trying_everything_finds(tmp_path: Path, strategy: str) -> None:
-    few = {"ranks": 4, "batch": {"sequences": 8}, "model": MODEL | {"layers": 4}}
+PRUNED = [pytest.param("megatron", layers, marks=pytest.mark.full) for layers in (4, 5)]
+
+
+@pytest.mark.parametrize(("strategy", "layers"), [*PRUNED, ("four_d", 4), ("fsdp", 4)])
+def test_pruning_finds_what_trying_everything_finds(tmp_path: Path, strategy: str, layers: int) -> None:
+    few = {"ranks": 4, "batch": {"sequences": 8}, "model": MODEL | {"layers": layers}}
     job = job_of(Given(job_file(tmp_path, **few)), strategy)
     over = frozenset((*named(strategy).worth_varying, MICRO))
     every, pruned = search(job, over=over), search(job, over=over, prune=True)

@@ -13,9 +13,10 @@ from twin.engine.simulate import simulate
 from twin.search import choose as choose_module
 from twin.search.candidates import on_grid
 from twin.search.choose import CANDIDATES, candidates, choose, with_grid
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
+from twin.strategies.megatron.options import Options
 
 MODEL = {"layers": 2, "hidden": 768, "heads": 12, "sequence": 256, "vocabulary": 8192}
 
@@ -129,8 +130,8 @@ def test_nothing_fits_is_said_with_the_reason() -> None:
 
 
 def test_no_grid_divides_is_said() -> None:
-    """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11."""
-    with pytest.raises(DescriptionError, match="no grid divides the model and the batch"):
+    """Eleven ranks: neither 7 sequences nor 768 features nor 12 heads divide by 11. The nearest grid says so."""
+    with pytest.raises(DescriptionError, match=r"no grid of 11 ranks .*; the nearest, .* 11 .*: .*(divide|multiple)"):
         choose(auto(11, 7))
 
 
@@ -166,3 +167,26 @@ def test_stages_that_are_given_allow_the_orders_that_have_so_many() -> None:
     )
     found = [one.job(job).schedule for one in on_grid(job, job.concrete_grid, frozenset({"schedule"})) if one.feasible]
     assert set(found) == {"1f1b", "zb_h1"}
+
+
+@pytest.mark.parametrize(("layers", "pipeline"), [(3, 2), (10, 4), (7, 3), (6, 2), (2, 4)])
+def test_stages_that_cannot_be_equal_differ_by_a_layer(layers: int, pipeline: int) -> None:
+    """Every number of chunks has its own stages; of fewer layers than stages there are none."""
+    described = {"strategy": "megatron", "model": MODEL | {"layers": layers}, "machine": "perlmutter"}
+    job = load_job(described | {"ranks": pipeline, "batch": {"sequences": 24}})
+    grid = next(grid for grid in strategy_of(job).candidates(job) if grid.depth == pipeline)
+    found = [one.job(job) for one in on_grid(job, grid, frozenset({"schedule"})) if one.feasible]
+    assert bool(found) == (layers >= pipeline)
+    for one in found:
+        stages = [len(stage) for stage in one.layers_by_stage]
+        assert sum(stages) == layers
+        assert len(stages) == pipeline * one.chunks
+        assert max(stages) - min(stages) <= 1
+        assert min(stages) >= 1
+        assert (one.stage_layers is None) == (max(stages) == min(stages))
+        raw = dict[str, Any](described)
+        Options.of(one).settle(raw)
+        assert raw.get("stage_layers") == (None if one.stage_layers is None else list(one.stage_layers))
+        assert Options.read(Options.of(one).as_json()) == Options.of(one)
+    assert {"1f1b", "zb_h1"} <= {one.schedule for one in found} or not found
+    assert ("zb_v" in {one.schedule for one in found}) == (layers >= 2 * pipeline)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from twin.cost.memory import memory_use, with_micro_sequences
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
+from twin.description.units import format_memory
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.search.candidates import candidates, unsettled
@@ -60,7 +61,7 @@ def test_every_factorization_is_a_candidate_and_only_those_that_can_run_are_feas
         elif not memory_use(placed).fits:
             assert candidate.hindrance == "memory"
             over = memory_use(placed).per_rank_bytes - memory_use(placed).capacity_bytes
-            assert f"needs {over / 1e9:,.1f} GB more" in candidate.reason
+            assert f"needs {format_memory(over, commas=True)} more" in candidate.reason
             assert memory_use(placed).largest_category in candidate.reason
         else:
             assert candidate.feasible

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from twin.cli import main
+from twin.strategies import load_job
+from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.options import Options
 
 CASES: dict[str, list[str]] = {
     "four_d": ["examples/llama-3.1-405b-h100-16384.yaml"],
@@ -16,6 +20,44 @@ CASES: dict[str, list[str]] = {
     "hsdp": ["examples/llama-3-8b-fsdp-h100-64.yaml", "--set", "grid={data: 8, weights: 8}"],
     "adapters": ["examples/llama-3.1-70b-lora-h100-16.yaml", "--set", "batch.micro_sequences=4"],
 }
+
+
+TINY = """
+model: {layers: 4, hidden: 64, heads: 4, sequence: 64, vocabulary: 256}
+machine: laptop
+ranks: 2
+strategy: megatron
+flavour: torch
+grid: auto
+batch: {sequences: 4}
+"""
+
+
+def test_words_are_of_the_grid_and_sizes_have_digits(tmp_path: Path, capsys: Any) -> None:
+    """Of a job whose ranks divide weights nothing is said of replicas, nor of rings where there are none."""
+    job = tmp_path / "job.yaml"
+    job.write_text(TINY)
+    search, said = ["search", "--workers", "1"], []
+    for arguments in (["simulate"], [*search, "--strategy", "fsdp,megatron"], [*search, "--over", "all"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, str(job)])
+        assert not ended.value.code
+        said.append(capsys.readouterr().out)
+    simulated, across, searched = said
+    assert "published" not in simulated + searched
+    for text in (across, searched):
+        assert not re.search(r"replicas|\b0\.0 GB", text)
+        assert "MB" in text
+    rows = re.split(r"\n(?= *\d+  \d ×)", searched)
+    assert len(rows) > 5
+    for line in rows:  # of several lines where options are long
+        if found := re.match(r" *\d+  (\d) × (\d) × (\d) × (\d) +(.*)", line):
+            pipeline, _, context, _ = (int(found[n]) > 1 for n in range(1, 5))
+            assert context or "ring" not in line
+            assert pipeline == bool(re.search("1f1b|zb|interleaved", line)), line
+    torch = Options.of(cast("MegatronJob", load_job(job, ["grid={data: 2}"])))
+    assert "weights sharded" in torch.words_on(load_job(job, ["grid={data: 2}"]).concrete_grid).values()
+    assert Options.read(torch.as_json()) == torch
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from twin.description.grid import divisors
 from twin.description.job import Job
+from twin.description.units import format_memory
 from twin.strategies import strategy_of
 
 
@@ -61,8 +62,8 @@ def with_micro_sequences(job: Job, micro: int) -> Job:
 
 def advice(job: Job, use: MemoryUse) -> str:
     """Say in one sentence which category is too much and what would fit."""
-    over = (use.per_rank_bytes - use.capacity_bytes) / 1e9
-    head = f"needs {over:.1f} GB more than the device has, most of it for {use.largest_category}"
+    over = format_memory(use.per_rank_bytes - use.capacity_bytes)
+    head = f"needs {over} more than the device has, most of it for {use.largest_category}"
     micro = largest_micro_sequences(job)
     if micro is not None and micro < job.concrete_micro_sequences:
         return f"{head}; micro_sequences {micro} would fit"

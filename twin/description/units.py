@@ -171,3 +171,14 @@ def format_si(value: float, unit: str = "", *, digits: int = 4) -> str:
         if abs(value) >= factor * 0.9995:
             return f"{value / factor:.{digits}g} {prefix}{unit}".strip()
     return f"{value:.{digits}g} {unit}".strip()
+
+
+def format_memory(size: float, *, commas: bool = False) -> str:
+    """Write bytes in GB with one digit behind the point; what would be 0.0 GB in a smaller unit.
+
+    >>> format_memory(38.04e9), format_memory(1.425e6), format_memory(0)
+    ('38.0 GB', '1.43 MB', '0 B')
+    """
+    if abs(size) < 0.05e9:
+        return format_si(size, "B", digits=3)
+    return f"{size / 1e9:,.1f} GB" if commas else f"{size / 1e9:.1f} GB"

@@ -10,6 +10,7 @@ from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
 from twin.description.grid import GridSpec, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
+from twin.description.units import format_memory
 from twin.search.over import MICRO, MICRO_CHOICES
 from twin.strategies import Variant, check_grid, strategy_of
 
@@ -93,7 +94,7 @@ def _order(candidate: Candidate) -> tuple[bool, float, tuple[int, ...], int]:
 def on_grid(job: Job, grid: GridSpec, over: frozenset[str] = frozenset()) -> Iterator[Candidate]:
     """Yield the variants of a job on one grid; or one candidate with the rules that the grid breaks."""
     strategy, placed = strategy_of(job), job.model_copy(update={"grid": grid})
-    if problems := check_grid(placed):
+    if problems := check_grid(strategy.opened(placed)):
         yield Candidate(grid, strategy.variant(job), hindrance="divisibility", reason=_said(problems))
         return
     for options in strategy.variants(placed, over):
@@ -147,12 +148,13 @@ def _possible_micro_sequences(job: Job, *, largest_first: bool = False) -> Itera
 
 def lacking(use: MemoryUse, sequences: int) -> str:
     """Say by how much memory does not suffice for so many sequences at a time, and what needs most."""
-    over = (use.per_rank_bytes - use.capacity_bytes) / 1e9
-    largest = use.by_category[use.largest_category] / 1e9
+    over = format_memory(use.per_rank_bytes - use.capacity_bytes, commas=True)
+    largest = format_memory(use.by_category[use.largest_category], commas=True)
+    there = format_memory(use.capacity_bytes, commas=True)
     many = "one sequence" if sequences == 1 else f"{sequences} sequences"
     return (
-        f"needs {over:,.1f} GB more memory than the {use.capacity_bytes / 1e9:,.1f} GB there are, with {many} "
-        f"at a time; most of it, {largest:,.1f} GB, for {use.largest_category}"
+        f"needs {over} more memory than the {there} there are, with {many} "
+        f"at a time; most of it, {largest}, for {use.largest_category}"
     )
 
 

@@ -169,14 +169,19 @@ def _with_micro(job: Job) -> Job:
 
 
 def _why(job: Job) -> str:
-    """Explain the grid that comes nearest to fitting."""
+    """Explain the grid that comes nearest to fitting, or the one that breaks the fewest rules."""
     best: tuple[float, str] | None = None
+    broken: tuple[int, str] | None = None
     for grid in strategy_of(job).candidates(job):
-        placed = with_micro_sequences(job.model_copy(update={"grid": grid}), 1)
-        if check_grid(placed):
+        placed = strategy_of(job).opened(job.model_copy(update={"grid": grid}))
+        placed = with_micro_sequences(placed, 1) if job.batch.micro_sequences == "auto" else placed
+        if problems := check_grid(placed):
+            if broken is None or len(problems) < broken[0]:
+                broken = len(problems), f"the nearest, {grid}: {'; '.join(map(str, problems))}"
             continue
         use = memory_use(placed)
         over = use.per_rank_bytes - use.capacity_bytes
         if best is None or over < best[0]:
             best = over, f"the nearest, {grid}, {advice(placed, use)}"
-    return best[1] if best else "no grid divides the model and the batch; try other ranks or sequences"
+    found = best or broken
+    return found[1] if found else "there is no grid of them at all"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from twin.description.units import format_memory
 from twin.pages.shell import filled, printable
 from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
@@ -115,7 +116,7 @@ def _fastest(found: Search) -> _Table:
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
-                f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+                format_memory(candidate.memory.per_rank_bytes),
                 *(f"{entry.model_rank:,}" for _ in ordered),
             )
         )

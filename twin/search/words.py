@@ -48,9 +48,9 @@ def axes_title(found: Search | None) -> str:
 
 def options_words(candidate: Candidate, varied: Sequence[str]) -> list[str]:
     """The micro-batch and the options that differ between candidates."""
-    words = candidate.options.words()
+    words = candidate.options.words_on(candidate.grid)
     micro = "" if candidate.micro_sequences is None else f"micro-batch {candidate.micro_sequences}"
-    return [word for word in (micro, *(words[name] for name in varied)) if word]
+    return [word for word in (micro, *(words.get(name, "") for name in varied)) if word]
 
 
 def hindered(found: Search) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from twin.description.units import format_memory
 from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _table(console: Console, rows: list[tuple[str, RankedCandidate]]) -> None:
         if figures is None or candidate.memory is None:
             continue
         sizes = candidate.grid.by_axis()
-        options = [f"micro-batch {candidate.micro_sequences}", *candidate.options.words().values()]
+        options = [f"micro-batch {candidate.micro_sequences}", *candidate.options.words_on(candidate.grid).values()]
         table.add_row(
             name,
             " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1),
@@ -80,6 +81,6 @@ def _table(console: Console, rows: list[tuple[str, RankedCandidate]]) -> None:
             step_time(figures.step_seconds),
             f"{100 * figures.exposed_share:.1f} %",
             f"{figures.hardware_percent_of_peak:.1f} %",
-            f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+            format_memory(candidate.memory.per_rank_bytes),
         )
     console.print(table)

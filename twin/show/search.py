@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from twin.description.units import format_memory
 from twin.show.console import make_console
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
             " × ".join(map(str, candidate.grid.sizes)),
             ", ".join(options_words(candidate, varied)),
             *cells,
-            f"{candidate.memory.per_rank_bytes / 1e9:.1f} GB",
+            format_memory(candidate.memory.per_rank_bytes),
             *([f"{entry.model_rank:,}"] if ordered else []),
         )
     console.print(table)

@@ -176,10 +176,9 @@ def choice(made: Choice) -> None:
     if made.among_strategies:
         _strategies(console, made)
         return
-    console.print(
-        f"Chosen from {made.feasible} grids that keep the rules and fit into memory; the best by the "
-        "published communication model were simulated:"
-    )
+    model = strategy_of(made.best.job).ordered_by
+    first = f"the best by the {model}" if model else "these" if len(made.simulations) < made.feasible else "all"
+    console.print(f"Chosen from {made.feasible} grids that keep the rules and fit into memory; {first} were simulated:")
     axes = made.best.job.concrete_grid.axes
     table = Table(" × ".join(axes), "sequences at a time", "step", box=None, pad_edge=False)
     for simulation in made.simulations:
@@ -203,7 +202,7 @@ def _strategies(console: Console, made: Choice) -> None:
     table.columns[-1].justify = "right"
     for simulation in made.simulations:
         job = simulation.job
-        words = strategy_of(job).variant(job).words().values()
+        words = strategy_of(job).variant(job).words_on(job.concrete_grid).values()
         table.add_row(
             job.strategy,
             str(job.concrete_grid),

@@ -12,6 +12,7 @@ from twin.description.job import AUTO
 from twin.schedule.communicator import Communicator, Role
 from twin.strategies.auto import AutoJob, Chosen
 from twin.strategies.jobs import check, check_grid, generated, load_job, under
+from twin.strategies.loosened import loosened, of_its_grid, said_of, without_keys
 from twin.strategies.registry import known_axes, named, names, register, registered, strategy_of
 from twin.strategies.strategy import Strategy, Unvaried, Variant
 
@@ -29,10 +30,14 @@ __all__ = [
     "generated",
     "known_axes",
     "load_job",
+    "loosened",
     "named",
     "names",
+    "of_its_grid",
     "register",
     "registered",
+    "said_of",
     "strategy_of",
     "under",
+    "without_keys",
 ]

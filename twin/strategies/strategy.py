@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from twin.description.grid import GridSpec, Mesh, divisors
+from twin.description.grid import Axes, GridSpec, Mesh, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
@@ -34,6 +34,11 @@ class Variant(ABC):
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
 
+    def words_on(self, grid: Axes) -> dict[str, str]:
+        """Say the value of each option that makes a difference on a grid."""
+        del grid
+        return self.words()
+
     @abstractmethod
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
@@ -56,6 +61,9 @@ class Strategy(ABC, Generic[J]):
     """What `rank_key_seconds` is, such as the published communication model; empty: it says nothing."""
     varied: tuple[str, ...] = ()
     """Options that a search may vary, besides the grid and the micro-batch."""
+    of_some_grids: tuple[tuple[str, ...], ...] = ()
+    """Keys that a grid may have and another not, those together that go together: on other ranks they may be left out.
+    What a rank computes of a step must not depend on them but for rounding."""
 
     @property
     def worth_varying(self) -> tuple[str, ...]:
@@ -113,6 +121,10 @@ class Strategy(ABC, Generic[J]):
         """Yield the job's own options, then what else of `over` makes a difference on its grid."""
         del over
         yield self.variant(job)
+
+    def opened(self, job: J) -> J:
+        """Return a job on a grid of a search with what every variant of it there will have, for its rules."""
+        return job
 
     def rehearsal(self, job: J) -> J | None:
         """Return a small job whose pieces take no longer than those of a job; None: there is none to learn from."""

@@ -24,15 +24,25 @@ def quantize(job: Job, elements: int) -> Memory:
     return Memory(float(elements * (job.element_bytes + 2)), kernels=2, work="quantize")
 
 
+def norm_passes(job: Job) -> tuple[int, int]:
+    """Count how often a norm reads or writes what it normalises, forward and backward.
+
+    A GPU has one kernel for it. PyTorch has none of RMS norm for CPUs: there squares are summed, rows scaled and
+    weighed one after the other, and the kernel of layer norm's gradient is put right by another pass (`runtime.model`).
+    """
+    return (5, 6) if job.model.norm == "rms" and job.machine.device.type == "cpu" else (2, 3)
+
+
 def norm(job: Job, elements: int) -> Memory:
     """Norm over features that lie on one rank."""
-    return Memory(2.0 * elements * job.element_bytes, work="norm/normalize")
+    return Memory(float(norm_passes(job)[0] * elements * job.element_bytes), work="norm/normalize")
 
 
 def norm_gradient(job: Job, elements: int, *, trains: bool = True) -> Memory:
     """Its gradient; `trains`: the gradients of its vectors are added to their sums."""
     vectors = trains * (1 + job.model.norm_biases)
-    return Memory(3.0 * elements * job.element_bytes, kernels=1 + trains + vectors, work="norm/gradient")
+    moved = float(norm_passes(job)[1] * elements * job.element_bytes)
+    return Memory(moved, kernels=1 + trains + vectors, work="norm/gradient")
 
 
 def head_norms(job: Job, elements: int, *, backward: bool) -> Memory:
@@ -41,9 +51,10 @@ def head_norms(job: Job, elements: int, *, backward: bool) -> Memory:
     The kernels want heads that lie side by side: they are copied out of what is packed.
     """
     both = float(elements * job.element_bytes)
+    forward_passes, backward_passes = norm_passes(job)
     if backward:
-        return Memory(3 * both, kernels=6 if job.lora is None else 4, work="norm/gradient")
-    return Memory(4 * both, kernels=4, work="norm/normalize")
+        return Memory(backward_passes * both, kernels=6 if job.lora is None else 4, work="norm/gradient")
+    return Memory((2 + forward_passes) * both, kernels=4, work="norm/normalize")
 
 
 def attention(

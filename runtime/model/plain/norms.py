@@ -49,14 +49,6 @@ class Norm(nn.Module):
         )(inputs, *vectors)
 
 
-def passes(x: torch.Tensor, *, recorded: bool) -> tuple[int, int]:
-    """How often what is normalised is read or written, forward and backward.
-
-    What is only recorded stands for the devices of the job, though it lies on the CPU.
-    """
-    return rms.FUSED_PASSES if recorded else rms.passes(x)
-
-
 class RmsNorm(nn.Module):
     """RMS norm of (m, h)."""
 
@@ -64,7 +56,7 @@ class RmsNorm(nn.Module):
         super().__init__()
         model = context.job.model
         self.ops, self.place, self.epsilon, self.wide = context.ops, place, model.norm_epsilon, context.master_type
-        self.recorded = not context.initialised
+        self.passes = rms.passes(context.device_kind)
         declare(context, f"{name}.weight", model.hidden, constant=1.0, partial=partial)
         self.weight: nn.Parameter
 
@@ -75,7 +67,7 @@ class RmsNorm(nn.Module):
 
     def moved(self, x: torch.Tensor, *, backward: bool) -> float:
         """Bytes that are read and written."""
-        return float(passes(x, recorded=self.recorded)[backward] * x.nbytes)
+        return float(self.passes[backward] * x.nbytes)
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -128,12 +120,8 @@ class HeadNorms(nn.Module):
     ) -> None:
         super().__init__()
         model = context.job.model
-        self.ops, self.place, self.wide, self.recorded = (
-            context.ops,
-            place,
-            context.master_type,
-            not context.initialised,
-        )
+        self.ops, self.place, self.wide = context.ops, place, context.master_type
+        self.passes = rms.passes(context.device_kind)
         self.size, self.epsilon = model.head_size, model.norm_epsilon
         self._sides = sides  # in a tuple, so that their weights have one name only
         for name in ("q_norm", "k_norm"):
@@ -171,7 +159,7 @@ class _HeadNorms(torch.autograd.Function):
 
         def describe() -> Memory:
             # the copy reads and writes
-            each = 2.0 + passes(queries, recorded=layer.recorded)[0]
+            each = 2.0 + layer.passes[0]
             return Memory(each * sum(part.nbytes for part in parts), work="norm/normalize")
 
         outputs, heads, scales = layer.ops.compute(layer.place, "qk_norm", run, describe)
@@ -192,7 +180,7 @@ class _HeadNorms(torch.autograd.Function):
             return found
 
         def describe() -> Memory:
-            each = passes(heads[0], recorded=layer.recorded)[1]
+            each = layer.passes[1]
             return Memory(float(each * sum(d.nbytes for d in gradients)), work="norm/gradient")
 
         (dq, of_q), (dk, of_k) = layer.ops.compute(layer.place, "qk_norm", run, describe, phase="bwd")

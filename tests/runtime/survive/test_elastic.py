@@ -20,7 +20,7 @@ from tests.runtime.survive.agents import Agents, lose_memory
 from twin.cli import resolve
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
-from twin.strategies import load_job
+from twin.strategies import check, load_job
 
 STEPS = 450
 """Of a run that hosts come to and go from: it must not be over before they do. The last comes at about step 190."""
@@ -47,20 +47,58 @@ def test_the_largest_number_that_some_grid_takes(tmp_path, ranks):
     assert ("wait" in why) == (ranks not in (1, 2, 4, 8))
 
 
-def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path):
-    """Of three ranks a pipeline of four layers could be a ring of contexts only, which the runtime refuses."""
+@pytest.mark.parametrize("layers", [2, 4])
+def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path, layers):
+    """Of three ranks a model of two layers could be a ring of contexts only, which the runtime refuses.
+
+    Four layers divide into three stages that are not equal.
+    """
     changes = {
         "strategy": "megatron",
         "flavour": "torch",
         "ranks": 4,
         "grid": {"pipeline": 2, "data": 2},
-        "model": runs.SMALL["model"] | {"layers": 4, "sequence": 24},
+        "model": runs.SMALL["model"] | {"layers": layers, "sequence": 24},
         "train": {"elastic": True},
     }
     plan, why = fitted(tmp_path, 3, resolve=lambda job: resolve(job, refusal), **changes)
-    assert plan.job.ranks == 2
+    assert plan.job.ranks == {2: 2, 4: 3}[layers]
+    assert plan.job.stage_layers == {2: None, 4: (2, 1, 1)}[layers]
+    assert check(plan.job) == []
     assert plan.job.concrete_grid.context == 1
-    assert "1 waits" in why
+    assert ("1 waits" in why) == (layers == 2)
+
+
+PIPELINE = {
+    "strategy": "megatron",
+    "flavour": "torch",
+    "ranks": 4,
+    "model": runs.SMALL["model"] | {"layers": 4},
+    "train": {"elastic": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "given", "left_out"),
+    [
+        (2, {"schedule": "interleaved", "chunks": 2, "grid": {"pipeline": 2, "data": 2}}, []),
+        (1, {"schedule": "interleaved", "chunks": 2, "grid": {"pipeline": 2, "data": 2}}, ["schedule", "chunks"]),
+        (2, {"schedule": "zb_h1", "stage_layers": [2, 1, 1, 0], "grid": {"pipeline": 4}}, ["stage_layers"]),
+        (1, {"weight_shards": 2, "grid": {"data": 4}}, ["weight_shards"]),
+    ],
+    ids=str,
+)
+def test_what_the_new_grid_cannot_have_is_left_out(tmp_path, there, given, left_out):
+    """Neither more nor less, and the line that names the grid says so."""
+    changes = PIPELINE | given
+    plan, why = fitted(tmp_path, there, resolve=lambda job: resolve(job, refusal), **changes)
+    assert plan.job.ranks == plan.job.concrete_grid.ranks == there
+    assert check(plan.job) == []
+    for key in given.keys() - {"grid"}:
+        kept = [getattr(plan.job, key)] == [tuple(given[key]) if isinstance(given[key], list) else given[key]]
+        assert kept == (key not in left_out)
+        assert (f"{key}: {given[key]}" in why) == (key in left_out)
+    assert ("which this grid cannot have" in why) == bool(left_out)
 
 
 def test_the_jobs_own_micro_batch_is_kept_if_some_grid_takes_it(tmp_path):

@@ -146,10 +146,13 @@ class _Step:
         block.compute("residual1", Memory(3 * self.stream, work="residual"))
 
     def _norm(self, emit: Emitter, name: str) -> None:
-        emit.under(name).compute("normalize", Memory(2 * self.stream, work="norm/normalize"))
+        emit.under(name).compute(
+            "normalize", Memory(work.norm_passes(self.job)[0] * self.stream, work="norm/normalize")
+        )
 
     def _norm_backward(self, emit: Emitter, buckets: Buckets, name: str) -> None:
-        emit.under(name).compute("gradient", Memory(3 * self.stream, kernels=2, work="norm/gradient"))
+        moved = work.norm_passes(self.job)[1] * self.stream
+        emit.under(name).compute("gradient", Memory(moved, kernels=2, work="norm/gradient"))
         buckets.ready(*[self.model.hidden] * (1 + self.model.norm_biases))
 
     def _linear(self, emit: Emitter, name: str, n: int, k: int) -> None:

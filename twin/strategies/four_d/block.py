@@ -50,7 +50,7 @@ def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     kernels = 3 + narrow if sums == 1 else 7 + 2 * narrow
     emit.compute("statistics", Memory((3 + sums) * activation, kernels, work="norm/statistics/split"))
     emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
-    passes, kernels = (6, 8) if sums == 1 else (8, 11)
+    passes, kernels = (work.norm_passes(job)[1] + 3, 8) if sums == 1 else (8, 11)
     emit.compute("gradient", Memory(passes * activation, kernels - (not trains) + vectors, work="norm/gradient/split"))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from twin.description.attention import UNFUSED
-from twin.description.grid import divisors
+from twin.description.grid import Axes, divisors
 from twin.description.job import Job
 from twin.strategies.megatron.job import MegatronJob, Schedule
 from twin.strategies.megatron.orders import problems
-from twin.strategies.megatron.rules import check_context
+from twin.strategies.megatron.rules import check_context, evenly
 from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
@@ -37,6 +37,9 @@ class Options(Variant):
     context_exchange: Exchange
     overlap_gradients: bool
     overlap_parameters: bool
+    stage_layers: tuple[int, ...] | None = None
+    flavour: str = "megatron"
+    """The job's; it is not varied, but decides what the others mean."""
 
     @classmethod
     def of(cls, job: MegatronJob) -> Options:
@@ -51,6 +54,8 @@ class Options(Variant):
             job.context_exchange,
             job.overlap_gradients,
             job.overlap_parameters,
+            job.stage_layers,
+            job.flavour,
         )
 
     @classmethod
@@ -69,7 +74,14 @@ class Options(Variant):
         for key, kind in kinds.items():
             if type(raw.get(key)) is not kind:
                 raise ValueError(f"options.{key}: expected a {kind.__name__}")
-        return cls(**{key: raw[key] for key in kinds})
+        layers = raw.get("stage_layers")  # of a search before there were any it is absent
+        if layers is not None and not (isinstance(layers, list | tuple) and all(type(n) is int for n in layers)):
+            raise ValueError("options.stage_layers: expected numbers of layers")
+        flavour = raw.get("flavour", "megatron")
+        if flavour not in get_args(MegatronJob.model_fields["flavour"].annotation):
+            raise ValueError("options.flavour: is no flavour of megatron")
+        known: dict[str, Any] = {key: raw[key] for key in kinds}
+        return cls(**known, stage_layers=None if layers is None else tuple(layers), flavour=flavour)
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
@@ -79,19 +91,37 @@ class Options(Variant):
         """Say the value of each option in a word or two, by name."""
         return {
             "recompute": RECOMPUTED[self.recompute],
-            "distributed_optimizer": "optimizer sharded" if self.distributed_optimizer else "replicas",
-            "schedule": self.schedule + (f" of {self.chunks}" if self.schedule == "interleaved" else ""),
+            "distributed_optimizer": "weights sharded"
+            if self.flavour == "torch"
+            else "optimizer sharded"
+            if self.distributed_optimizer
+            else "replicas",
+            "schedule": self.schedule
+            + (f" of {self.chunks}" if self.schedule == "interleaved" else "")
+            + (" with stage_layers" if self.stage_layers else ""),
             "sequence_parallel": "sequence parallel" if self.sequence_parallel else "no sequence parallelism",
             "context_exchange": self.context_exchange.replace("_", " "),
         }
+
+    def words_on(self, grid: Axes) -> dict[str, str]:
+        """Say the value of each option whose ranks there are."""
+        sizes = dict(zip(grid.axes, grid.sizes, strict=True))
+        needs = {
+            "distributed_optimizer": sizes["data"] * sizes["context"],
+            "schedule": sizes["pipeline"],
+            "sequence_parallel": sizes["tensor"],
+            "context_exchange": sizes["context"],
+        }
+        return {name: word for name, word in self.words().items() if needs.get(name, 2) > 1}
 
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
         return {
             "recompute": self.recompute,
-            "optimizer": "sharded" if self.distributed_optimizer else "whole",
+            "optimizer": "sharded" if self.distributed_optimizer or self.flavour == "torch" else "whole",
             "schedule": self.schedule,
             "chunks": self.chunks,
+            "stages": "equal" if self.stage_layers is None else " ".join(map(str, self.stage_layers)),
             "sequence parallel": "on" if self.sequence_parallel else "off",
             "context": self.context_exchange,
         }
@@ -100,7 +130,7 @@ class Options(Variant):
         """Put the options into the keys of a job file, where it has them or where they are not the default."""
         for key, value in self._keys().items():
             if key in raw or value != MegatronJob.model_fields[key].default:
-                raw[key] = value
+                raw[key] = list(value) if isinstance(value, tuple) else value
 
     def on(self, job: Job) -> MegatronJob:
         """Return the job with these options."""
@@ -117,6 +147,7 @@ class Options(Variant):
             "overlap_parameters": self.overlap_parameters,
             "schedule": self.schedule,
             "chunks": self.chunks,
+            "stage_layers": self.stage_layers,
             "sequence_parallel": self.sequence_parallel,
             "context_exchange": self.context_exchange,
         }
@@ -153,7 +184,9 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         orders = (list(_orders(job)) or orders) if grid.pipeline > 1 else [("1f1b", 1)]
     sharded, gradients, parameters = shards
     for recompute, (order, chunks), split, exchange in product(recomputes, orders, sequence, exchanges):
-        yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters)
+        placed = job.model_copy(update={"schedule": order, "chunks": chunks})
+        layers = stage_layers(placed)
+        yield Options(recompute, sharded, order, chunks, split, exchange, gradients, parameters, layers, job.flavour)
 
 
 def _orders(job: MegatronJob) -> Iterator[tuple[Schedule, int]]:
@@ -170,11 +203,23 @@ def _orders(job: MegatronJob) -> Iterator[tuple[Schedule, int]]:
                 yield order, chunks
 
 
+def stage_layers(job: MegatronJob) -> tuple[int, ...] | None:
+    """Return the layers of a job's stages: those given, or ones that differ by one where they cannot be equal."""
+    layers, stages = job.model.layers, job.stages
+    if job.stage_layers is not None or layers % stages == 0 or stages > layers:
+        return job.stage_layers
+    return tuple(evenly(layers, stages))
+
+
 def _chunks(job: MegatronJob) -> list[int]:
-    """Return the numbers of chunks that a rank's layers may be cut into, descending; stages given say which it is."""
+    """Return the numbers of chunks that a rank's layers may be cut into, descending; stages given say which it is.
+
+    Of layers that do not divide one chunk, two, and as many as each rank has layers for.
+    """
     ranks = job.concrete_grid.pipeline
     if job.stage_layers is not None:
         chunks, left = divmod(len(job.stage_layers), ranks)
         return [] if left else [chunks]
     each, left = divmod(job.model.layers, ranks)
-    return [] if left else divisors(each)[::-1]
+    possible = {1, each} if left else set(divisors(each))
+    return sorted((c for c in possible | {2} if c <= each), reverse=True)

@@ -14,7 +14,7 @@ from twin.strategies.megatron import floor, groups, rules
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.memory import every_memory, memory_by_category
-from twin.strategies.megatron.options import VARIED, Options, variants
+from twin.strategies.megatron.options import VARIED, Options, stage_layers, variants
 from twin.strategies.megatron.step import generate
 from twin.strategies.strategy import Strategy
 
@@ -26,6 +26,7 @@ class Megatron(Strategy[MegatronJob]):
     options = MegatronJob
     grid = Grid
     varied = VARIED
+    of_some_grids = (("micro_group",), ("stage_layers",), ("weight_shards",), ("schedule", "chunks", "micro_group"))
 
     def check(self, job: MegatronJob) -> list[Problem]:
         """Return what does not go together."""
@@ -66,6 +67,10 @@ class Megatron(Strategy[MegatronJob]):
     def variants(self, job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         """Yield the options that make a difference on the job's grid."""
         return variants(job, over)
+
+    def opened(self, job: MegatronJob) -> MegatronJob:
+        """Let stages differ by a layer where the layers do not divide."""
+        return job.model_copy(update={"stage_layers": stage_layers(job)})
 
     def rehearsal(self, job: MegatronJob) -> MegatronJob | None:
         """Return a job of one block."""

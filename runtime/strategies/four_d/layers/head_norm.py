@@ -26,6 +26,7 @@ class HeadNorms(torch.nn.Module):
         model = context.job.model
         self.context, self.place = context, place
         self.size, self.epsilon = model.head_size, model.norm_epsilon
+        self.passes = passes(context.device_kind)
 
         def declare(name: str) -> Parameter:
             spec = ParameterSpec(
@@ -60,7 +61,7 @@ class HeadNorms(torch.nn.Module):
 
         def describe() -> Memory:
             # the copy reads and writes
-            return Memory((2.0 + passes(parts[0])[0]) * sum(part.nbytes for part in parts), work="norm/normalize")
+            return Memory((2.0 + self.passes[0]) * sum(part.nbytes for part in parts), work="norm/normalize")
 
         return self.context.ops.compute(self.place, "qk_norm", run, describe)
 
@@ -79,7 +80,7 @@ class HeadNorms(torch.nn.Module):
             return found
 
         def describe() -> Memory:
-            return Memory(float(passes(heads[0])[1] * sum(d.nbytes for d in gradients)), work="norm/gradient")
+            return Memory(float(self.passes[1] * sum(d.nbytes for d in gradients)), work="norm/gradient")
 
         return self.context.ops.compute(self.place, "qk_norm", run, describe, phase="bwd")
 

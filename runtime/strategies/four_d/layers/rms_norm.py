@@ -25,6 +25,7 @@ class RmsNorm4D(torch.nn.Module):
         self.context, self.place, self.hidden = context, place, hidden
         self.epsilon = context.job.model.norm_epsilon
         self.weight_shard = context.store.declare(ParameterSpec(f"{name}.weight", (hidden,), ("x",), constant=1.0))
+        self.passes = passes(context.device_kind)
         self.split = context.grid.x > 1
         self.ending = "/split" if self.split else ""
 
@@ -42,7 +43,7 @@ class RmsNorm4D(torch.nn.Module):
                 self.place,
                 "normalize",
                 lambda: normalized(x, weight, self.epsilon, wide),
-                lambda: Memory(passes(x)[0] * size, work="norm/normalize"),
+                lambda: Memory(self.passes[0] * size, work="norm/normalize"),
             )
         squares = ops.compute(
             self.place, "statistics", lambda: squared(x, wide), lambda: Memory(size, work="norm/statistics/split")
@@ -84,7 +85,7 @@ class RmsNorm4D(torch.nn.Module):
             self.place,
             "gradient",
             run,
-            lambda: Memory((passes(x)[1] + more) * size, work=f"norm/gradient{self.ending}"),
+            lambda: Memory((self.passes[1] + more) * size, work=f"norm/gradient{self.ending}"),
             phase="bwd",
         )
 
