@@ -1,9 +1,9 @@
-"""Training speed on gloo ranks against `strategy: fsdp`, PyTorch's own tensor parallelism, FSDP2 with it, and DDP.
+"""Training speed on gloo ranks: the 4D algorithm against Fourfold's other strategies, and both against plain PyTorch.
 
     python -m tests.benchmarks.train [rounds [part of a title]]
 
-Same model, same batch, same processes; the two are timed in turn, so that a busy machine disturbs both
-alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
+Same model, same batch, same processes; the two or three of a title are timed in turn, so that a busy machine disturbs
+all alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
 processes of its own, and what tracing costs.
 """
 
@@ -14,67 +14,103 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 RANKS, STEPS, WARM_UP = 4, 6, 2
-NAMES = ("fourfold", "peer")
-OWN_FSDP = "strategy fsdp"
-"""A peer that is Fourfold itself."""
-PAIRS = {
-    "z=4 against strategy fsdp": ({"data": 1, "z": 4, "y": 1, "x": 1}, OWN_FSDP),
-    "y=4 against tensor parallelism": ({"data": 1, "z": 1, "y": 4, "x": 1}, "tp"),
-    "x=4 against tensor parallelism": ({"data": 1, "z": 1, "y": 1, "x": 4}, "tp"),
-    "z=2 y=2 against FSDP2 x TP": ({"data": 1, "z": 2, "y": 2, "x": 1}, "fsdp_tp"),
-    "z=2 x=2 against FSDP2 x TP": ({"data": 1, "z": 2, "y": 1, "x": 2}, "fsdp_tp"),
-    "data=4 against DDP": ({"data": 4, "z": 1, "y": 1, "x": 1}, "ddp"),
-    "one rank against a plain loop": ({"data": 1, "z": 1, "y": 1, "x": 1}, "serial"),
+FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A grid of 4D, and who else trains the same."""
+
+    grid: dict[str, int]
+    own: dict[str, Any] = field(default_factory=dict)
+    """Keys of a job of another strategy; none if there is no such strategy."""
+    peer: str = ""
+    """One of `tests.benchmarks.peers`."""
+    ranks: int = RANKS
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return (FOUR_D, *([OWN] if self.own else []), *([PYTORCH] if self.peer else []))
+
+
+def _torch(**grid: int) -> dict[str, Any]:
+    return {"strategy": "megatron", "flavour": "torch", "grid": grid}
+
+
+PIPELINE = {**_torch(pipeline=RANKS), "micro_sequences": 2}
+CONTESTS = {
+    "z=4 against FSDP2": Contest({"z": 4}, {"strategy": "fsdp", "grid": {"weights": 4}}, "fsdp"),
+    "y=4 against tensor parallelism": Contest({"y": 4}, _torch(tensor=4), "tp"),
+    "x=4 against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp"),
+    "z=2 y=2 against FSDP2 x TP": Contest({"z": 2, "y": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
+    "z=2 x=2 against FSDP2 x TP": Contest({"z": 2, "x": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
+    "z=2 y=2 against FSDP2 x context": Contest({"z": 2, "y": 2}, _torch(data=2, context=2)),
+    "z=4 against a pipeline, 1F1B": Contest({"z": 4}, PIPELINE),
+    "z=4 against a pipeline, ZB-H1": Contest({"z": 4}, {**PIPELINE, "schedule": "zb_h1"}),
+    "data=4 against DDP": Contest({"data": 4}, {"strategy": "ddp", "grid": {"data": 4}}, "ddp"),
+    "one rank against a plain loop": Contest({}, peer="serial", ranks=1),
 }
 
 
-def ours(
-    worker: Any, grid: dict[str, int], windows: Any, strategy: str = "four_d"
-) -> tuple[Any, Callable[[int], float]]:
+def described(contest: Contest, name: str) -> Any:
+    """The job of 4D, or of the other strategy."""
+    from tests.benchmarks import peers
+    from twin.strategies import load_job
+
+    own = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block"} if name == FOUR_D else dict(contest.own)
+    grid = own["grid"]
+    replicas = grid.get("data", 1) * grid.get("z", 1) * grid.get("weights", 1)
+    micro = own.pop("micro_sequences", peers.SEQUENCES // replicas)
+    shape = {
+        "layers": peers.LAYERS,
+        "hidden": peers.HIDDEN,
+        "heads": peers.HEADS,
+        "sequence": peers.SEQUENCE,
+        "vocabulary": peers.VOCABULARY,
+        "biases": False,
+    }
+    return load_job(
+        {
+            "model": shape,
+            "machine": "laptop",
+            "ranks": contest.ranks,
+            "precision": "fp32",
+            "recompute": False,
+            "batch": {"sequences": peers.SEQUENCES, "micro_sequences": micro},
+            **own,
+        }
+    )
+
+
+def ours(contest: Contest, name: str) -> tuple[Any, Callable[[int], float]]:
     """Make a trainee of the runtime, and a function that trains it on step i."""
     import torch
 
+    from runtime.data.batches import local_sequences
+    from runtime.parallel.mesh import Mesh
     from runtime.step.trainee import MicroBatch
-    from runtime.strategies import trains
+    from runtime.strategies import ranks_of, trains
     from tests.benchmarks import peers
-    from tests.runtime.fsdp_tasks import mesh_of
     from twin.description.train import Adam
-    from twin.strategies import load_job
-    from twin.strategies.four_d.grid import Grid
 
-    sizes, shared = Grid(**grid), {"data": grid["data"], "weights": grid["z"]}
-    local = peers.SEQUENCES // (sizes.data * sizes.z)
-    job = load_job(
-        {
-            "model": {
-                "layers": peers.LAYERS,
-                "hidden": peers.HIDDEN,
-                "heads": peers.HEADS,
-                "sequence": peers.SEQUENCE,
-                "vocabulary": peers.VOCABULARY,
-                "biases": False,
-            },
-            "machine": "laptop",
-            "strategy": strategy,
-            "ranks": sizes.ranks,
-            "grid": grid if strategy == "four_d" else shared,
-            "precision": "fp32",
-            "recompute": False,
-            "batch": {"sequences": peers.SEQUENCES, "micro_sequences": local},
-            **({"gather_unit": "block"} if strategy == "four_d" else {}),
-        }
-    )
-    mesh = worker.mesh(sizes) if strategy == "four_d" else mesh_of(worker, shared)
+    job, shown = described(contest, name), windows()
+    mesh = Mesh.create(ranks_of(job), timeout_seconds=60.0)
     trainee = trains(job)(job, mesh, torch.device("cpu"), Adam())
+    parts = local_sequences(mesh.grid, mesh.rank, 0, peers.SEQUENCES, job.concrete_micro_sequences)
     weight = 1.0 / (peers.SEQUENCES * peers.SEQUENCE)
 
     def step(index: int) -> float:
-        window = windows[index % len(windows)][mesh.replica * local : (mesh.replica + 1) * local]
-        weights = torch.full_like(window[:, 1:], weight, dtype=torch.float32)
-        batch = [MicroBatch(0, window[:, :-1], window[:, 1:], weights)]
+        whole = shown[index % len(shown)]
+        batch = []
+        for first, count in parts:
+            window = whole[first : first + count]
+            weights = torch.full_like(window[:, 1:], weight, dtype=torch.float32)
+            batch.append(MicroBatch(first, window[:, :-1], window[:, 1:], weights))
         return float(trainee.step(batch, 3e-4).loss)
 
     return trainee, step
@@ -91,24 +127,23 @@ def windows() -> Any:
     return torch.randint(0, peers.VOCABULARY, shape, generator=generator)
 
 
-def contestant(worker: Any, grid: dict[str, int], peer: str, name: str) -> Callable[[int], float]:
-    """Make one of the two."""
+def contestant(title: str, name: str) -> Callable[[int], float]:
+    """Make one of those of a title."""
     from tests.benchmarks import peers
 
-    if name == "fourfold":
-        return ours(worker, grid, windows())[1]
-    if peer == OWN_FSDP:
-        return ours(worker, grid, windows(), "fsdp")[1]
-    return peers.trainer(peer, windows())
+    contest = CONTESTS[title]
+    return peers.trainer(contest.peer, windows()) if name == PYTORCH else ours(contest, name)[1]
 
 
-def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[str, list[float]]:
-    """Time both, in turn; seconds of every step. Runs on every rank."""
+def measure(worker: Any, title: str, rounds: int) -> dict[str, list[float]]:
+    """Time all of them, in turn; seconds of every step. Runs on every rank."""
     import torch.distributed as dist
 
-    meet = (lambda: None) if peer == "serial" else dist.barrier
-    steps = {name: contestant(worker, grid, peer, name) for name in NAMES}
-    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    del worker
+    contest = CONTESTS[title]
+    meet = dist.barrier if contest.ranks > 1 else _alone
+    steps = {name: contestant(title, name) for name in contest.names}
+    seconds: dict[str, list[float]] = {name: [] for name in contest.names}
     for index in range(WARM_UP):
         for step in steps.values():
             step(index)
@@ -123,29 +158,36 @@ def measure(worker: Any, grid: dict[str, int], peer: str, rounds: int) -> dict[s
     return seconds
 
 
-def memory(worker: Any, grid: dict[str, int], peer: str, name: str) -> float:
+def _alone() -> None:
+    """Meet nobody."""
+
+
+def memory(worker: Any, title: str, name: str) -> float:
     """Megabytes that a rank grows by, at its peak, from before the model is made to after a few steps."""
     import resource
     from pathlib import Path
 
-    import runtime.train.trainer  # noqa: F401  imports count for neither
+    import runtime.strategies.megatron  # noqa: F401  imports count for nobody
+    import runtime.train.trainer  # noqa: F401
     import tests.benchmarks.peers  # noqa: F401
 
+    del worker
     windows()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    step = contestant(worker, grid, peer, name)
+    step = contestant(title, name)
     for index in range(4):
         step(index)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - pages * resource.getpagesize() / 2**20
 
 
-def tracing(worker: Any, grid: dict[str, int], rounds: int) -> dict[str, list[float]]:
+def tracing(worker: Any, rounds: int) -> dict[str, list[float]]:
     """Seconds of steps with and without a listener, in turn."""
     import torch.distributed as dist
 
     from runtime.tracing.listener import HostListener
 
-    trainee, step = ours(worker, grid, windows())
+    del worker
+    trainee, step = ours(Contest({"z": 2, "y": 2}), FOUR_D)
     seconds: dict[str, list[float]] = {"traced": [], "plain": []}
     for index in range(WARM_UP + 2 * rounds):
         traced = index % 2 == 0
@@ -159,42 +201,45 @@ def tracing(worker: Any, grid: dict[str, int], rounds: int) -> dict[str, list[fl
     return seconds
 
 
-def main() -> None:
-    """Run the pairs whose title contains the second argument."""
-    from tests.benchmarks import peers
+def in_processes(ranks: int, task: str, **arguments: Any) -> list[Any]:
+    """Run a task of this module on ranks of its own."""
     from tests.runtime.pool import Pool
 
+    pool = Pool(ranks)
+    try:
+        return pool.run(f"tests.benchmarks.train:{task}", ranks, **arguments)
+    finally:
+        pool.close()
+
+
+def row(title: str, rounds: int) -> dict[str, float]:
+    """Measure one title."""
+    from tests.benchmarks import peers
+
+    contest, tokens = CONTESTS[title], peers.SEQUENCES * peers.SEQUENCE
+    found = in_processes(contest.ranks, "measure", title=title, rounds=rounds)[0]
+    pairs = [(one, other) for i, one in enumerate(contest.names) for other in contest.names[i + 1 :]]
+    made: dict[str, float] = {}
+    for how, pick in (("best", min), ("median", statistics.median)):
+        made |= {f"{name}: tokens/s, {how}": round(tokens / pick(found[name])) for name in contest.names}
+        made |= {f"{one} / {other}, {how}": round(pick(found[other]) / pick(found[one]), 3) for one, other in pairs}
+    for name in contest.names:
+        grown = in_processes(contest.ranks, "memory", title=title, name=name)
+        made[f"{name}: memory, MB a rank"] = round(max(grown), 1)
+    return made
+
+
+def main() -> None:
+    """Run what has the second argument in its title."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     only = sys.argv[2] if len(sys.argv) > 2 else ""
-    tokens, answer = peers.SEQUENCES * peers.SEQUENCE, {}
-    for title, (grid, peer) in PAIRS.items():
-        if only not in title:
-            continue
-        ranks = 1 if peer == "serial" else RANKS
-        used = {}
-        for name in NAMES:
-            pool = Pool(ranks)
-            grown = pool.run("tests.benchmarks.train:memory", ranks, grid=grid, peer=peer, name=name)
-            used[name] = max(grown)
-            pool.close()
-        pool = Pool(ranks)
-        found = pool.run("tests.benchmarks.train:measure", ranks, grid=grid, peer=peer, rounds=rounds)[0]
-        pool.close()
-        row: dict[str, float] = {}
-        for how, pick in (("best", min), ("median", statistics.median)):
-            for name in NAMES:
-                row[f"{name} tokens/s, {how}"] = round(tokens / pick(found[name]))
-            row[f"ratio, {how}"] = round(pick(found["peer"]) / pick(found["fourfold"]), 3)
-        for name in NAMES:
-            row[f"{name} memory, MB a rank"] = round(used[name], 1)
-        answer[title] = row
-        print(title, row, file=sys.stderr, flush=True)
+    answer: dict[str, dict[str, float]] = {}
+    for title in CONTESTS:
+        if only in title:
+            answer[title] = row(title, rounds)
+            print(title, answer[title], file=sys.stderr, flush=True)
     if only in "tracing":
-        pool = Pool(RANKS)
-        times = pool.run(
-            "tests.benchmarks.train:tracing", RANKS, grid={"data": 1, "z": 2, "y": 2, "x": 1}, rounds=10 * rounds
-        )[0]
-        pool.close()
+        times = in_processes(RANKS, "tracing", rounds=10 * rounds)[0]
         answer["tracing, z=2 y=2"] = {
             f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)
             for how, pick in (("best", min), ("median", statistics.median))
