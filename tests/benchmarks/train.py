@@ -167,7 +167,7 @@ def memory(worker: Any, title: str, name: str) -> float:
     import resource
     from pathlib import Path
 
-    import runtime.strategies.megatron  # noqa: F401  imports count for nobody
+    import runtime.strategies.megatron
     import runtime.train.trainer  # noqa: F401
     import tests.benchmarks.peers  # noqa: F401
 

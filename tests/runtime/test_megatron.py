@@ -31,6 +31,7 @@ FAMILIES = {
 SP = {"sequence_parallel": True}
 INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 V = {"schedule": "zb_v", "chunks": 2}
+DUAL = {"schedule": "dualpipe_v", "chunks": 2}
 PIPELINE, TENSOR, DATA, CONTEXT = {"pipeline": 2}, {"tensor": 2}, {"data": 2}, {"context": 2}
 RING, ALL_GATHER = {"context_exchange": "ring"}, {"context_exchange": "all_gather"}
 CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
@@ -63,6 +64,9 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({**PIPELINE, **DATA}, {}),
     ({**PIPELINE, **DATA}, {"schedule": "gpipe", "recompute": True}),
     ({**PIPELINE, **DATA}, V),
+    (PIPELINE, DUAL),
+    ({**PIPELINE, **TENSOR}, {**SP, **DUAL}),
+    ({**PIPELINE, **DATA}, {**DUAL, "recompute": True}),
     ({**PIPELINE, **DATA}, {**INTERLEAVED, "goldfish": True}),
     ({**PIPELINE, **DATA}, {"schedule": "zb_h1", "micro_steps": 2}),
     ({**DATA, **TENSOR}, {**SP, "recompute": True}),
@@ -188,8 +192,7 @@ def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it
     [
         (TENSOR, {"flavour": "megatron"}, r"flavour = 'megatron'.*trains with flavour: torch"),
         ({"context": 2}, {"context_exchange": "all_to_all"}, r"context_exchange = 'all_to_all'.*ring"),
-        ({"context": 2, "data": 4}, {"weight_shards": 1}, r"weight_shards"),
-        (PIPELINE, {"schedule": "dualpipe_v", "chunks": 2}, r"schedule = 'dualpipe_v'.*zb_v"),
+        ({"context": 4, "data": 2}, {"weight_shards": 2}, r"weight_shards = 2.*multiple of the 4 context ranks"),
         (TENSOR, {**FAMILIES["neox"]}, r"grid.tensor = 2.*strategy: four_d"),
         (TENSOR, {"recompute": True, "recompute_keeps": "attention"}, r"recompute_keeps.*leave it out"),
         (DATA, FAMILIES["gpt2_tied"], r"model.tied_embeddings.*strategy: fsdp"),

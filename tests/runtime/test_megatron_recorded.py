@@ -24,6 +24,8 @@ H100 = {"machine": "dgx-h100"}
 """Its reductions go on beside the compute stream; the laptop's do not, and the twin does not tell them apart here."""
 RECORDED = [(axes, {k: v for k, v in options.items() if k != "goldfish"}) for axes, options in CASES]
 BF16 = {"precision": "bf16"}
+DUALPIPE = {"schedule": "dualpipe_v", "chunks": 2}
+BATCH = {"sequences": 32, "micro_sequences": 1}
 OTHERS: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"pipeline": 2, "data": 2}, {**BF16, "recompute": True}),
     ({"pipeline": 2, "data": 4}, {**BF16, "weight_shards": 2, "model": {**MODEL, "hidden": 20, "heads": 4}}),
@@ -34,6 +36,7 @@ OTHERS: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"context": 4, "data": 2}, {**BF16, "recompute": True}),
     ({"context": 2, "tensor": 2}, {**BF16, "context_exchange": "all_gather", "sequence_parallel": True}),
     ({"context": 2}, {**BF16, "dropout": 0.1}),
+    ({"pipeline": 4, "data": 2}, {**BF16, **DUALPIPE, "model": {**MODEL, "layers": 8}, "batch": BATCH}),
 ]
 LARGE = {"layers": 64, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}
 

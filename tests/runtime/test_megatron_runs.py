@@ -33,6 +33,7 @@ GRIDS: list[dict[str, Any]] = [
     {**SPLIT},
     {"grid": {"pipeline": 2, "data": 2}, "schedule": "zb_v", "chunks": 2},
     {"grid": {"pipeline": 4}, "schedule": "zb_h1"},
+    {"grid": {"pipeline": 2, "tensor": 2}, "schedule": "dualpipe_v", "chunks": 2},
     {"grid": {"context": 2, "data": 2}},
     {"grid": {"data": 2, "tensor": 2}, "recompute": True},
 ]

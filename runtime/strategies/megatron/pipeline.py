@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
@@ -33,6 +34,7 @@ SCHEDULES: dict[str, type[Any]] = {
     "interleaved": ScheduleInterleaved1F1B,
     "zb_h1": ScheduleInterleavedZeroBubble,
     "zb_v": ScheduleZBVZeroBubble,
+    "dualpipe_v": ScheduleDualPipeV,
 }
 """PyTorch's, by the names of the job's key."""
 OF_ONE_STAGE = ("gpipe", "1f1b")

@@ -48,7 +48,4 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
     if grid.context > 1 and job.weight_parts % grid.context:
         remedy = f"must be a multiple of the {grid.context} context ranks, which divide weights among them"
         problems.append(Problem("weight_shards", remedy, job.weight_parts))
-    if grid.pipeline > 1 and job.schedule == "dualpipe_v":
-        remedy = "is for simulation; the runtime trains gpipe, 1f1b, interleaved, zb_h1 and zb_v"
-        problems.append(Problem("schedule", remedy, job.schedule))
     return problems
