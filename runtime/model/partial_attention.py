@@ -55,7 +55,8 @@ def attend_backward(
         back = torch.ops.aten._scaled_dot_product_flash_attention_backward
         cut_q, cut_k, _, _, seed, offset = whole.facts
         lengths = q.shape[2], k.shape[2]
-        found = back(gradient, q, k, v, out, whole.sums, cut_q, cut_k, *lengths, 0.0, causal, seed, offset)
+        sums = whole.sums.contiguous()
+        found = back(gradient, q, k, v, out, sums, cut_q, cut_k, *lengths, 0.0, causal, seed, offset)
     else:
         back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         found = back(gradient, q, k, v, out, whole.sums, 0.0, causal)
