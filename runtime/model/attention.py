@@ -69,7 +69,8 @@ class Attention(torch.nn.Module):
         documents = context.documents
         added = None if documents is None else documents.mask
         keep = self._kept_scores(sequences, length) if dropped else None
-        fewer = self.kv_heads if self.kv_heads < self.heads else None
+        heads, kv_heads = (each.shape[1] // self.head_size for each in (q, k))
+        fewer = kv_heads if kv_heads < heads else None
 
         def run(*parts: torch.Tensor) -> torch.Tensor:
             shape = (sequences, length, -1, self.head_size)
@@ -85,8 +86,8 @@ class Attention(torch.nn.Module):
             return out.transpose(1, 2).reshape(parts[0].shape[0], -1)
 
         def describe(*, backward: bool = False) -> kernels.Attention:
-            heads, masked = (self.heads, self.head_size), added is not None
-            return kernels.Attention(sequences, length, *heads, form, dropped, backward, e, fewer, masked)
+            shape, masked = (heads, self.head_size), added is not None
+            return kernels.Attention(sequences, length, *shape, form, dropped, backward, e, fewer, masked)
 
         back = partial(describe, backward=True)
         return Region(context.ops, self.place, "attention", run, describe, back)(q, k, v)

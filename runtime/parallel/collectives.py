@@ -218,6 +218,21 @@ class Collectives:
         op = self.ops.op(place, name, phase, bytes=float(buffer.nbytes), kind="shift", communicator=communicator)
         return self._start(op, launch, lambda: received)
 
+    def all_to_all(
+        self, place: Place, communicator: Communicator, buffer: torch.Tensor, *, name: str, phase: Phase | None = None
+    ) -> Handle:
+        """Send each member its part of a flat buffer (size · n,), and receive one of each, in order."""
+        size, received = self.mesh.size(communicator), torch.empty_like(buffer)
+
+        def launch() -> Any:
+            if self.direct:
+                parts = buffer.view(size, -1)
+                return self._exchange(communicator, lambda to: parts[to], received.view(size, -1))
+            return dist.all_to_all_single(received, buffer, group=self.mesh.groups[communicator], async_op=True)
+
+        op = self.ops.op(place, name, phase, bytes=float(buffer.nbytes), kind="all_to_all", communicator=communicator)
+        return self._start(op, launch, lambda: received)
+
     def foreign(self, op: Op, launch: Callable[[], Any], finish: Callable[[], torch.Tensor]) -> Handle:
         """Start what a library sends: `launch` returns its work, and `finish` what came when that is done."""
         return self._start(op, launch, finish)

@@ -33,7 +33,7 @@ INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 V = {"schedule": "zb_v", "chunks": 2}
 DUAL = {"schedule": "dualpipe_v", "chunks": 2}
 PIPELINE, TENSOR, DATA, CONTEXT = {"pipeline": 2}, {"tensor": 2}, {"data": 2}, {"context": 2}
-RING, ALL_GATHER = {"context_exchange": "ring"}, {"context_exchange": "all_gather"}
+RING, ALL_GATHER, TRADE = ({"context_exchange": way} for way in ("ring", "all_gather", "all_to_all"))
 CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"tensor": 1}, {}),
     (TENSOR, {}),
@@ -44,6 +44,10 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({**CONTEXT, **PIPELINE}, {**RING, "schedule": "zb_h1", "recompute": True}),
     ({**CONTEXT, **DATA}, {**RING, "reshard_after_forward": False}),
     ({**CONTEXT, **DATA}, {**ALL_GATHER, "weight_shards": 2}),
+    (CONTEXT, TRADE),
+    ({"context": 4}, {**TRADE, "recompute": True}),
+    ({**CONTEXT, **PIPELINE, **TENSOR}, {**SP, **TRADE, "schedule": "zb_h1"}),
+    ({**CONTEXT, **TENSOR}, {**SP, **TRADE, **FAMILIES["llama3"]}),
     ({**CONTEXT, **PIPELINE, **TENSOR}, {**SP, **RING, **V}),
     (TENSOR, {**SP, "recompute": True}),
     (DATA, {"reshard_after_forward": False}),
@@ -191,7 +195,8 @@ def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it
     ("axes", "options", "remedy"),
     [
         (TENSOR, {"flavour": "megatron"}, r"flavour = 'megatron'.*trains with flavour: torch"),
-        ({"context": 2}, {"context_exchange": "all_to_all"}, r"context_exchange = 'all_to_all'.*ring"),
+        ({"context": 4}, {"context_exchange": "hierarchical"}, r"context_exchange = 'hierarchical'.*ring"),
+        ({"context": 4}, {**TRADE, "model": {**MODEL, "kv_heads": 2}}, r"context_exchange = 'all_to_all'.*all_gather"),
         ({"context": 4, "data": 2}, {"weight_shards": 2}, r"weight_shards = 2.*multiple of the 4 context ranks"),
         (TENSOR, {**FAMILIES["neox"]}, r"grid.tensor = 2.*strategy: four_d"),
         (TENSOR, {"recompute": True, "recompute_keeps": "attention"}, r"recompute_keeps.*leave it out"),

@@ -36,6 +36,7 @@ OTHERS: list[tuple[dict[str, int], dict[str, Any]]] = [
     ({"context": 4, "data": 2}, {**BF16, "recompute": True}),
     ({"context": 2, "tensor": 2}, {**BF16, "context_exchange": "all_gather", "sequence_parallel": True}),
     ({"context": 2}, {**BF16, "dropout": 0.1}),
+    ({"context": 2, "tensor": 2}, {**BF16, "context_exchange": "all_to_all", "recompute": True}),
     ({"pipeline": 4, "data": 2}, {**BF16, **DUALPIPE, "model": {**MODEL, "layers": 8}, "batch": BATCH}),
 ]
 LARGE = {"layers": 64, "hidden": 256, "heads": 8, "sequence": 64, "vocabulary": 1000}

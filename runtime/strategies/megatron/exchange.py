@@ -3,6 +3,7 @@
 * ring: keys and values go round beside compute. Backward they go the other way, beginning where the forward pass left
   them, so that what has gathered of their gradients comes home with the last hop (as Transformer Engine does it).
 * all_gather: all keys and values come first; backward again, and their gradients are scattered behind.
+* all_to_all: heads are traded for tokens before, and back behind.
 
 Of a block that has come of earlier tokens the first half is seen, by all queries; of later ones all, by the second half
 of queries. Merges and sums of a half are described as those of a whole, which some rank has in every step.
@@ -22,7 +23,8 @@ from runtime.model.partial_attention import Part, attend, attend_backward, merge
 from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.strategies.megatron.context import MegatronContext
-from runtime.strategies.megatron.zigzag import in_order
+from runtime.strategies.megatron.trade import Trade
+from runtime.strategies.megatron.zigzag import in_order, of_ranks
 from twin.schedule import kernels
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Phase
@@ -42,6 +44,10 @@ class ContextAttention(Attention):
         """Map queries, keys and values (m, width) of this rank's tokens to (m, queries)."""
         if not self.context.shares_sequences:
             return super().attend(q, k, v, sequences)
+        if self.context.job.context_exchange == "all_to_all":
+            trade = Trade(self.context, self.place, sequences)
+            q, k, v = trade.to_heads(q, k, v)
+            return trade.to_tokens(super().attend(q, k, v, sequences))
         exchange = Exchange(self.context, self.place, sequences, self.head_size, self.heads, self.kv_heads)
         how = _Ring if self.context.job.context_exchange == "ring" else _Gathered
         found: torch.Tensor = how.apply(q, k, v, exchange)
@@ -263,9 +269,8 @@ def _scattered(of: Exchange, of_keys: torch.Tensor, block: torch.Tensor) -> torc
     """Sum the gradients of keys and values over ranks; each keeps its tokens': (2, m, width)."""
 
     def order() -> torch.Tensor:
-        parts = of_keys.chunk(2 * of.ranks, 3)
-        mine = [torch.cat((parts[rank], parts[-1 - rank]), 3) for rank in range(of.ranks)]
-        return of.by_token(torch.stack(mine), of_keys.dtype).reshape(-1)
+        by_rank = torch.stack(of_ranks(of_keys, of.ranks, 3))
+        return of.by_token(by_rank, of_keys.dtype).reshape(-1)
 
     full = of.compute("scatter_order", order, Memory(2.0 * of_keys.nbytes, work="copy"), backward=True)
     part = of.context.collectives.reduce_scatter(of.place, CONTEXT, full, phase="bwd").wait()

@@ -43,8 +43,14 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         problems.append(Problem("model.tied_embeddings", remedy, True))
     if grid.pipeline > 1 and job.reshards:
         problems.append(Problem("reshard_after_forward", "weights of a pipeline's stages stay; leave it out", True))
-    if grid.context > 1 and job.context_exchange in ("all_to_all", "hierarchical"):
-        problems.append(Problem("context_exchange", "is for simulation; use ring or all_gather", job.context_exchange))
+    if grid.context > 1 and job.context_exchange == "hierarchical":
+        remedy = "is for simulation; use ring, all_gather or all_to_all"
+        problems.append(Problem("context_exchange", remedy, job.context_exchange))
+    traded = grid.context > 1 and job.context_exchange == "all_to_all"
+    if traded and job.model.key_value_heads % (grid.tensor * grid.context):
+        remedy = f"tensor × context ranks must divide the {job.model.key_value_heads} heads of keys, of which ranks "
+        remedy += "have no copies in training; use ring or all_gather"
+        problems.append(Problem("context_exchange", remedy, job.context_exchange))
     if grid.context > 1 and job.weight_parts % grid.context:
         remedy = f"must be a multiple of the {grid.context} context ranks, which divide weights among them"
         problems.append(Problem("weight_shards", remedy, job.weight_parts))

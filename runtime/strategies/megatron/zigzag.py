@@ -48,6 +48,12 @@ def taken(whole: torch.Tensor, of: Places, dimension: int) -> torch.Tensor:
     return torch.cat([whole.narrow(dimension, each.start, len(each)) for each in of], dimension)
 
 
+def of_ranks(whole: torch.Tensor, ranks: int, dimension: int) -> list[torch.Tensor]:
+    """Return the tokens of each rank, of all in the order of the sequence."""
+    parts = whole.chunk(2 * ranks, dimension)
+    return [torch.cat((parts[rank], parts[-1 - rank]), dimension) for rank in range(ranks)]
+
+
 def in_order(by_rank: Sequence[torch.Tensor], dimension: int) -> torch.Tensor:
     """Put the tokens of all ranks into the order of the sequence; of each rank an even number of them."""
     halves = [each.chunk(2, dimension) for each in by_rank]

@@ -117,7 +117,7 @@ def _traded(emit: Emitter, job: MegatronJob, local: Local, kernel: Attention) ->
     queries = float(local.tokens * local.heads * job.model.head_size * e)
     copies = max(local.kv_heads, traders) / local.kv_heads
     keys = copies * _keys_and_values(local)
-    emit.collective("all_to_all", communicator, queries + (0.0 if kernel.backward else keys), "trade")
+    _trade(emit, communicator, queries + (0.0 if kernel.backward else keys), "trade")
     heads = local.heads // traders
     kv_heads = max(1, local.kv_heads // traders)
     whole = replace(
@@ -127,4 +127,11 @@ def _traded(emit: Emitter, job: MegatronJob, local: Local, kernel: Attention) ->
         emit.compute("attention", whole)
     else:
         _ring(emit, OUTER, around, keys, whole)
-    emit.collective("all_to_all", communicator, queries + (keys if kernel.backward else 0.0), "trade_back")
+    _trade(emit, communicator, queries + (keys if kernel.backward else 0.0), "trade_back")
+
+
+def _trade(emit: Emitter, communicator: str, size: float, name: str) -> None:
+    """An all-to-all, between copies that put side by side what a rank gets, and what has come where it belongs."""
+    emit.compute(f"{name}_order", Memory(2 * size, work="copy"))
+    emit.collective("all_to_all", communicator, size, name)
+    emit.compute(f"{name}_placed", Memory(2 * size, work="copy"))
