@@ -49,7 +49,7 @@ def test_the_largest_number_that_some_grid_takes(tmp_path, ranks):
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path, layers):
-    """Of three ranks a model of two layers could be a ring of contexts only, which the runtime refuses.
+    """Of three ranks a model of two layers could share sequences only, in a way that the runtime refuses.
 
     Four layers divide into three stages that are not equal.
     """
@@ -59,6 +59,7 @@ def test_a_grid_that_is_not_trained_is_not_chosen(tmp_path, layers):
         "ranks": 4,
         "grid": {"pipeline": 2, "data": 2},
         "model": runs.SMALL["model"] | {"layers": layers, "sequence": 24},
+        "context_exchange": "hierarchical",
         "train": {"elastic": True},
     }
     plan, why = fitted(tmp_path, 3, resolve=lambda job: resolve(job, refusal), **changes)
