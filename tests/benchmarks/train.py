@@ -1,24 +1,36 @@
 """Training speed on gloo ranks: the 4D algorithm against Fourfold's other strategies, and both against plain PyTorch.
 
-    python -m tests.benchmarks.train [rounds [part of a title]]
+    python -m tests.benchmarks.train [rounds [part of a title]] [--out FILE.json]
 
 Same model, same batch, same processes; the two or three of a title are timed in turn, so that a busy machine disturbs
 all alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
-processes of its own, and what tracing costs.
+processes of its own, and what tracing costs. `make figures` puts `results/train.json` into the documents; so
+
+    python -m tests.benchmarks.train --out tests/benchmarks/results/train.json
+
+measures them anew.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 RANKS, STEPS, WARM_UP = 4, 6, 2
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
+MAX_SECONDS = 600.0
+"""Of one task; steps of a busy machine may take a second."""
+EQUAL_LOSS = 1e-3
+"""The runtime's strategies begin with equal weights, so their first losses differ by rounding alone."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +49,27 @@ class Contest:
         """Who takes part."""
         return (FOUR_D, *([OWN] if self.own else []), *([PYTORCH] if self.peer else []))
 
+    def words(self) -> dict[str, str]:
+        """Say who each of them is."""
+        from tests.benchmarks import peers
+
+        found = {FOUR_D: ", ".join(f"{axis} = {size}" for axis, size in self.grid.items()) or "one rank"}
+        if self.own:
+            grid = " × ".join(f"{axis} {size}" for axis, size in self.own["grid"].items())
+            schedule = {"1f1b": " (1F1B)", "zb_h1": " (ZB-H1)"}.get(self.own.get("schedule", ""), "")
+            found[OWN] = f"`{self.own['strategy']}`, {grid}{schedule}"
+        return found | ({PYTORCH: peers.NAMES[self.peer]} if self.peer else {})
+
 
 def _torch(**grid: int) -> dict[str, Any]:
     return {"strategy": "megatron", "flavour": "torch", "grid": grid}
 
 
-PIPELINE = {**_torch(pipeline=RANKS), "micro_sequences": 2}
+def _pipeline(schedule: str) -> Contest:
+    """A pipeline of as many stages as ranks; 4D with a quarter of the weights on each rank too."""
+    return Contest({"z": RANKS}, {**_torch(pipeline=RANKS), "schedule": schedule}, schedule)
+
+
 CONTESTS = {
     "z=4 against FSDP2": Contest({"z": 4}, {"strategy": "fsdp", "grid": {"weights": 4}}, "fsdp"),
     "y=4 against tensor parallelism": Contest({"y": 4}, _torch(tensor=4), "tp"),
@@ -50,11 +77,14 @@ CONTESTS = {
     "z=2 y=2 against FSDP2 x TP": Contest({"z": 2, "y": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
     "z=2 x=2 against FSDP2 x TP": Contest({"z": 2, "x": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
     "z=2 y=2 against FSDP2 x context": Contest({"z": 2, "y": 2}, _torch(data=2, context=2)),
-    "z=4 against a pipeline, 1F1B": Contest({"z": 4}, PIPELINE),
-    "z=4 against a pipeline, ZB-H1": Contest({"z": 4}, {**PIPELINE, "schedule": "zb_h1"}),
+    "z=4 against a pipeline, 1F1B": _pipeline("1f1b"),
+    "z=4 against a pipeline, ZB-H1": _pipeline("zb_h1"),
     "data=4 against DDP": Contest({"data": 4}, {"strategy": "ddp", "grid": {"data": 4}}, "ddp"),
-    "one rank against a plain loop": Contest({}, peer="serial", ranks=1),
+    "one rank against a plain loop": Contest({}, {"strategy": "ddp", "grid": {"data": 1}}, "serial", ranks=1),
 }
+
+
+TRACING = "tracing, z=2 y=2"
 
 
 def described(contest: Contest, name: str) -> Any:
@@ -62,10 +92,10 @@ def described(contest: Contest, name: str) -> Any:
     from tests.benchmarks import peers
     from twin.strategies import load_job
 
-    own = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block"} if name == FOUR_D else dict(contest.own)
+    own = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block"} if name == FOUR_D else contest.own
     grid = own["grid"]
     replicas = grid.get("data", 1) * grid.get("z", 1) * grid.get("weights", 1)
-    micro = own.pop("micro_sequences", peers.SEQUENCES // replicas)
+    micro = peers.MICRO_SEQUENCES if "pipeline" in grid else peers.SEQUENCES // replicas
     shape = {
         "layers": peers.LAYERS,
         "hidden": peers.HIDDEN,
@@ -145,8 +175,9 @@ def measure(worker: Any, title: str, rounds: int) -> dict[str, list[float]]:
     steps = {name: contestant(title, name) for name in contest.names}
     seconds: dict[str, list[float]] = {name: [] for name in contest.names}
     for index in range(WARM_UP):
-        for step in steps.values():
-            step(index)
+        losses = {name: step(index) for name, step in steps.items()}
+        if index == 0 and OWN in losses and abs(losses[OWN] - losses[FOUR_D]) > EQUAL_LOSS:
+            raise ValueError(f"{title}: the two do not train the same: first losses are {losses}")
     for _ in range(rounds):
         for name, step in steps.items():
             for index in range(STEPS):
@@ -165,13 +196,15 @@ def _alone() -> None:
 def memory(worker: Any, title: str, name: str) -> float:
     """Megabytes that a rank grows by, at its peak, from before the model is made to after a few steps."""
     import resource
-    from pathlib import Path
+    from importlib import import_module
 
-    import runtime.strategies.megatron
     import runtime.train.trainer  # noqa: F401
     import tests.benchmarks.peers  # noqa: F401
+    from runtime.strategies import names
 
     del worker
+    for strategy in names():
+        import_module(f"runtime.strategies.{strategy}")  # imports count for nobody
     windows()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     step = contestant(title, name)
@@ -205,7 +238,7 @@ def in_processes(ranks: int, task: str, **arguments: Any) -> list[Any]:
     """Run a task of this module on ranks of its own."""
     from tests.runtime.pool import Pool
 
-    pool = Pool(ranks)
+    pool = Pool(ranks, MAX_SECONDS)
     try:
         return pool.run(f"tests.benchmarks.train:{task}", ranks, **arguments)
     finally:
@@ -229,21 +262,46 @@ def row(title: str, rounds: int) -> dict[str, float]:
     return made
 
 
+def written(answer: dict[str, dict[str, float]], steps: int, load: list[float]) -> dict[str, Any]:
+    """Return what was measured with who, where and when."""
+    import torch
+
+    from tests.benchmarks.processes import machine
+
+    return {
+        "machine": f"{machine()}, PyTorch {torch.__version__.partition('+')[0]} (CPU), gloo",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "load": load,
+        "steps": steps,
+        "command": "python -m tests.benchmarks.train",
+        "contestants": {title: CONTESTS[title].words() for title in CONTESTS if title in answer},
+        "rows": answer,
+    }
+
+
 def main() -> None:
     """Run what has the second argument in its title."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
-    only = sys.argv[2] if len(sys.argv) > 2 else ""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("rounds", type=int, nargs="?", default=4, help=f"of {STEPS} steps of each")
+    options.add_argument("only", nargs="?", default="", help="part of a title")
+    options.add_argument("--out", type=Path, metavar="FILE.json", help="write the figures, with machine, date and load")
+    chosen = options.parse_args()
+    before = os.getloadavg()[0]
     answer: dict[str, dict[str, float]] = {}
     for title in CONTESTS:
-        if only in title:
-            answer[title] = row(title, rounds)
+        if chosen.only in title:
+            answer[title] = row(title, chosen.rounds)
             print(title, answer[title], file=sys.stderr, flush=True)
-    if only in "tracing":
-        times = in_processes(RANKS, "tracing", rounds=10 * rounds)[0]
-        answer["tracing, z=2 y=2"] = {
+    if chosen.only in TRACING:
+        times = in_processes(RANKS, "tracing", rounds=10 * chosen.rounds)[0]
+        answer[TRACING] = {
             f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)
             for how, pick in (("best", min), ("median", statistics.median))
         }
+    if chosen.out:
+        load = [round(value, 1) for value in (before, os.getloadavg()[0])]
+        found = written(answer, STEPS * chosen.rounds, load)
+        chosen.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps(answer, indent=1))
 
 
