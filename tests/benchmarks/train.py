@@ -4,11 +4,7 @@
 
 Same model, same batch, same processes; the two or three of a title are timed in turn, so that a busy machine disturbs
 all alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
-processes of its own, and what tracing costs. `make figures` puts `results/train.json` into the documents; so
-
-    python -m tests.benchmarks.train --out tests/benchmarks/results/train.json
-
-measures them anew.
+processes of its own, and what tracing costs. FILE.json gets the same with machine, date and load, row by row.
 """
 
 from __future__ import annotations
@@ -262,6 +258,15 @@ def row(title: str, rounds: int) -> dict[str, float]:
     return made
 
 
+def costs(rounds: int) -> dict[str, float]:
+    """Measure what tracing costs."""
+    times = in_processes(RANKS, "tracing", rounds=10 * rounds)[0]
+    return {
+        f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)
+        for how, pick in (("best", min), ("median", statistics.median))
+    }
+
+
 def written(answer: dict[str, dict[str, float]], steps: int, load: list[float]) -> dict[str, Any]:
     """Return what was measured with who, where and when."""
     import torch
@@ -288,20 +293,13 @@ def main() -> None:
     chosen = options.parse_args()
     before = os.getloadavg()[0]
     answer: dict[str, dict[str, float]] = {}
-    for title in CONTESTS:
+    for title in (*CONTESTS, TRACING):
         if chosen.only in title:
-            answer[title] = row(title, chosen.rounds)
+            answer[title] = row(title, chosen.rounds) if title in CONTESTS else costs(chosen.rounds)
             print(title, answer[title], file=sys.stderr, flush=True)
-    if chosen.only in TRACING:
-        times = in_processes(RANKS, "tracing", rounds=10 * chosen.rounds)[0]
-        answer[TRACING] = {
-            f"overhead, {how}": round(pick(times["traced"]) / pick(times["plain"]) - 1, 4)
-            for how, pick in (("best", min), ("median", statistics.median))
-        }
-    if chosen.out:
-        load = [round(value, 1) for value in (before, os.getloadavg()[0])]
-        found = written(answer, STEPS * chosen.rounds, load)
-        chosen.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            if chosen.out:
+                found = written(answer, STEPS * chosen.rounds, [round(before, 1), round(os.getloadavg()[0], 1)])
+                chosen.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps(answer, indent=1))
 
 

@@ -153,7 +153,6 @@ class _Ring(torch.autograd.Function):
             run = partial(_part_backward, of, back, queries, block, whole, seen)
             found, own = of.compute(f"attention{step}", run, kernel, backward=True)
             before = home.wait() if home is not None else None
-
             add = partial(_add, of_q[:, :, seen[0]], found, before, own)
             given = of.compute(f"sum{step}", add, summed, backward=True)
             if coming is not None:
