@@ -139,12 +139,11 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, block, out, sums = ctx.saved_tensors
-        of: Exchange = ctx.of
+        of, q, block, whole = _kept(ctx)
         e, last = q.element_size(), of.ranks - 1
-        queries, whole = of.by_head(q), Part(of.by_head(out), sums, ctx.facts)
-        back, kernel = of.by_head(gradient.contiguous()), of.kernel(q.shape[0], e, backward=True)
-        of_q = torch.zeros_like(queries, dtype=sums.dtype)
+        queries, back = of.by_head(q), of.by_head(gradient.contiguous())
+        kernel = of.kernel(q.shape[0], e, backward=True)
+        of_q = torch.zeros_like(queries, dtype=whole.sums.dtype)
         summed, given = Memory(sum_bytes(q.numel(), block.numel(), e), work="sum"), block
         for step in range(of.ranks):
             coming = of.shift(block, -1, f"ring{step}", backward=True) if step < last else None
@@ -183,11 +182,9 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, block, out, sums = ctx.saved_tensors
-        of: Exchange = ctx.of
+        of, q, block, whole = _kept(ctx)
         keys = _all(of, block, backward=True)
-        queries, whole = of.by_head(q), Part(of.by_head(out), sums, ctx.facts)
-        back = of.by_head(gradient.contiguous())
+        queries, back = of.by_head(q), of.by_head(gradient.contiguous())
 
         def run() -> tuple[torch.Tensor, torch.Tensor]:
             of_keys, of_q = torch.zeros_like(keys), torch.zeros_like(queries)
@@ -206,6 +203,13 @@ class _Gathered(torch.autograd.Function):
         of_q, of_keys = of.compute("attention", run, kernel, backward=True)
         given = _scattered(of, of_keys, block)
         return of.by_token(of_q, q.dtype), given[0], given[1], None
+
+
+def _kept(ctx: Any) -> tuple[Exchange, torch.Tensor, torch.Tensor, Part]:
+    """Return what a forward pass has kept: the exchange, queries, a block, and attention over all keys."""
+    q, block, out, sums = ctx.saved_tensors
+    of: Exchange = ctx.of
+    return of, q, block, Part(of.by_head(out), sums, ctx.facts)
 
 
 def _part(of: Exchange, queries: torch.Tensor, block: torch.Tensor, seen: tuple[slice, slice, bool]) -> Part:
