@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 SMALL: dict[str, Any] = {
@@ -85,15 +87,25 @@ def start(job: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
-    """Process numbers of the ranks, in order."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    """Process numbers of the ranks, in order; of those there are by now."""
     found = {}
-    for child in children:
+    for child in _children(process.pid):
         words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
         ranks = [word[5:] for word in words if word.startswith(b"RANK=")]
         if ranks:
-            found[int(ranks[0])] = int(child)
+            found[int(ranks[0])] = child
     return [found[rank] for rank in sorted(found)]
+
+
+def _children(parent: int) -> list[int]:
+    # not /proc/PID/task/PID/children, which may leave some out while they run (proc(5))
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            after_name = path.read_text().rpartition(")")[2].split()
+            if int(after_name[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def losses(out: Path) -> dict[int, float]:
@@ -114,7 +126,33 @@ def wait_for_step(process: subprocess.Popen[str], out: Path, step: int, seconds:
 
 
 def kill_rank(process: subprocess.Popen[str], rank: int, how: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to one rank, if it is still there."""
-    pids = ranks_of(process) if process.poll() is None else []
-    if rank < len(pids):
-        os.kill(pids[rank], how)
+    """Send a signal to one rank, if the run is still there."""
+    deadline = time.monotonic() + 10
+    while process.poll() is None:
+        pids = ranks_of(process)
+        if rank < len(pids):
+            with suppress(ProcessLookupError):  # it ended this moment
+                os.kill(pids[rank], how)
+            return
+        assert time.monotonic() < deadline, f"no rank {rank} among the processes {pids}"
+        time.sleep(0.02)
+
+
+def errors_at_end(process: subprocess.Popen[str], seconds: float = 60) -> str:
+    """Wait for the end and return what was said on stderr; a run that goes on is an error that says in which state."""
+    try:
+        return process.communicate(timeout=seconds)[1]
+    except subprocess.TimeoutExpired:
+        states = [_state(rank) for rank in ranks_of(process)]
+        process.kill()
+        said = process.communicate()
+        pytest.fail(f"the run goes on after {seconds:g} s; its ranks: {states}; it said {said}")
+
+
+def _state(number: int) -> str:
+    """What a process does, of /proc: R runs, S sleeps, T is stopped; and where in the system it waits."""
+    where = Path(f"/proc/{number}")
+    with suppress(OSError):
+        waits = (where / "wchan").read_text() if (where / "wchan").exists() else ""
+        return f"{number} {(where / 'stat').read_text().rpartition(')')[2].split()[0]} {waits}"
+    return f"{number} gone"

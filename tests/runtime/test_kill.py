@@ -28,7 +28,7 @@ def killed_and_continued(job: Path, out: Path, seed: int, kills: int = 2, ranks:
             time.sleep(chance.random() * 0.1)  # somewhere in a step, or while a checkpoint is written
             victim = chance.randrange(ranks)
             runs.kill_rank(process, victim)
-            _, errors = process.communicate(timeout=60)
+            errors = runs.errors_at_end(process)
         finally:
             process.kill()
         if process.returncode:  # it may have been done already
@@ -90,7 +90,7 @@ def test_survivors_name_the_op_and_the_peer(tmp_path):
     process = runs.start(job, "--ranks", "2", "--out", str(out))
     runs.wait_for_step(process, out, 3)
     runs.kill_rank(process, 1)
-    _, errors = process.communicate(timeout=60)
+    errors = runs.errors_at_end(process)
     assert process.returncode == 1
     assert "rank 0 (data 0, z 0, y 0, x 0): " in errors
     assert "with rank 1 failed: a peer has probably died" in errors
@@ -102,7 +102,7 @@ def test_a_peer_that_hangs_is_an_error_after_the_time_limit(tmp_path):
     process = runs.start(job, "--ranks", "2", "--out", str(out))
     runs.wait_for_step(process, out, 3)
     runs.kill_rank(process, 1, signal.SIGSTOP)
-    _, errors = process.communicate(timeout=60)
+    errors = runs.errors_at_end(process)
     assert process.returncode == 1
     assert "with rank 1 failed: a peer hangs or is too slow" in errors
     assert "stopping rank 1" in errors
