@@ -56,7 +56,7 @@ def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
                     "grid": grid.model_dump(),
                     **entry,
                 }
-                for entry in _joined(team.gather(mine))
+                for entry in entries_of(team.gather(mine))
             ]
     return entries
 
@@ -92,7 +92,8 @@ def _listen(team: Team, rank: QuietRank, seconds: float) -> dict[Kind, list[floa
     return times
 
 
-def _joined(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, Any]]:
+def entries_of(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, Any]]:
+    """Write what each rank found of ops as one entry a kind."""
     entries = []
     for kind in dict.fromkeys(kind for mine in everyone or () for kind in mine):
         samples = [sample_of(mine[kind]) for mine in everyone or () if kind in mine]

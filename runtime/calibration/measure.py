@@ -22,6 +22,7 @@ from runtime.calibration.kernels import measure_kernels
 from runtime.calibration.messages import measure_messages
 from runtime.calibration.overlap import measure_overlap
 from runtime.calibration.sharing import measure_sharing
+from runtime.calibration.software import measure_software
 from runtime.calibration.team import Team
 from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
@@ -48,12 +49,13 @@ class Section:
 SECTIONS = (
     Section("gemm", 0.18, measure_gemms),
     Section("sharing", 0.04, measure_sharing),
-    Section("kernels", 0.18, measure_kernels),
+    Section("kernels", 0.15, measure_kernels),
     Section("copies", 0.02, measure_copies),
     Section("attention", 0.06, measure_attention),
     Section("host", 0.03, measure_host),
+    Section("software", 0.06, measure_software),
     Section("point_to_point", 0.04, measure_messages, together=True),
-    Section("collectives", 0.36, measure_groups, together=True),
+    Section("collectives", 0.33, measure_groups, together=True),
     Section("overlap", 0.09, measure_overlap, together=True),
 )
 

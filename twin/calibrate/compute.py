@@ -48,6 +48,7 @@ ATTENTION_BOUNDS = {
     "masked_rows": (1.0, 4096.0),
 }
 BETWEEN = "between"
+PLAIN, OWN = "plain", "four_d"
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,11 @@ def kind_of_row(row: Row) -> str | None:
 def fit_kernels(data: Mapping[str, Any]) -> tuple[dict[str, tuple[Fitted, Fitted]], Quality]:
     """Fit start and rate of every kind of memory-bound work."""
     by_kind: dict[str, list[Row]] = {}
-    for row in in_company(data["kernels"]):
+    rows = in_company(data["kernels"])
+    known = {kind_of_row(row) for row in rows}
+    # what only other strategies do: copies of gathered weights, of gradients out of buckets
+    rows += [row for job in data.get("software", ()) for row in job["kernels"] if kind_of_row(row) not in known]
+    for row in rows:
         if (kind := kind_of_row(row)) is not None and row["bytes"] > 0:
             by_kind.setdefault(kind, []).append(row)
     found, predicted, measured = {}, [], []
@@ -178,6 +183,26 @@ def fit_kernels(data: Mapping[str, Any]) -> tuple[dict[str, tuple[Fitted, Fitted
         predicted += [start.value + row["bytes"] / rate.value for row in rows]
         measured += seconds
     return found, Quality.of(np.array(predicted), np.array(measured))
+
+
+def issue_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
+    """Time of the core to issue one collective, by the software that does: what a step needs more than a plain one.
+
+    `four_d` is that of the runtime's own loops, which start each collective by itself.
+    """
+    rows: list[Row] = data.get("software", [])
+    plain = {row["hidden"]: row["seconds_between"] / row["ops"] for row in rows if row["software"] == PLAIN}
+    more: dict[str, list[float]] = {}
+    for row in rows:
+        if row["software"] != PLAIN:
+            own = row["seconds_between"] - row["ops"] * plain[row["hidden"]]
+            more.setdefault(row["software"], []).append(max(0.0, own) / row["collectives"])
+    found = {}
+    for software, seconds in more.items():
+        value = float(np.median(seconds))
+        error = float(np.std(seconds) / np.sqrt(len(seconds)) / value) if value else 0.0
+        found[software] = Fitted(value, error, len(seconds))
+    return found
 
 
 def host_seconds(data: Mapping[str, Any]) -> Fitted:

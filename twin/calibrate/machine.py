@@ -133,6 +133,9 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
     raw["host"] = write.calibrated(compute.host_seconds(data), "_seconds")
+    issue = {name: write.calibrated(found, "_seconds") for name, found in compute.issue_seconds(data).items()}
+    if issue:
+        raw["collective_host"], raw["issue"] = issue.pop(compute.OWN), issue
     for name, constant in products.items():
         key, suffix = _key(name)
         raw["gemm"][key] = write.calibrated(constant, suffix)

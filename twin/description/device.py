@@ -99,6 +99,20 @@ class AttentionModel(Spec):
     """Rows of Q that one unit works on at a time."""
 
 
+class Issue(Spec):
+    """CPU time to issue one collective, with all that the software which does so works beside it."""
+
+    fsdp2_seconds: Parameter | None = None
+    """PyTorch's `fully_shard`: hooks, buffers, views of gathered weights."""
+    dtensor_seconds: Parameter | None = None
+    """PyTorch's DTensor: its dispatch of the ops around the collective."""
+
+    def by(self, software: str) -> Parameter | None:
+        """Return the time of one software; None if it was not measured."""
+        found: Parameter | None = getattr(self, f"{software}_seconds", None)
+        return found
+
+
 class KernelRate(Spec):
     """Speed of a device at one kind of memory-bound work, all its kernels together."""
 
@@ -141,6 +155,8 @@ class Device(Spec):
     """CPU time an eager training loop needs to issue one kernel, autograd included."""
     collective_host_seconds: Parameter | None = None
     """CPU time to issue one collective; by default that of two kernels, its launch and its events."""
+    issue: Issue = Field(default_factory=Issue)
+    """CPU time to issue one collective by software of which it was measured; of all others `collective_host`."""
     idle_watts: Parameter
     """Power with nothing running."""
     busy_watts: Parameter

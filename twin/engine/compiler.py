@@ -20,6 +20,7 @@ from twin.description.library import CollectiveKind
 from twin.engine.program import COMPUTE, START, WAIT, Call, Program, Repeated
 from twin.schedule.kernels import Gemm, Kernel
 from twin.schedule.ops import Compute, Copy, Op, Repeat, Schedule, Start, Wait
+from twin.strategies import strategy_of
 
 
 def compile_program(schedule: Schedule, job: Job) -> Program:
@@ -113,13 +114,13 @@ class _Compiler:
         self._device = job.machine.device
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
+        self._longer = 0.0 if job.cuda_graphs else _PROFILED if job.profiler else 1.0
+        self._kernel_host = float(self._device.host_seconds) * self._longer
         own = self._device.collective_host_seconds
-        self._kernel_host = 0.0 if job.cuda_graphs else float(self._device.host_seconds)
-        host = _COLLECTIVE_HOST_KERNELS * self._kernel_host if own is None or job.cuda_graphs else float(own)
-        if job.profiler:
-            self._kernel_host *= _PROFILED
-            host *= _PROFILED
-        self._collective = (host, 0.0) if self._on_device else (0.0, host)
+        self._collective = self._issue(_COLLECTIVE_HOST_KERNELS * self._device.host_seconds if own is None else own)
+        issued = {name: self._device.issue.by(software) for name, software in strategy_of(job).issued_by(job).items()}
+        self._issued = {name: self._issue(seconds) for name, seconds in issued.items() if seconds is not None}
+        """Of communicators whose software is known, in place of that."""
         self._prices = prices
         self._bodies: dict[int, tuple[int, int, Set[str]]] = {}
         """Where a repeated body was written, and below which repeats."""
@@ -137,7 +138,7 @@ class _Compiler:
         program, calls, by_name = self._program, self.calls, {}
         append_op, append_code = program.ops.append, program.code.append
         append_amount, append_target = program.amount.append, program.target.append
-        append_host = program.host_seconds.append
+        append_host, issued = program.host_seconds.append, self._issued
         for op in ops:
             if isinstance(op, Copy):
                 self._copy(op)
@@ -151,7 +152,7 @@ class _Compiler:
                 code, target = COMPUTE, -1
                 amount, host = self._price(op)
             elif isinstance(op, Start):
-                code, (amount, host) = START, self._collective
+                code, (amount, host) = START, issued.get(op.communicator, self._collective)
                 kind = SEEN_BY_FIRST.get(op.kind, op.kind) if op.communicator in self._second else op.kind
                 target = calls.setdefault((op.communicator, kind, op.bytes), len(calls))
                 by_name[op.name] = len(program.code)
@@ -237,6 +238,11 @@ class _Compiler:
         program.code.extend(program.code[first:stop] * len(again))
         program.amount.extend(program.amount[first:stop] * len(again))
         program.host_seconds.extend(program.host_seconds[first:stop] * len(again))
+
+    def _issue(self, seconds: float) -> tuple[float, float]:
+        """Return what issuing a collective takes as seconds on the device, and of the host."""
+        own = seconds * self._longer
+        return (own, 0.0) if self._on_device else (0.0, own)
 
     def _price(self, op: Compute) -> tuple[float, float]:
         """Seconds on the device at nominal speed, and seconds of the host."""

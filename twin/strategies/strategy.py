@@ -87,6 +87,14 @@ class Strategy(ABC, Generic[J]):
     def communicators(self, job: J) -> tuple[Communicator, ...]:
         """Return who talks with whom; one that no op names does no harm."""
 
+    def issued_by(self, job: J) -> Mapping[str, str]:
+        """Return which software issues the collectives of communicators, as `Device.issue` names it.
+
+        By default none whose host time is known: a loop that starts each by itself.
+        """
+        del job
+        return {}
+
     def roles(self, job: J) -> tuple[Role, ...]:
         """Divide the ranks by the program they run; by default all run the same one."""
         return (Role.everyone(job.ranks),)

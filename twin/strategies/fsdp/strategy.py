@@ -34,6 +34,11 @@ class Fsdp(Strategy[FsdpJob]):
         """Those of each of the three cuts."""
         return groups.communicators(job, self.mesh(job))
 
+    def issued_by(self, job: FsdpJob) -> dict[str, str]:
+        """Weights and their gradients, by the hooks of the flavour."""
+        names = groups.Groups(job.concrete_grid)
+        return dict.fromkeys((names.gather, names.scatter), job.flavour)
+
     def schedule(self, job: FsdpJob, role: Role) -> Schedule:
         """Write a step of the job's flavour."""
         del role  # there is one

@@ -13,6 +13,7 @@ from twin.schedule.ops import Schedule
 from twin.strategies.megatron import floor, groups, rules
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.linear import TENSOR
 from twin.strategies.megatron.memory import every_memory, memory_by_category
 from twin.strategies.megatron.options import VARIED, Options, stage_layers, variants
 from twin.strategies.megatron.step import generate
@@ -39,6 +40,12 @@ class Megatron(Strategy[MegatronJob]):
     def communicators(self, job: MegatronJob) -> tuple[Communicator, ...]:
         """Those of axes, of neighbouring stages, and of the pipeline's ends."""
         return groups.communicators(job)
+
+    def issued_by(self, job: MegatronJob) -> dict[str, str]:
+        """Of flavour torch: what tensor ranks share by DTensor, weights that are cut over data ranks by FSDP2."""
+        if job.flavour != "torch":
+            return {}
+        return {TENSOR: "dtensor", groups.GATHER: "fsdp2", groups.SCATTER: "fsdp2"}
 
     def roles(self, job: MegatronJob) -> tuple[Role, ...]:
         """One for each rank of the pipeline."""
