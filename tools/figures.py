@@ -3,8 +3,9 @@
     python -m tools.figures [--data DIR] [--check]
 
 A figure stands between `<!-- figure: NAME -->` and `<!-- /figure -->`, which no reader sees. `FIGURES` says for
-each name which command prints it. Tables of measurements that are not part of the repository are looked for in
-DIR; without them what is there stays. `--check` writes nothing and fails where a document says something else.
+each name which command prints it, or which file has the results of one that takes too long to be run here. Tables of
+measurements that are not part of the repository are looked for in DIR; without them what is there stays. `--check`
+writes nothing and fails where a document says something else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +42,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
     "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
 }
+RESULTS = {"train": ROOT / "tests/benchmarks/results/train.json"}
+"""Answers that are kept: what `python -m tests.benchmarks.train --out FILE` has measured."""
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
     "gpt-40b on 4096 of perlmutter": "GPT-40B, 4,096 A100",
@@ -227,6 +231,10 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "memorize": ("memorize", memorized),
     "memorize-shifted": ("shifted", memorized),
     "memorize-sizes": ("sizes", repeated),
+    "train-strategies": ("train", beside_strategies),
+    "train-pytorch": ("train", beside_pytorch),
+    "train-tracing": ("train", tracing_costs),
+    "train-where": ("train", measured_where),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""
@@ -246,7 +254,10 @@ class Answers:
         self.ask = cache(self._ask)
 
     def _ask(self, name: str) -> Answer | None:
-        """Run a command; None if it is not to be run, or its table is not here."""
+        """Run a command, or read its results; None if it is not to be run, or its table is not here."""
+        if name in RESULTS:
+            kept: Answer = json.loads(RESULTS[name].read_text(encoding="utf-8"))
+            return kept
         words = list(COMMANDS[name])
         if name not in self.known:
             return None
