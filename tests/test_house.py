@@ -65,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
     "plan": LOW | {"records", "tracing", "watch", "checkpoint", "huggingface"},
     "slurm": {"launch", "plan"},
     "survive": LOW | {"records", "checkpoint", "plan"},
-    "calibration": LOW | {"model", "strategies", "tracing"},
+    "calibration": LOW | {"model", "strategies", "tracing", "recorder"},
     "recorder": LOW | {"strategies", "auto"},
     "inference": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan"},
     # trains many small models and asks each what it knows by heart; no run, so it needs nothing of `train`
