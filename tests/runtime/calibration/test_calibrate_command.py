@@ -60,16 +60,7 @@ ENTRY = {
         "seconds_listened",
         "seconds_inside_ops",
     },
-    "software": {
-        "busy",
-        "software",
-        "hidden",
-        "ops",
-        "collectives",
-        "seconds_between",
-        "spread",
-        "kernels",
-    },
+    "software": {"busy", "software", "hidden", "ops", "collectives", "seconds_between", "spread", "kernels"},
     "point_to_point": {"from", "to", "same_host", "bytes", "seconds", "spread", "repeats"},
     "collectives": {
         "kind",
