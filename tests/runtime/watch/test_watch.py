@@ -162,6 +162,7 @@ def test_alerts_come_when_seen_twice_and_go_once(tmp_path):
 def test_what_was_seen_once_is_a_suspicion(tmp_path):
     watch, _ = lookout(tmp_path, [answer("rank 2")])
     looked(watch, 1)
+    watch.close()  # it has answered
     latest = json.loads((tmp_path / LATEST).read_text())
     assert latest["findings"] == []
     assert latest["suspected"] == ["rank 2"]

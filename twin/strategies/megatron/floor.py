@@ -7,7 +7,8 @@ runs beside compute only add to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from twin.description.parameter import Parameter
 from twin.strategies.megatron.job import SPLIT, MegatronJob
@@ -114,13 +115,13 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
     """Return the floor; `seconds` are of the rehearsal."""
     pipeline, of = Pipeline(job), _Passes(job, seconds).of
     micro_steps, both_ways = job.micro_steps, job.order == "dualpipe"
-    most = 0.0
-    for rank in _telling(job, pipeline.ranks):
+    most, telling = 0.0, _telling(job, pipeline.ranks)
+    for rank, through in zip(telling, _through(pipeline, telling, of), strict=True):
         own = [of(stage) for stage in pipeline.stages(rank)]
         share = 0.5 if both_ways else 1.0
         work = share * micro_steps * sum(forward + back for forward, back, _ in own)
         waited = share * micro_steps * sum(forward + needed for forward, _, needed in own)
-        most = max(most, work, waited + (0.0 if both_ways else _through(pipeline, rank, of)))
+        most = max(most, work, waited + (0.0 if both_ways else through))
     return most
 
 
@@ -149,12 +150,17 @@ def _telling(job: MegatronJob, ranks: int) -> list[int]:
     return sorted({0, max(0, ranks - 2), ranks - 1})
 
 
-def _through(pipeline: Pipeline, rank: int, of: Callable[[Stage], tuple[float, float, float]]) -> float:
-    """Return how long a micro-batch takes through the stages before a rank's first, and its gradient back."""
-    if pipeline.job.stage_layers is not None or rank == 0:
-        before = [of(pipeline.stage(other, 0)) for other in range(rank)]
-        return sum(forward + needed for forward, _, needed in before)
-    first, inner = (
-        forward + needed for forward, _, needed in (of(pipeline.stage(n, 0)) for n in (0, min(1, rank - 1)))
-    )
-    return first + (rank - 1) * inner
+def _through(
+    pipeline: Pipeline, ranks: Sequence[int], of: Callable[[Stage], tuple[float, float, float]]
+) -> Iterator[float]:
+    """Yield how long a micro-batch takes through the stages before the first of each rank, and its gradient back."""
+
+    def both(rank: int) -> float:
+        forward, _, needed = of(pipeline.stage(rank, 0))
+        return forward + needed
+
+    if pipeline.job.stage_layers is not None:  # of all ranks, which `ranks` then are
+        yield from accumulate((both(rank) for rank in ranks[:-1]), initial=0.0)
+        return
+    for rank in ranks:
+        yield both(0) + (rank - 1) * both(min(1, rank - 1)) if rank else 0.0

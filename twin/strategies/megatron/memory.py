@@ -55,10 +55,26 @@ class Held:
         """Stages."""
         return Pipeline(self.job)
 
+    @cached_property
+    def _parameters(self) -> Parameters:
+        return Parameters(self.job, self.local)
+
+    @cached_property
+    def _equal(self) -> dict[tuple[object, ...], float]:
+        """What is known of stages that are equal, of which there are few."""
+        return {}
+
+    def _elements(self, stage: Stage) -> int:
+        """Elements of a stage's parameters."""
+        key = "elements", len(stage.layers), stage.first, stage.last
+        if key not in self._equal:
+            self._equal[key] = self._parameters.stage(stage)
+        return int(self._equal[key])
+
     def by_category(self, rank: int) -> dict[str, float]:
         """Count the peak bytes of a rank."""
-        job, parameters = self.job, Parameters(self.job, self.local)
-        total, e = sum(parameters.stage(stage) for stage in self.pipeline.stages(rank)), job.element_bytes
+        job, parameters = self.job, self._parameters
+        total, e = sum(self._elements(stage) for stage in self.pipeline.stages(rank)), job.element_bytes
         if job.weight_parts > 1:
             return self._sharded(rank, total)
         parts = parameters.sharers if job.distributed_optimizer else 1
@@ -73,7 +89,7 @@ class Held:
 
     def _sharded(self, rank: int, total: int) -> dict[str, float]:
         """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; whole gradients."""
-        job, parameters, e = self.job, Parameters(self.job, self.local), self.job.element_bytes
+        job, parameters, e = self.job, self._parameters, self.job.element_bytes
         own, wide = -(-total // job.weight_parts), job.main_gradient_bytes
         largest = max(Units(parameters, stage).largest for stage in self.pipeline.stages(rank))
         whole = 0 if job.reduces_each else wide * total
@@ -98,7 +114,7 @@ class Held:
 
     def _gathered(self, rank: int, largest: int) -> int:
         """Elements of weights that are whole at once; UNSHARD actions make them so a stage at a time."""
-        stages = sorted(Parameters(self.job, self.local).stage(stage) for stage in self.pipeline.stages(rank))
+        stages = sorted(self._elements(stage) for stage in self.pipeline.stages(rank))
         if self.job.unshards:
             return sum(stages[-MAX_ACTIVE_STAGES:])
         return min(3 * largest, sum(stages) + largest) if self.job.reshards else sum(stages)
@@ -118,7 +134,15 @@ class Held:
 
     def _kept(self, stage: Stage) -> float:
         """Bytes that a micro-batch's forward pass leaves on a stage."""
-        job, again = self.job, len(recomputed(self.job, stage))
+        again = len(recomputed(self.job, stage))
+        key = "kept", len(stage.layers), again, stage.first, stage.last
+        if key not in self._equal:
+            self._equal[key] = self._left(stage, again)
+        return self._equal[key]
+
+    def _left(self, stage: Stage, again: int) -> float:
+        """The same, with so many blocks that are computed again."""
+        job = self.job
         residual = float(job.element_bytes * self.local.residual_elements)
         ends = float(self.local.residual_elements) if stage.first and job.dropout else 0.0
         if stage.last:  # inputs of the last norm and of the head
@@ -143,7 +167,7 @@ class Held:
         steps, group = job.micro_steps, job.group or ranks
         if job.order == "gpipe":
             return steps
-        full, round_ = 4 * ranks * job.chunks, lcm(ranks, group, 2)
+        full, round_ = 4 * max(ranks, group), lcm(ranks, group, 2)
         return steps if steps <= full + round_ else full - full % round_ + round_ + steps % round_
 
     def _counts(self, rank: int) -> tuple[tuple[int, ...], ...]:
