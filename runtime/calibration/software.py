@@ -45,7 +45,7 @@ SOFTWARE: dict[str, dict[str, Any]] = {
     "dtensor": {"strategy": "megatron", "flavour": "torch", "grid": {"tensor": 2}},
 }
 """Jobs by what starts their collectives; DDP's start but two, so that its ops are those of a plain loop."""
-OTHERS = {"fsdp2": ("all_reduce",), "dtensor": ()}
+OTHERS = {"fsdp2": ("all_reduce",)}
 """Kinds of collectives that are not started by what is measured."""
 MIN_STEPS, WARM_UP = 3, 2
 READY, GO = "ready", "go"

@@ -197,12 +197,7 @@ def issue_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
         if row["software"] != PLAIN:
             own = row["seconds_between"] - row["ops"] * plain[row["hidden"]]
             more.setdefault(row["software"], []).append(max(0.0, own) / row["collectives"])
-    found = {}
-    for software, seconds in more.items():
-        value = float(np.median(seconds))
-        error = float(np.std(seconds) / np.sqrt(len(seconds)) / value) if value else 0.0
-        found[software] = Fitted(value, error, len(seconds))
-    return found
+    return {software: _median(seconds) for software, seconds in more.items()}
 
 
 def host_seconds(data: Mapping[str, Any]) -> Fitted:
@@ -213,6 +208,11 @@ def host_seconds(data: Mapping[str, Any]) -> Fitted:
         for row in data["host"]
         if not row["collectives"]
     ]
-    value = float(np.median(gaps)) if gaps else 0.0
-    error = float(np.std(gaps) / np.sqrt(len(gaps)) / value) if value else 0.0
-    return Fitted(value, error, len(gaps))
+    return _median(gaps)
+
+
+def _median(seconds: Sequence[float]) -> Fitted:
+    """Take the middle of times that should be equal; 0 if there are none."""
+    value = float(np.median(seconds)) if seconds else 0.0
+    error = float(np.std(seconds) / np.sqrt(len(seconds)) / value) if value else 0.0
+    return Fitted(value, error, len(seconds))
