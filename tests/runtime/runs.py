@@ -88,13 +88,16 @@ def start(job: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """Process numbers of the ranks, in order; of those there are by now."""
+    return [number for _, number in sorted(_by_rank(process).items())]
+
+
+def _by_rank(process: subprocess.Popen[str]) -> dict[int, int]:
     found = {}
     for child in _children(process.pid):
-        words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        ranks = [word[5:] for word in words if word.startswith(b"RANK=")]
-        if ranks:
-            found[int(ranks[0])] = child
-    return [found[rank] for rank in sorted(found)]
+        with suppress(OSError):  # it ended meanwhile
+            words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            found |= {int(word[5:]): child for word in words if word.startswith(b"RANK=")}
+    return found
 
 
 def _children(parent: int) -> list[int]:
@@ -129,12 +132,12 @@ def kill_rank(process: subprocess.Popen[str], rank: int, how: signal.Signals = s
     """Send a signal to one rank, if the run is still there."""
     deadline = time.monotonic() + 10
     while process.poll() is None:
-        pids = ranks_of(process)
-        if rank < len(pids):
+        numbers = _by_rank(process)
+        if rank in numbers:
             with suppress(ProcessLookupError):  # it ended this moment
-                os.kill(pids[rank], how)
+                os.kill(numbers[rank], how)
             return
-        assert time.monotonic() < deadline, f"no rank {rank} among the processes {pids}"
+        assert time.monotonic() < deadline, f"no rank {rank} among the processes {numbers}"
         time.sleep(0.02)
 
 
