@@ -183,9 +183,6 @@ def _needed(job: Path, strategy: str | None) -> list[str]:
         return []
     if strategy == read_yaml(job).get("strategy", DEFAULT_STRATEGY):
         return []
-    from runtime.launch.need import need_torch
-
-    need_torch("train")  # to know what trains
     from runtime.strategies import names as trained
     from runtime.strategies import trained_with
 
@@ -193,9 +190,6 @@ def _needed(job: Path, strategy: str | None) -> list[str]:
 
 
 def _left_open(described: Job, job: Path, overrides: Sequence[str], search: Search) -> Open:
-    from runtime.launch.need import need_torch
-
-    need_torch("train")  # to know what trains
     from runtime.train.choice import Open
 
     return Open(job, tuple(overrides), described.ranks, search)

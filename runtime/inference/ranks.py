@@ -24,10 +24,10 @@ from runtime.launch.environment import Process
 from runtime.launch.meeting import agree, choose_device, join, make_deterministic, open_store, set_threads
 from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
-from runtime.plan.plan import check_computed
+from runtime.plan.computed import check_computed
 from runtime.records.console import Display, progress
 from runtime.step.trainee import Trainee
-from runtime.strategies import ranks_of, trains
+from runtime.strategies import ranks_of, refuse, trains
 from twin.description.problems import fail
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def load(run: TrainedRun, process: Process, prepare: Callable[[], T]) -> tuple[A
 
     def check() -> T:
         check_computed(job)
-        trains(job)
+        refuse(job)
         return prepare()
 
     all_agree = partial(agree, store, process)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from runtime.launch.board import Board
+from runtime.launch.disagreement import DisagreementError
 from runtime.launch.host import host_name
-from runtime.launch.meeting import DisagreementError
 from twin.description.problems import fail
 
 MAX_NAMED = 8

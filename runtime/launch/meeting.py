@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
 from runtime.launch.session import own_part
 from runtime.parallel.collectives import CollectiveError
@@ -124,14 +125,6 @@ def told_by_another(store: Store, process: Process, text: str) -> bool:
         return any(store.check([key]) and store.get(key).decode() == text for key in lower)
     except RuntimeError:  # the store is gone, and rank 0 with it
         return False
-
-
-class DisagreementError(DescriptionError):
-    """What `agree` found, the same on every rank."""
-
-    def __init__(self, texts: list[str]) -> None:
-        ValueError.__init__(self, "\n".join(texts))
-        self.problems, self.origin = (), ""
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -29,8 +29,8 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
     """
     import typer
 
+    from runtime.launch.disagreement import DisagreementError
     from runtime.launch.local import GIVE_UP, end_with_parent
-    from runtime.launch.meeting import DisagreementError
     from runtime.parallel.collectives import CollectiveError
     from runtime.parallel.failures import NonFiniteError, TakenOverError
 

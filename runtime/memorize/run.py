@@ -21,8 +21,8 @@ from runtime.memorize.study import LoadedStudy
 from runtime.memorize.texts import Pool, read_pool
 from runtime.memorize.train import do_cell
 from runtime.parallel.mesh import Mesh
-from runtime.plan.plan import check_computed
-from runtime.strategies import trains
+from runtime.plan.computed import check_computed
+from runtime.strategies import refuse
 from twin.description.job import Job
 
 
@@ -115,7 +115,7 @@ def _checked(loaded: LoadedStudy, jobs: Mapping[str, Job]) -> Pool:
     """See what only a rank can see, before any training begins."""
     for job in jobs.values():
         check_computed(job)
-        trains(job)
+        refuse(job)
     return read_pool(loaded)
 
 

@@ -13,11 +13,11 @@ from runtime.data.tokenizer import load_tokenizer
 from runtime.huggingface.peft_in import family_of, read_adapters
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
+from runtime.plan.computed import check_computed
 from runtime.plan.sources import Sources, open_sources
 from runtime.records.run_directory import check_directory
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
-from twin.description.attention import UNNAMED_ATTENTION
 from twin.description.huggingface import PREFIX, is_directory_of, located
 from twin.description.job import Job
 from twin.description.lora import Lora
@@ -124,25 +124,6 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     if process.rank == 0:
         check_directory(plan.out, plan.identity(sources), force=plan.force)
     return device, sources
-
-
-def check_computed(job: Job) -> None:
-    """Refuse keys of a job that the twin simulates and the runtime does not compute; raises DescriptionError."""
-    if job.precision == "fp16":
-        raise fail(
-            "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
-        )
-    if job.attention not in UNNAMED_ATTENTION:
-        raise fail(
-            "attention",
-            f"the runtime trains with {', '.join(UNNAMED_ATTENTION)}; kernels by name are for simulation, and PyTorch "
-            "chooses among its own for flash",
-            job.attention,
-        )
-    if job.cuda_graphs:
-        raise fail("cuda_graphs", "is for simulation; the runtime launches its kernels one by one", True)
-    if job.profiler:
-        raise fail("profiler", "is for simulation; use the runtime's own traces: --trace", True)
 
 
 def _check_weights(given: str | None) -> None:

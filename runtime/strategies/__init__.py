@@ -1,8 +1,9 @@
 """How each strategy trains for real: one folder each, of the same name as in `twin.strategies`.
 
-A folder's `trainee_in(context, settings, make_adam)` makes the model and the optimizer of one rank, in a context of its
-class `CONTEXT`. Keys of which only one value trains stand in its `TRAINED_WITH`; what else it does not train, its
-`refusals(job)` say. Ranks as those see them who hold parameters, if not the job's grid, are its `ranks_of(job)`.
+What a strategy trains is asked on login nodes, where there is no PyTorch, and a folder itself says it: keys of which
+only one value trains stand in its `TRAINED_WITH`, and what else it does not train, its `refusals(job)` say. Ranks as
+those see them who hold parameters, if not the job's grid, are its `ranks_of(job)`. `trainee_in(context, settings,
+make_adam)` of its module `assembly` makes the model and the optimizer of one rank, in a context of `assembly.CONTEXT`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.description.train import Adam
 
-__all__ = ["MakeTrainee", "names", "ranks_of", "recorded_on", "trained_with", "trains"]
+__all__ = ["MakeTrainee", "names", "ranks_of", "recorded_on", "refuse", "trained_with", "trains"]
 
 
 class MakeTrainee(Protocol):
@@ -73,18 +74,24 @@ def trained_with(name: str) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if known[key].default != value}
 
 
-def trains(job: Job) -> MakeTrainee:
-    """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
+def refuse(job: Job) -> None:
+    """Raise DescriptionError if a job's strategy, or a key, is simulated only."""
     if job.strategy not in names():
         raise fail("strategy", f"is simulated only; the runtime trains {', '.join(names())}", job.strategy)
-    from runtime.step.optimizer import FUSED_ADAM  # noqa: PLC0415  PyTorch is wanted only where something trains
-
     strategy = import_module(f"runtime.strategies.{job.strategy}")
     for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
         if getattr(job, key) != trained:
             raise fail(key, f"is for simulation; the runtime trains with {key}: {trained}", getattr(job, key))
     if problems := getattr(strategy, "refusals", _none)(job):
         raise DescriptionError(problems)
+
+
+def trains(job: Job) -> MakeTrainee:
+    """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
+    refuse(job)
+    from runtime.step.optimizer import FUSED_ADAM  # noqa: PLC0415  PyTorch is wanted only where something trains
+
+    assembly = import_module(f"runtime.strategies.{job.strategy}.assembly")
 
     def make(
         job: Job,
@@ -96,8 +103,8 @@ def trains(job: Job) -> MakeTrainee:
         initialised: bool = True,
         make_adam: MakeAdam = FUSED_ADAM,
     ) -> Trainee:
-        context = strategy.CONTEXT.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-        trainee: Trainee = strategy.trainee_in(context, settings, make_adam)
+        context = assembly.CONTEXT.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
+        trainee: Trainee = assembly.trainee_in(context, settings, make_adam)
         return trainee
 
     return make

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from runtime.launch.board import Board
-from runtime.launch.meeting import DisagreementError
+from runtime.launch.disagreement import DisagreementError
 from runtime.plan.plan import Plan
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail

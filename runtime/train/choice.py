@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
-from runtime.launch.meeting import DisagreementError
-from runtime.plan.plan import Plan, check_computed
+from runtime.plan.computed import check_computed
 from runtime.records.run_directory import CHOICE, RUN, examine_run
-from runtime.strategies import names, trained_with, trains
+from runtime.strategies import names, refuse, trained_with
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.strategies import AUTO, Chosen, load_job
 
 if TYPE_CHECKING:
     from runtime.launch.board import Board
+    from runtime.plan.plan import Plan
 
 Search = Callable[[Path, Sequence[str], Mapping[str, Mapping[str, Any]], Callable[[Job], str]], Chosen]
 """Finds the fastest way to run a job file with overrides, under these strategies with these keys of theirs where the
@@ -72,7 +73,7 @@ class Open:
 def refusal(job: Job) -> str:
     """Say why the runtime does not train a job; nothing if it does."""
     try:
-        trains(job)
+        refuse(job)
         check_computed(job)
     except DescriptionError as error:
         return "; ".join(map(str, error.problems))

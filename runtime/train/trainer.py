@@ -14,16 +14,9 @@ import torch
 
 from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type
+from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
-from runtime.launch.meeting import (
-    DisagreementError,
-    agree,
-    join,
-    make_deterministic,
-    open_store,
-    set_threads,
-    told_by_another,
-)
+from runtime.launch.meeting import agree, join, make_deterministic, open_store, set_threads, told_by_another
 from runtime.launch.signals import Notice
 from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
@@ -31,7 +24,7 @@ from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import CHOICE, JOB, RUN, prepare_directory, read_run, write_chosen
-from runtime.strategies import ranks_of, trains
+from runtime.strategies import ranks_of, refuse
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
 from runtime.survive.memory.copies import MemoryCopies
@@ -119,7 +112,7 @@ def _train(
 
 def _checked(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     """Refuse what cannot be trained, before anything is written."""
-    trains(plan.job)
+    refuse(plan.job)
     return check_plan(plan, process)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from runtime.parallel.mesh import Mesh
 from runtime.step.trainee import MicroBatch, Trainee
-from runtime.strategies.fsdp import trainee_in
+from runtime.strategies.fsdp.assembly import trainee_in
 from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.trainee import FsdpTrainee
 from tests.runtime import parity

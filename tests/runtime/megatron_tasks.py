@@ -8,7 +8,7 @@ import torch
 
 from runtime.parallel.mesh import Mesh
 from runtime.step.trainee import MicroBatch
-from runtime.strategies.megatron import trainee_in
+from runtime.strategies.megatron.assembly import trainee_in
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.ranks import PIPELINE, Ranks
 from runtime.strategies.megatron.trainee import MegatronTrainee

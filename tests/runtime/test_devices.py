@@ -11,8 +11,9 @@ from torch.distributed import HashStore
 from runtime.launch import devices
 from runtime.launch.board import Board
 from runtime.launch.devices import agree_on_type, mixture, place_name
+from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
-from runtime.launch.meeting import DisagreementError, choose_device
+from runtime.launch.meeting import choose_device
 from twin.description.problems import DescriptionError
 
 CPU = torch.device("cpu")

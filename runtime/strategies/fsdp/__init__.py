@@ -1,38 +1,13 @@
 """Sharded data parallelism on PyTorch's FSDP2: a plain model, cut unit by unit over all ranks, or HSDP.
 
+* `assembly`: makes the model of a job on a rank; `trainee`: one training step.
 * `runtime.sharded`: what travels together, and FSDP2's calls by the named collectives.
-* `trainee`: one training step; `refusals`: what a job may ask of the twin that PyTorch does not do.
+* `refusals`: what a job may ask of the twin that PyTorch does not do.
 """
 
-from __future__ import annotations
-
-from torch.distributed.fsdp import MixedPrecisionPolicy
-
-from runtime.model.plain import plain_gpt
-from runtime.sharded.units import cut, made_on_meta, units_of
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
-from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.refusals import refusals
-from runtime.strategies.fsdp.trainee import FsdpTrainee
-from twin.description.train import Adam
 
-__all__ = ["CONTEXT", "RECORDED_ON", "refusals", "trainee_in"]
-
-CONTEXT = FsdpContext
-"""What all of a rank's layers know."""
+__all__ = ["RECORDED_ON", "refusals"]
 
 RECORDED_ON = "fake"
 """FSDP2 knows no meta device, but makes do with tensors of the CPU that have no memory."""
-
-
-def trainee_in(context: FsdpContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FsdpTrainee:
-    """Make the model of a job, with its optimizer, on one rank."""
-    if not context.sharded:
-        model = plain_gpt(context)
-        units, shards = units_of(model, keep=not context.job.reshard_after_forward), None
-    else:
-        model = plain_gpt(context, made_on_meta)
-        units = units_of(model, keep=not context.job.reshard_after_forward)
-        policy = MixedPrecisionPolicy(context.compute_type, context.reduce_type, cast_forward_inputs=False)
-        shards = cut(model, units, context.weights_mesh(), policy)
-    return FsdpTrainee(context, model, Optimizer(context, settings, make_adam), units, shards)

@@ -1,0 +1,17 @@
+"""The model of a job, with its optimizer, on one rank of a 4D mesh."""
+
+from __future__ import annotations
+
+from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.model import GPT
+from runtime.strategies.four_d.trainee import FourDTrainee
+from twin.description.train import Adam
+
+CONTEXT = FourDContext
+"""What all of a rank's layers know."""
+
+
+def trainee_in(context: FourDContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FourDTrainee:
+    """Make them."""
+    return FourDTrainee(context, GPT(context), Optimizer(context, settings, make_adam))
