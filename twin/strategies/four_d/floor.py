@@ -28,6 +28,8 @@ def rehearsal(job: FourDJob) -> FourDJob | None:
             "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
             "cache_gathered_layers": 0,
             "recompute_inputs": "device",
+            "recompute_layers": None,
+            "recompute": job.recomputed_layers > 0,
             "cuda_graphs": True,
             "stragglers": (),
             "degraded": (),
@@ -39,13 +41,24 @@ def rehearsal(job: FourDJob) -> FourDJob | None:
 def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
     """Return what a rehearsal depends on."""
     grid = job.concrete_grid
-    return (grid.y, grid.x, Shapes(job).sequences, job.recompute, job.overlap.all_reduce)
+    overlap = job.overlap
+    return (grid.y, grid.x, Shapes(job).sequences, job.recomputed_layers > 0, overlap.all_reduce, overlap.halves)
 
 
 def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
-    """Return the floor; sums of gradients are left out, of which there are fewer where z cuts them."""
-    block = seconds("/fwd/block0/") + seconds("/recompute/block0/") + seconds("/bwd/block0/")
-    return job.micro_steps * job.model.layers * max(0.0, block - seconds("+/bwd/block0/*accumulate"))
+    """Return the floor; sums of gradients are left out, of which there are fewer where z cuts them.
+
+    Of halves what they wait for is left out too: more blocks hide more of it.
+    """
+    left_out = ("*accumulate", "*all_reduce_*") if job.overlap.halves else ("*accumulate",)
+    computed = seconds("/fwd/block0/") + seconds("/bwd/block0/")
+    computed -= sum(seconds(f"+/bwd/block0/{what}") for what in left_out)
+    again = seconds("/recompute/block0/")
+    if job.overlap.halves:
+        computed -= seconds("+/fwd/block0/*all_reduce_*")
+        again -= seconds("+/recompute/block0/*all_reduce_*")
+    layers = job.model.layers * max(0.0, computed) + job.recomputed_layers * max(0.0, again)
+    return job.micro_steps * layers
 
 
 def traffic(job: FourDJob) -> tuple[FourDJob, str, int]:

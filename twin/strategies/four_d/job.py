@@ -25,6 +25,12 @@ class Overlap(Spec):
     waited for at its end."""
     all_gather: StrictBool = True
     """OAG: the all-gather of the next weights is started ahead of their use."""
+    halves: StrictBool = False
+    """A micro-step's sequences in two halves whose passes interleave: while one half's all-reduce over x or y is under
+    way the other half computes. Not published; wants an even number of sequences a micro-step, and x or y above 1."""
+    across_blocks: StrictBool = False
+    """The all-gathers of a recomputation, or of a backward pass without one, go on from block to block, as in FSDP2.
+    Not published: there each block begins with a gather that nothing hides."""
     prefetch_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """How many gather units ahead OAG gathers."""
     scatters_in_flight: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
@@ -60,7 +66,12 @@ class FourDJob(Job):
     strategy: Literal["four_d"] = "four_d"
     """AxoNN's algorithm: data × z × y × x."""
     grid: Grid | Literal["auto"] = "auto"
+    published: StrictBool = False
+    """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
+    (`overlap.halves`, `overlap.across_blocks`, `recompute_layers`)."""
     overlap: Overlap = Overlap()
+    recompute_layers: Annotated[int, Field(ge=1, strict=True)] | None = None
+    """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
     recompute_inputs: Literal["device", "host"] = "device"
@@ -78,6 +89,23 @@ class FourDJob(Job):
         grid = super().concrete_grid
         assert isinstance(grid, Grid)
         return grid
+
+    @property
+    def recomputed_layers(self) -> int:
+        """Blocks that are computed again in the backward pass: the first so many."""
+        if not self.recompute:
+            return 0
+        return self.model.layers if self.recompute_layers is None else self.recompute_layers
+
+    @property
+    def kept_flops(self) -> float:
+        """Flops of the blocks that keep everything, where others are computed again."""
+        if not self.recompute:
+            return 0.0
+        model = self.model
+        products = sum(2.0 * n * k for n, k in model.block_linears.values())
+        each = products + 4.0 * model.sequence * model.qkv_parts[0]
+        return self.tokens_per_step * (model.layers - self.recomputed_layers) * each
 
     @property
     def gather_element_bytes(self) -> int:
@@ -109,6 +137,7 @@ def check(job: FourDJob) -> list[Problem]:
                 job.cache_gathered_layers,
             )
         )
+    problems += _check_beyond(job)
     if job.recompute_inputs == "host":
         problems += _check_host_inputs(job)
     if job.lora is not None and job.communication_precision.gathers == "fp32":
@@ -124,6 +153,29 @@ def check(job: FourDJob) -> list[Problem]:
             )
         )
     return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def _check_beyond(job: FourDJob) -> list[Problem]:
+    """Return what is wrong with options that go beyond the published algorithm."""
+    problems: list[Problem] = []
+    layers = job.recompute_layers
+    if job.published:
+        remedy = "goes beyond the published algorithm; leave it out, or published"
+        given = {"overlap.halves": job.overlap.halves, "overlap.across_blocks": job.overlap.across_blocks}
+        problems += [Problem(key, remedy, value) for key, value in given.items() if value]
+        problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
+    if layers is not None and not job.recompute:
+        problems.append(Problem("recompute_layers", "needs recompute: true", layers))
+    if layers is not None and layers > job.model.layers:
+        remedy = f"the model has {job.model.layers} layers; use at most that many"
+        problems.append(Problem("recompute_layers", remedy, layers))
+    if job.overlap.halves and job.lora is not None:
+        problems.append(Problem("overlap.halves", "is for training all weights; leave it out with lora", True))
+    micro = job.batch.micro_sequences
+    if job.overlap.halves and micro != "auto" and micro % 2:
+        remedy = "must be even for overlap.halves, which divides them in two"
+        problems.append(Problem("batch.micro_sequences", remedy, micro))
+    return problems
 
 
 def _check_host_inputs(job: FourDJob) -> list[Problem]:
@@ -153,8 +205,13 @@ def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:
         ("x", grid.x, model.hidden, f"hidden {model.hidden}"),
         ("y", grid.y, gcd(model.heads, model.key_value_heads, model.mlp_hidden), widths),
     )
-    return [
+    problems = [] if not job.overlap.halves or grid.x * grid.y > 1 else [_idle_halves()]
+    return problems + [
         Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)
         for axis, size, total, what in rules
         if total % size
     ]
+
+
+def _idle_halves() -> Problem:
+    return Problem("overlap.halves", "hides all-reduces over x and y, of which there are none; leave it out", True)

@@ -68,6 +68,10 @@ class WeightGathers:
             self._started.append(emit.start("all_gather", "z_gather", size, name))
 
 
+def already_there(_linear: Linear) -> None:
+    """Make nothing available: the weight is gathered."""
+
+
 @dataclass
 class GradientScatters:
     """Weight gradients of one micro-step on their way over z, and into their sums (ORS).
@@ -78,9 +82,20 @@ class GradientScatters:
 
     job: FourDJob
     first: bool
-    """Whether this is the step's first micro-step, which writes the sums instead of adding."""
+    """Whether this is the first to write the sums, to which others add."""
+    half: int | None = None
+    """Which of a micro-step's halves these are of: only the second sends what both have summed."""
     started: int = 0
     _flight: deque[tuple[Emitter, Unit, str]] = field(default_factory=deque)
+
+    def adds(self, linear: Linear) -> bool:
+        """Tell whether the product for a weight gradient adds to what is there.
+
+        To the sum itself in full precision, where nothing is scattered; to that of the first half, where something is.
+        """
+        if linear.z == 1:
+            return self.job.element_bytes >= FP32_BYTES and not self.first
+        return self.half == 1
 
     def after(self, emit: Emitter, units: Sequence[Unit], linear: Linear) -> None:
         """Go on from the weight gradient of `linear`, one of the units of the block at `emit`.
@@ -96,7 +111,7 @@ class GradientScatters:
                 emit.under(linear.name).compute("accumulate", kernel)
             return
         for unit in units:
-            if linear == unit.linears[0]:
+            if linear == unit.linears[0] and self.half != 0:
                 wide, narrow = self.job.scatter_element_bytes, self.job.element_bytes
                 if len(unit.linears) > 1:
                     mixed = Memory(2.0 * unit.gathered_elements * narrow, work="copy")
@@ -150,8 +165,7 @@ def backward(
         return
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
-    # in full precision, and where nothing is scattered, later products add to the first
-    adds = linear.z == 1 and e >= FP32_BYTES and not scatters.first
+    adds = scatters.adds(linear)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e, adds=adds)
     if linear.output_size == 1:
         emit.compute("weight_gradient", weight_gradient)

@@ -56,12 +56,14 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     m, e = shapes.tokens, job.element_bytes
     block = block_bytes(job, shapes)
     residual = float(e * m * shapes.hidden_x)
-    on_device = 1 if job.recompute_inputs == "host" else job.model.layers
-    kept = on_device * residual if job.recompute else job.model.layers * block
+    again = job.recomputed_layers
+    inputs = residual * (min(1, again) if job.recompute_inputs == "host" else again)
+    kept = (job.model.layers - again) * block
     gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
-    block_working = (block if job.recompute else 0.0) + gradients
     logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
-    return kept + document_mask_bytes(job, shapes) + max(block_working, logits)
+    # the first block that is computed again finds those behind it, which were kept, gone
+    at_most = max(kept + gradients, kept + logits, (block if again else 0.0) + gradients)
+    return inputs + document_mask_bytes(job, shapes) + at_most
 
 
 def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
@@ -81,6 +83,8 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
     # The recomputed block keeps its four weights for its backward; without recomputation one unit
     # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
     at_work = e * shapes.block_gathered_elements + rounded if job.recompute else in_a_pass
+    if job.recompute and job.overlap.across_blocks:
+        at_work += ahead
     at_head = e * head + max(ahead, travelling * head if both else 0)
     return float(e * cached + max(at_work, in_a_pass, at_head))
 

@@ -16,11 +16,13 @@ from twin.strategies.four_d.job import FourDJob, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
-VARIED = ("recompute", "cache", "sharding", "overlap")
+VARIED = ("recompute", "cache", "sharding", "overlap", "recompute_layers", "halves", "across_blocks")
 ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
 
 
 SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
+BEYOND = ("halves", "across_blocks")
+"""Switches of overlap that go beyond the published algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class Options(Variant):
     all_reduce: bool
     reduce_scatter: bool
     all_gather: bool
+    recompute_layers: int | None = None
+    halves: bool = False
+    across_blocks: bool = False
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -45,12 +50,16 @@ class Options(Variant):
             overlap.all_reduce,
             overlap.reduce_scatter,
             overlap.all_gather,
+            job.recompute_layers,
+            overlap.halves,
+            overlap.across_blocks,
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
         return {
             "recompute": self.recompute,
+            **({} if self.recompute_layers is None else {"recompute_layers": self.recompute_layers}),
             "cache_gathered_layers": self.cache_gathered_layers,
             "data_reduction": self.data_reduction,
             "overlap": self.overlap,
@@ -67,43 +76,57 @@ class Options(Variant):
             raise ValueError("options.data_reduction: is none that Fourfold knows")
         if type(layers) is not int or layers < 0:
             raise ValueError("options.cache_gathered_layers: expected a whole number from 0")
+        again = raw.get("recompute_layers")
+        if again is not None and (type(again) is not int or again < 1):
+            raise ValueError("options.recompute_layers: expected a whole number from 1")
         truths: dict[str, Any] = {"recompute": raw.get("recompute"), **{name: switches.get(name) for name in SWITCHES}}
+        truths |= {name: switches.get(name, False) for name in BEYOND}
         if wrong := [name for name, value in truths.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
-        return cls(cache_gathered_layers=layers, data_reduction=mode, **truths)
+        return cls(cache_gathered_layers=layers, data_reduction=mode, recompute_layers=again, **truths)
 
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
         return {
-            "recompute": "recomputed" if self.recompute else "no recomputation",
+            "recompute": self._recomputed(),
             "cache_gathered_layers": f"{self.cache_gathered_layers} layers cached",
             "data_reduction": self.data_reduction.replace("_", " "),
             "all_reduce": f"OAR {_switch(self.all_reduce)}",
             "reduce_scatter": f"ORS {_switch(self.reduce_scatter)}",
             "all_gather": f"OAG {_switch(self.all_gather)}",
+            **({"halves": "two halves"} if self.halves else {}),
+            **({"across_blocks": "gathers across blocks"} if self.across_blocks else {}),
         }
+
+    def _recomputed(self) -> str:
+        if not self.recompute:
+            return "no recomputation"
+        return "recomputed" if self.recompute_layers is None else f"{self.recompute_layers} layers recomputed"
 
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
         return {
             "recompute": _switch(self.recompute),
+            "layers recomputed": "all" if self.recompute_layers is None else self.recompute_layers,
             "layers cached": self.cache_gathered_layers,
             "data reduction": self.data_reduction,
-            **{name.replace("_", " "): _switch(getattr(self, name)) for name in SWITCHES},
+            **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
         }
 
     def settle(self, raw: dict[str, Any]) -> None:
         """Put the options into the keys of a job file, where it has them or where they are not the default."""
         plain = plain_options()
         _put(raw, "recompute", self.recompute, plain.recompute)
+        _put(raw, "recompute_layers", self.recompute_layers, plain.recompute_layers)
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
-        _put_below(raw, "overlap", self.overlap, plain.overlap)
+        _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
 
     @property
     def overlap(self) -> dict[str, bool]:
         """The overlap switches, as a job has them."""
-        return {name: getattr(self, name) for name in SWITCHES}
+        beyond = {name: True for name in BEYOND if getattr(self, name)}
+        return {name: getattr(self, name) for name in SWITCHES} | beyond
 
     def on(self, job: Job) -> FourDJob:
         """Return the job with these options."""
@@ -112,9 +135,10 @@ class Options(Variant):
         return job.model_copy(
             update={
                 "recompute": self.recompute,
+                "recompute_layers": self.recompute_layers if self.recompute else None,
                 "cache_gathered_layers": self.cache_gathered_layers,
                 "data_reduction": reduction,
-                "overlap": job.overlap.model_copy(update=self.overlap),
+                "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
             }
         )
 
@@ -132,8 +156,22 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
     scatter = _first(own.reduce_scatter, (True, False), switches and split)
     gather = _first(own.all_gather, (True, False), switches and split)
-    for choice in product(recompute, cache, modes, all_reduce, scatter, gather):
-        yield Options(*choice)
+    beyond = frozenset() if job.published else over
+    reduced = (grid.x > 1 or grid.y > 1) and job.lora is None
+    layers = _first(own.recompute_layers, _recompute_levels(job), "recompute_layers" in beyond)
+    halves = _first(own.halves, (True, False), "halves" in beyond and reduced)
+    # never slower than without, at the price of the gathers under way
+    across = [True] if "across_blocks" in beyond and split else [own.across_blocks]
+    for choice in product(recompute, cache, modes, all_reduce, scatter, gather, layers, halves, across):
+        found = Options(*choice)
+        if found.recompute or found.recompute_layers is None:
+            yield found
+
+
+def _recompute_levels(job: FourDJob) -> tuple[int | None, ...]:
+    """All blocks, and a quarter, half and three quarters of them."""
+    layers = job.model.layers
+    return (None, *sorted({layers * part // 4 for part in (1, 2, 3)} - {0, layers}))
 
 
 def _cache_levels(job: FourDJob) -> tuple[int, ...]:
@@ -158,6 +196,9 @@ def plain_options() -> Options:
         overlap.all_reduce,
         overlap.reduce_scatter,
         overlap.all_gather,
+        fields["recompute_layers"].default,
+        overlap.halves,
+        overlap.across_blocks,
     )
 
 

@@ -76,6 +76,8 @@ class Shapes:
     """Local sizes of a job on a grid."""
 
     job: FourDJob
+    halves: int = 1
+    """Parts of a micro-step's sequences, of which this is one."""
 
     @cached_property
     def grid(self) -> Grid:
@@ -84,8 +86,8 @@ class Shapes:
 
     @cached_property
     def sequences(self) -> int:
-        """Sequences of one micro-step on one rank."""
-        return self.job.concrete_micro_sequences
+        """Sequences of one micro-step, or of a half of it, on one rank."""
+        return self.job.concrete_micro_sequences // self.halves
 
     @cached_property
     def tokens(self) -> int:

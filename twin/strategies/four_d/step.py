@@ -21,8 +21,9 @@ from twin.strategies.four_d.block import (
     norm_backward,
     norm_forward,
 )
+from twin.strategies.four_d.halves import interleaved
 from twin.strategies.four_d.job import FourDJob
-from twin.strategies.four_d.linear import GradientScatters, WeightGathers
+from twin.strategies.four_d.linear import GradientScatters, WeightGathers, already_there
 from twin.strategies.four_d.linear import backward as linear_backward
 from twin.strategies.four_d.linear import forward as linear_forward
 from twin.strategies.four_d.reduction import Reduction, finish
@@ -53,74 +54,114 @@ def generate(job: FourDJob) -> Schedule:
 
 
 def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last: bool) -> tuple[list[Op], Reduction]:
+    if not job.overlap.halves:
+        scatters = GradientScatters(job, first)
+        reduction = Reduction.of(job, shapes, scatters, last=last)
+        return _passes(prefix, job, shapes, scatters, reduction), reduction
+    half = Shapes(job, halves=2)
+    held = GradientScatters(job, first, half=0)
+    # what the first half gathers is there for the second, which sends what both have summed
+    ahead = _passes(f"{prefix}half0/", job, half, held, None)
+    scatters = GradientScatters(job, first=False, half=1)
+    reduction = Reduction.of(job, half, scatters, last=last)
+    behind = _passes(f"{prefix}half1/", job, half, scatters, reduction)
+    return interleaved(ahead, behind), reduction
+
+
+def _passes(
+    prefix: str, job: FourDJob, shapes: Shapes, scatters: GradientScatters, reduction: Reduction | None
+) -> list[Op]:
+    """Forward, loss and backward of a micro-step, or of a half, which has a `reduction` if gradients leave with it."""
     layers = range(job.model.layers)
     blocks = [shapes.block_linears(layer) for layer in layers]
-    scatters = GradientScatters(job, first)
-    reduction = Reduction.of(job, shapes, scatters, last=last)
     root = Emitter(prefix, "fwd")
-    _forward(root.under("fwd"), job, shapes, blocks)
-    _loss(root, job, shapes, reduction)
     backward = root.under("bwd", phase="bwd")
     again = root.under("recompute", phase="recompute")
+    gathers = scatters.half != 1
+    _forward(root.under("fwd"), job, shapes, blocks, gathers=gathers)
+    use_again = _uses_again(job, shapes, again, backward, blocks) if gathers else lambda _layer: already_there
+    _loss(root, job, shapes, scatters, reduction)
     for layer in reversed(layers):
-        linears = blocks[layer]
-        units = shapes.gather_units(linears)
-        cached = layer < job.cache_gathered_layers
-        under = backward.under(f"block{layer}", layer=layer)
-        use: Use = _nothing
-        if job.recompute:
+        linears, use = blocks[layer], use_again(layer)
+        if layer < job.recomputed_layers:
             recompute = again.under(f"block{layer}", layer=layer)
             _copy_input(recompute, job, shapes, "to_device")
-            weights = _nothing if cached else _gather_again(job, recompute, units)
-            block_forward(recompute, job, shapes, linears, weights)
-        elif not cached:
-            use = _gather_again(job, under, units[::-1])
-        block_backward(under, job, shapes, linears, use, scatters)
-        reduction.after_backward(backward, layer)
+            block_forward(recompute, job, shapes, linears, use)
+            use = already_there
+        block_backward(backward.under(f"block{layer}", layer=layer), job, shapes, linears, use, scatters)
+        if reduction is not None:
+            reduction.after_backward(backward, layer)
     if job.lora is None:
-        embedding_backward(backward.under("embedding"), job, shapes, first=first)
-    reduction.end_of_backward(backward)
-    return root.ops, reduction
+        embedding_backward(backward.under("embedding"), job, shapes, first=scatters.first)
+    if reduction is not None:
+        reduction.end_of_backward(backward)
+    return root.ops
 
 
-def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Linear, ...]]) -> None:
+def _uses_again(
+    job: FourDJob, shapes: Shapes, again: Emitter, backward: Emitter, blocks: Sequence[tuple[Linear, ...]]
+) -> Callable[[int], Use]:
+    """Return what makes the dropped weights of a block available again, in the order in which they are wanted.
+
+    Limited to one block the first gather of each is exposed; across blocks those of the first block begin at once.
+    """
+
+    def units(layer: int) -> list[tuple[Emitter, Unit]]:
+        if layer < job.cache_gathered_layers:
+            return []
+        recomputed = layer < job.recomputed_layers
+        under = (again if recomputed else backward).under(f"block{layer}", layer=layer)
+        found = shapes.gather_units(blocks[layer])
+        return [(under, unit) for unit in (found if recomputed else found[::-1])]
+
+    def limited(layer: int) -> Use:
+        if not (own := units(layer)):
+            return already_there
+        gathers = WeightGathers(job, own)
+        gathers.enter()
+        return gathers.use
+
+    if not job.overlap.across_blocks:
+        return limited
+    every = WeightGathers(job, [each for layer in reversed(range(len(blocks))) for each in units(layer)])
+    every.enter()
+    return lambda layer: already_there if layer < job.cache_gathered_layers else every.use
+
+
+def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Linear, ...]], *, gathers: bool) -> None:
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
-    units = [
-        (under, unit) for under, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
-    ]
-    gathers = WeightGathers(job, [*units, (emit, shapes.head_unit)])
-    gathers.enter()
+    use: Use = already_there
+    if gathers:
+        units = [
+            (at, unit) for at, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
+        ]
+        ahead = WeightGathers(job, [*units, (emit, shapes.head_unit)])
+        ahead.enter()
+        use = ahead.use
     documents(emit.under("documents"), job, shapes)
     embedding_forward(emit.under("embedding"), job, shapes)
-    for under, linears in zip(emitters, blocks, strict=True):
-        _copy_input(under, job, shapes, "to_host")
-        block_forward(under, job, shapes, linears, gathers.use)
+    for layer, (under, linears) in enumerate(zip(emitters, blocks, strict=True)):
+        if layer < job.recomputed_layers:
+            _copy_input(under, job, shapes, "to_host")
+        block_forward(under, job, shapes, linears, use)
     norm_forward(emit.under("final_norm"), job, shapes)
-    gathers.use(shapes.head)
+    use(shapes.head)
     linear_forward(emit.under("head"), job, shapes.head, shapes.tokens)
 
 
-def _loss(root: Emitter, job: FourDJob, shapes: Shapes, reduction: Reduction) -> None:
+def _loss(
+    root: Emitter, job: FourDJob, shapes: Shapes, scatters: GradientScatters, reduction: Reduction | None
+) -> None:
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
     backward = root.under("bwd", phase="bwd")
-    linear_backward(backward, job, shapes.head, shapes.tokens, [shapes.head_unit], reduction.scatters)
+    linear_backward(backward, job, shapes.head, shapes.tokens, [shapes.head_unit], scatters)
     norm_backward(backward.under("final_norm"), job, shapes)
-    reduction.after_backward(backward, None)
+    if reduction is not None:
+        reduction.after_backward(backward, None)
 
 
 def _copy_input(emit: Emitter, job: FourDJob, shapes: Shapes, kind: CollectiveKind) -> None:
     """Copy a block's input to the host, or back for its recomputation; nothing runs beside it."""
     if job.recompute_inputs == "host":
         emit.collective(kind, "host", shapes.tokens * shapes.hidden_x * job.element_bytes, f"input_{kind}")
-
-
-def _gather_again(job: FourDJob, emit: Emitter, units: Sequence[Unit]) -> Use:
-    """Gathers limited to one block, for its recomputation or backward: the first is exposed."""
-    gathers = WeightGathers(job, [(emit, unit) for unit in units])
-    gathers.enter()
-    return gathers.use
-
-
-def _nothing(_linear: Linear) -> None:
-    """The weight is gathered already."""

@@ -36,7 +36,7 @@ class FourD(Strategy[FourDJob]):
     @property
     def worth_varying(self) -> tuple[str, ...]:
         """Overlap is never slower than none, and what is cached was gathered in time or was not."""
-        return ("recompute", "sharding")
+        return ("recompute", "sharding", "recompute_layers", "halves", "across_blocks")
 
     def check(self, job: FourDJob) -> list[Problem]:
         """Return the rules of the grid and of caching that a job breaks."""
