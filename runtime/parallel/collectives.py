@@ -60,6 +60,8 @@ class Handle:
         finish, self._finish = self._finish, None
         if finish is None:
             raise RuntimeError(f"{self.op.name} was waited for twice")
+        if self._ops.pause is not None and self.op.communicator is not None:
+            self._ops.pause(self.op.communicator)
         if self._ops.listener is None:
             return self._complete(finish)
         return self._ops.listener.wait(self.op, lambda: self._complete(finish))

@@ -77,6 +77,10 @@ class Ops:
     micro: int | None = None
     forward_phase: Phase = "fwd"
     """fwd, or recompute while a block is run again."""
+    half: int | None = None
+    """The half of a micro-step at work, where its sequences are taken in two."""
+    pause: Callable[[Communicator], None] | None = None
+    """Called before a collective over this communicator is waited for: something else may go on meanwhile."""
     action: str | None = None
     """What a pipeline's schedule calls the pass at work, in names instead of the phase; None where there is none."""
 
@@ -94,6 +98,8 @@ class Ops:
         """Describe an op at this point of the step."""
         actual = phase or self.forward_phase
         parts = [] if self.micro is None else [f"micro{self.micro}"]
+        if self.half is not None:
+            parts.append(f"half{self.half}")
         if self.action is not None:
             parts += [self.action, "" if actual in ("fwd", "bwd") else actual]
         else:

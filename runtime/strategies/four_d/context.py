@@ -18,6 +18,8 @@ class FourDContext(ModelContext):
     job: FourDJob
     gemms: Gemms = field(default_factory=Gemms)
     gathers: WeightGathers = field(init=False)
+    half: int | None = None
+    """The half of a micro-step at work, where its sequences are taken in two."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,12 +62,14 @@ class WeightGathers:
     _order: Sequence[Unit] = ()
     _position: dict[int, int] = field(default_factory=dict)
     _next: int = 0
-    _phase: Phase = "fwd"
+    _phases: Sequence[Phase] = ()
     _gradients: dict[int, dict[int, torch.Tensor]] = field(default_factory=dict)
     _scatters: deque[tuple[Unit, Handle]] = field(default_factory=deque)
     scattered: int = 0
     """Reduce-scatters started so far, in all steps."""
     _holding: bool = False
+    held: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Gradients of weights that the first half of a micro-step has made, to which the second adds its own."""
 
     @property
     def z(self) -> int:
@@ -79,10 +81,12 @@ class WeightGathers:
         for member in unit.members:
             self._units[id(member)] = unit
 
-    def begin(self, order: Sequence[Unit], phase: Phase) -> None:
-        """Begin a pass over units in this order, and start the first gathers."""
-        self._order, self._next, self._phase = order, 0, phase
-        self._position = {id(unit): index for index, unit in enumerate(order)}
+    def begin(self, *parts: tuple[Sequence[Unit], Phase]) -> None:
+        """Begin a pass over units in this order, each part of it in its phase, and start the first gathers."""
+        self._order = [unit for units, _ in parts for unit in units]
+        self._phases = [phase for units, phase in parts for _ in units]
+        self._next = 0
+        self._position = {id(unit): index for index, unit in enumerate(self._order)}
         if self.z > 1 and self.depth is not None:
             self._start_until(self.depth)
 
@@ -121,7 +125,7 @@ class WeightGathers:
         while self._next < min(end, len(self._order)):
             unit = self._order[self._next]
             if id(unit) not in self._flight and not self._complete(unit):
-                self._start(unit, self._phase)
+                self._start(unit, self._phases[self._next])
             self._next += 1
 
     def _complete(self, unit: Unit) -> bool:

@@ -25,16 +25,18 @@ from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
+from runtime.strategies.four_d.halves import loss_of_halves
 from runtime.strategies.four_d.layers.embedding import Embedding4D
 from runtime.strategies.four_d.layers.head_norm import HeadNorms
 from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
 from runtime.strategies.four_d.layers.rms_norm import RmsNorm4D
+from twin.schedule.ops import Phase
 
 BlockDone = Callable[[int | None], None]
 
 
-def norm(context: FourDContext, name: str, place: Place) -> torch.nn.Module:
+def norm(context: FourDContext, name: str, place: Place) -> Norm4D | RmsNorm4D:
     """Make a norm of the model's kind over the residual stream."""
     model = context.job.model
     if model.norm == "rms":
@@ -161,8 +163,8 @@ class GPT(torch.nn.Module):
 
         `documents` (sequences, s) is where each token's document begins; without it each sequence is one.
         """
-        gathers, job = self.context.gathers, self.context.job
-        gathers.begin([unit for group in self.units for unit in group], "fwd")
+        job = self.context.job
+        self.gather_all()
         self.context.documents = None if documents is None else documents_of(self.context, documents)
         stream = self.embedding(tokens)
         if job.lora is not None and torch.is_grad_enabled():
@@ -170,13 +172,17 @@ class GPT(torch.nn.Module):
         for layer, block in enumerate(self.blocks):
             stream = Notify.apply(stream, partial(self._block_done, layer))
             run: Run = partial(block, sequences=tokens.shape[0])
-            if job.recompute and torch.is_grad_enabled():
+            if layer < job.recomputed_layers and torch.is_grad_enabled():
                 stream = Recompute.apply(stream, run, partial(self._again, layer))
             else:
-                stream = Notify.apply(run(stream), partial(self._backward_begins, layer))
+                stream = Notify.apply(run(stream), partial(self.gather_again, layer))
         stream = Notify.apply(stream, partial(self._block_done, None))
         logits: torch.Tensor = self.head(self.final_norm(stream))
         return logits
+
+    def gather_all(self) -> None:
+        """Gather the weights of a forward pass, in order."""
+        self.context.gathers.begin(([unit for group in self.units for unit in group], "fwd"))
 
     def _block_done(self, layer: int | None) -> None:
         self.block_done(layer)
@@ -186,17 +192,26 @@ class GPT(torch.nn.Module):
 
         def recomputed(inputs: torch.Tensor) -> torch.Tensor:
             with self.context.ops.recomputing():
-                self.context.gathers.begin(self._missing(layer), "recompute")
+                self.gather_again(layer)
                 return run(inputs)
 
         return recomputed
 
-    def _backward_begins(self, layer: int) -> None:
-        """Gather dropped weights again, in the order of the backward pass."""
-        self.context.gathers.begin(self._missing(layer)[::-1], "bwd")
+    def gather_again(self, layer: int) -> None:
+        """Gather a block's dropped weights again, unless those of all blocks follow each other."""
+        if not self.context.job.overlap.across_blocks:
+            self.context.gathers.begin(self._missing(layer))
 
-    def _missing(self, layer: int) -> list[Unit]:
-        return [unit for unit in self.units[layer] if not unit.keep]
+    def gather_all_again(self) -> None:
+        """Gather the dropped weights of all blocks again, one after the other, if they follow each other."""
+        if self.context.job.overlap.across_blocks:
+            self.context.gathers.begin(*(self._missing(layer) for layer in reversed(range(len(self.blocks)))))
+
+    def _missing(self, layer: int) -> tuple[list[Unit], Phase]:
+        """Return what is to be gathered, in the order in which it is wanted."""
+        dropped = [unit for unit in self.units[layer] if not unit.keep]
+        recomputed = layer < self.context.job.recomputed_layers
+        return (dropped, "recompute") if recomputed else (dropped[::-1], "bwd")
 
     def loss(
         self,
@@ -212,23 +227,33 @@ class GPT(torch.nn.Module):
         tokens and targets (sequences, s); weights (sequences, s): what each target counts for; `documents` as in
         `forward`. The sum (a scalar) is that of this replica.
         """
+        if backward and self.context.job.overlap.halves:
+            return loss_of_halves(self, tokens, targets, weights, documents)
         with torch.set_grad_enabled(backward):
             logits = self(tokens, documents)
-            loss, gradient = cross_entropy(
-                self.context,
-                logits,
-                targets.reshape(-1),
-                weights.reshape(-1),
-                with_gradient=backward,
-                over="y" if self.context.grid.y > 1 else None,
-                valid=self.head.weight_shard.shard.valid_rows,
-                first=self.head.first_row,
-            )
+            if backward:
+                self.gather_all_again()
+            loss, gradient = self.cross_entropy(logits, targets, weights, with_gradient=backward)
         if gradient is not None:
             logits.backward(gradient)
         self.context.documents = None
         self.context.gathers.end_micro_step()
         return loss
+
+    def cross_entropy(
+        self, logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, with_gradient: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the weighted sum of token losses of logits (m, V/G_y), and their gradient."""
+        return cross_entropy(
+            self.context,
+            logits,
+            targets.reshape(-1),
+            weights.reshape(-1),
+            with_gradient=with_gradient,
+            over="y" if self.context.grid.y > 1 else None,
+            valid=self.head.weight_shard.shard.valid_rows,
+            first=self.head.first_row,
+        )
 
 
 class Notify(torch.autograd.Function):

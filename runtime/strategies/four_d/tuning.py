@@ -33,7 +33,7 @@ class Choice:
 
 def signatures(context: FourDContext, model: GPT) -> list[Signature]:
     """Every product of a step, each once."""
-    m = context.job.concrete_micro_sequences * context.job.model.sequence
+    m = context.job.concrete_micro_sequences * context.job.model.sequence // (2 if context.job.overlap.halves else 1)
     block = model.blocks[0]
     assert isinstance(block, Block)
     found: dict[Signature, None] = {}

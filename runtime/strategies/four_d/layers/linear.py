@@ -26,7 +26,7 @@ from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.adapters import Adapters
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
-from twin.schedule.kernels import Memory
+from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Phase
 from twin.strategies.four_d.grid import Axis
 
@@ -187,23 +187,29 @@ class Linear4D(torch.nn.Module):
         parameter, gathers, ops = self.weight_shard, self.context.gathers, self.context.ops
         gemms = self.context.gemms
         in_place = gathers.z == 1 and parameter.gradient.dtype == inputs.dtype
+        # of the two halves of a micro-step one weight gradient is scattered
+        others = gathers.held.pop(id(parameter), None)
 
         def gemm() -> torch.Tensor | None:
             if in_place:
                 self._accumulate_product(inputs, gradient)
                 return None
+            if others is not None:
+                gemms.accumulate("weight_gradient", gradient.t(), inputs, others)
+                return others
             return gemms.product("weight_gradient", gradient.t(), inputs)
 
-        product = ops.compute(
-            self.place,
-            "weight_gradient",
-            gemm,
-            lambda: gemms.kernel("weight_gradient", gradient.t(), inputs, adds=in_place and parameter.seen),
-            phase="bwd",
-        )
+        def describe() -> Gemm:
+            adds = others is not None or (in_place and parameter.seen)
+            return gemms.kernel("weight_gradient", gradient.t(), inputs, adds=adds)
+
+        product = ops.compute(self.place, "weight_gradient", gemm, describe, phase="bwd")
         if gathers.z > 1:
             assert product is not None
-            gathers.scatter(parameter, product)
+            if self.context.half == 0:
+                gathers.held[id(parameter)] = product
+            else:
+                gathers.scatter(parameter, product)
         elif product is not None:
             ready = product
             ops.compute(

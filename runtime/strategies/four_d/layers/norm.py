@@ -71,8 +71,9 @@ class Norm4D(torch.nn.Module):
             lambda: Memory(4 * size, work="norm/normalize/split"),
         )
 
-    def gradient(self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
-        """Return dx; add the vectors' gradients to their sums, if they train."""
+    def gradient(self, dy: torch.Tensor, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
+        """Return dx; add the vectors' gradients to their sums, if they train. `statistics` are mean and deviation."""
+        mean, rstd = statistics
         ops, size, frozen = self.context.ops, float(x.nbytes), self.weight_shard.frozen
         weight, bias = self.parameters_local()
         sums: tuple[torch.Tensor, torch.Tensor] | None = None

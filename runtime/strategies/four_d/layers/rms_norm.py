@@ -56,8 +56,9 @@ class RmsNorm4D(torch.nn.Module):
 
         return ops.compute(self.place, "normalize", run, lambda: Memory(4 * size, work="norm/normalize/split"))
 
-    def gradient(self, dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Return dx; add the weight's gradient to its sum, if it trains."""
+    def gradient(self, dy: torch.Tensor, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
+        """Return dx; add the weight's gradient to its sum, if it trains. `statistics` is the reciprocal root."""
+        (scale,) = statistics
         ops, size = self.context.ops, float(x.nbytes)
         weight, frozen = self.weight_shard.local, self.weight_shard.frozen
         here = total = None

@@ -1,0 +1,250 @@
+"""A micro-step's sequences in two halves, whose passes take turns at the waits for all-reduces over x and y.
+
+Each half is a greenlet that runs its forward and backward pass. Where it would wait for an all-reduce of activations
+the other goes on, so that products hide what is under way. Autograd never sees a wait: a half's pass is written out
+below, and autograd differentiates what lies between products, norms and the loss, a piece at a time.
+
+The first half comes first everywhere: it gathers the weights, which are there for the second, and lays its weight
+gradients down, to which the second adds its own before they leave for z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from greenlet import getcurrent, greenlet
+
+from runtime.model.documents import documents_of
+from runtime.model.elementwise import activate, residual
+from runtime.parallel.mesh import Communicator
+from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.layers.linear import Linear4D
+from twin.schedule.kernels import Memory
+from twin.strategies.four_d.halves import TENSOR_AXES
+
+if TYPE_CHECKING:
+    from runtime.model.context import Documents
+    from runtime.strategies.four_d.model import GPT, Block
+    from twin.schedule.ops import Phase
+
+
+def loss_of_halves(
+    model: GPT, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, documents: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the weighted sum of token losses of one micro-step, and go backward through it; see `GPT.loss`."""
+    context, count = model.context, tokens.shape[0] // 2
+    begin = context.first_sequence
+    halves = [
+        _Half(
+            number,
+            begin + number * count,
+            partial(_loss, model, *(part[number * count :][:count] for part in (tokens, targets, weights))),
+            None if documents is None else documents[number * count :][:count],
+        )
+        for number in range(2)
+    ]
+    try:
+        with torch.no_grad():
+            _take_turns(context, halves)
+    finally:
+        context.half = context.ops.half = context.ops.pause = None
+        context.first_sequence, context.documents, context.ops.forward_phase = begin, None, "fwd"
+        context.gathers.held.clear()
+    context.gathers.end_micro_step()
+    return halves[0].loss + halves[1].loss
+
+
+@dataclass
+class _Half:
+    """One half, and what the context says while it is at work."""
+
+    number: int
+    first_sequence: int
+    work: Callable[[torch.Tensor | None], torch.Tensor]
+    """Its passes, of where its documents begin; returns its loss."""
+    begins: torch.Tensor | None
+    phase: Phase = "fwd"
+    documents: Documents | None = None
+    loss: torch.Tensor = field(init=False)
+
+    def run(self) -> None:
+        """Run its passes."""
+        self.loss = self.work(self.begins)
+
+
+def _take_turns(context: FourDContext, halves: Sequence[_Half]) -> None:
+    """Let the halves run by turns, each up to where it would wait for an all-reduce over x or y."""
+
+    turns = getcurrent()
+
+    def pause(communicator: Communicator) -> None:
+        if communicator in TENSOR_AXES and getcurrent() is not turns:
+            turns.switch()
+
+    context.ops.pause = pause
+    lanes = [greenlet(half.run) for half in halves]
+    while not all(lane.dead for lane in lanes):
+        for half, lane in zip(halves, lanes, strict=True):
+            if not lane.dead:
+                context.half = context.ops.half = half.number
+                context.first_sequence, context.documents = half.first_sequence, half.documents
+                context.ops.forward_phase = half.phase
+                lane.switch()
+                half.phase, half.documents = context.ops.forward_phase, context.documents
+
+
+def _loss(
+    model: GPT, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, begins: torch.Tensor | None
+) -> torch.Tensor:
+    """Forward, loss and backward of one half."""
+    context, job, leads = model.context, model.context.job, model.context.half == 0
+    blocks: list[Block] = list(model.blocks)  # type: ignore[arg-type]  # a ModuleList forgets of what
+    if leads:
+        model.gather_all()
+    context.documents = None if begins is None else documents_of(context, begins)
+    stream = model.embedding.lookup(tokens)
+    sequences = tokens.shape[0]
+    kept: list[torch.Tensor | _Kept] = []
+    for block in blocks:
+        again = block.layer < job.recomputed_layers
+        result = forward(block, stream, sequences, keep=not again)
+        kept.append(stream if again else result)
+        stream = result.output
+    normed, *statistics = model.final_norm.normalize(stream)
+    logits = _product(model.head, normed)
+    if leads:
+        model.gather_all_again()
+    loss, gradient = model.cross_entropy(logits, targets, weights, with_gradient=True)
+    assert gradient is not None
+    del logits
+    down = _product_gradient(model.head, normed, gradient)
+    down = model.final_norm.gradient(down, stream, *statistics)
+    del normed, statistics, gradient, stream
+    if not leads:
+        model.block_done(None)
+    for block in reversed(blocks):
+        if leads:
+            model.gather_again(block.layer)
+        found = kept.pop()
+        if isinstance(found, torch.Tensor):
+            with context.ops.recomputing():
+                found = forward(block, found, sequences, keep=True)
+        down = backward(block, found, down)
+        if not leads:
+            model.block_done(block.layer)
+    model.embedding.scatter_gradient(tokens, down)
+    return loss
+
+
+@dataclass
+class _Piece:
+    """What autograd differentiates by itself: from detached inputs to an output."""
+
+    inputs: tuple[torch.Tensor, ...]
+    graph: torch.Tensor | None
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The output, without a graph."""
+        assert self.graph is not None
+        return self.graph.detach()
+
+    def gradient(self, of_output: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the gradients of the inputs; what was kept for them is let go."""
+        assert self.graph is not None
+        found = torch.autograd.grad(self.graph, self.inputs, of_output)
+        self.graph, self.inputs = None, ()
+        return found
+
+
+def _piece(run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool) -> _Piece:
+    if not keep:
+        return _Piece((), run(*inputs))
+    leaves = tuple(x.detach().requires_grad_() for x in inputs)
+    with torch.enable_grad():
+        return _Piece(leaves, run(*leaves))
+
+
+@dataclass
+class _Kept:
+    """What a block's backward pass needs of its forward pass, and its output."""
+
+    output: torch.Tensor
+    norms: tuple[tuple[Any, ...], ...] = ()
+    """Input and statistics of each."""
+    inputs: tuple[torch.Tensor, ...] = ()
+    """Of the four linears."""
+    pieces: tuple[_Piece, ...] = ()
+    """Attention, first residual sum, activation, second residual sum."""
+
+
+def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -> _Kept:
+    """Map the residual stream (m, h/G_x) to its next state; the result's output."""
+    context, place = block.context, block.place
+    columns = stream.shape[1] * context.mesh.coordinates["x"]
+
+    def add(name: str, linear: Linear4D) -> Callable[..., torch.Tensor]:
+        return lambda x, update: residual(context, place, name, x, update, linear.bias_left, first_column=columns)
+
+    first, *statistics1 = block.norm1.normalize(stream)
+    attention = _piece(lambda qkv: block.attention(qkv, sequences), _product(block.qkv, first), keep=keep)
+    attended = attention.output
+    sum1 = _piece(add("residual1", block.projection), stream, _product(block.projection, attended), keep=keep)
+    middle = sum1.output
+    side = stream if block.parallel else middle
+    second, *statistics2 = block.norm2.normalize(side)
+    wide = _product(block.mlp_up, second)
+    activation = _piece(lambda x: activate(context, place, x, block.mlp_up.bias_left), wide, keep=keep)
+    inner = activation.output
+    sum2 = _piece(add("residual2", block.mlp_down), middle, _product(block.mlp_down, inner), keep=keep)
+    if not keep:
+        return _Kept(sum2.output)
+    norms = ((stream, *statistics1), (side, *statistics2))
+    return _Kept(sum2.output, norms, (first, attended, second, inner), (attention, sum1, activation, sum2))
+
+
+def backward(block: Block, kept: _Kept, down: torch.Tensor) -> torch.Tensor:
+    """Map the gradient of a block's output to that of its input; lay down those of its parameters."""
+    (stream, *statistics1), (side, *statistics2) = kept.norms
+    first, attended, second, inner = kept.inputs
+    attention, sum1, activation, sum2 = kept.pieces
+    down, update = sum2.gradient(down)
+    (wide,) = activation.gradient(_product_gradient(block.mlp_down, inner, update))
+    other = _product_gradient(block.mlp_up, second, wide)
+    other = block.norm2.gradient(other, side, *statistics2)
+    if not block.parallel:
+        down = _meet(block, "residual2", down, other)
+    down, update = sum1.gradient(down)
+    (qkv,) = attention.gradient(_product_gradient(block.projection, attended, update))
+    one = _product_gradient(block.qkv, first, qkv)
+    one = block.norm1.gradient(one, stream, *statistics1)
+    if block.parallel:
+        down = _meet(block, "residual2", down, other)
+    return _meet(block, "residual1", down, one)
+
+
+def _product(linear: Linear4D, inputs: torch.Tensor) -> torch.Tensor:
+    output, _ = linear.compute_forward(inputs)
+    if linear.context.half == 1 and linear.context.ops.forward_phase == "fwd":
+        linear.context.gathers.release(linear.weight_shard, after_forward=True)
+    return output
+
+
+def _product_gradient(linear: Linear4D, inputs: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    found = linear.compute_backward(inputs, gradient, need_input=True)
+    assert found is not None
+    if linear.context.half == 1:
+        linear.context.gathers.release(linear.weight_shard)
+    return found
+
+
+def _meet(block: Block, name: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Add the gradients that meet where the residual stream branches."""
+    ops = block.context.ops
+    return ops.compute(
+        block.place, name, lambda: one + other, lambda: Memory(3.0 * one.nbytes, work="residual"), phase="bwd"
+    )

@@ -1,0 +1,102 @@
+"""Options of 4D beyond the published algorithm train exactly as the serial model does."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.runtime import equal, parity
+from twin.strategies.four_d.grid import AXES, factorizations
+
+GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
+WITH_ALL_REDUCES = [grid for grid in GRIDS if grid["x"] * grid["y"] > 1]
+HALVES: dict[str, Any] = {"overlap": {"halves": True}}
+BOTH: dict[str, Any] = {"overlap": {"halves": True, "across_blocks": True}}
+LLAMA = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "norm": "rms", "biases": False}
+OF_HALVES: dict[str, dict[str, Any]] = {
+    "halves": HALVES,
+    "recompute": {**HALVES, "recompute": True},
+    "across_blocks": {**BOTH, "recompute": True},
+    "across_blocks_kept": BOTH,
+    "one_layer_recomputed": {**BOTH, "recompute": True, "recompute_layers": 1},
+    "no_overlap": {"overlap": {"halves": True, "all_reduce": False, "reduce_scatter": False, "all_gather": False}},
+    "deep_prefetch": {"overlap": {"halves": True, "prefetch_depth": 3}},
+    "cached": {**BOTH, "cache_gathered_layers": 1, "recompute": True},
+    "block_gathers": {**HALVES, "gather_unit": "block"},
+    "one_micro_step": {**HALVES, "micro_steps": 1},
+    "overlapped_data": {**HALVES, "data_reduction": {"mode": "overlapped", "bucket": "16 KiB"}},
+    "sharded_optimizer": {**HALVES, "data_reduction": {"mode": "sharded"}},
+    "goldfish": {**HALVES, "goldfish": True},
+    "plain_attention": {**HALVES, "attention": "plain"},
+    "llama": {**HALVES, "model": LLAMA, "recompute": True},
+    "parallel": {**HALVES, "model": {**LLAMA, "residual": "parallel"}},
+    "odd_vocabulary": {**HALVES, "model": {**parity.MODEL, "vocabulary": 37}},
+    "documents": {**HALVES, "document_mask": True},
+    "tied": {**HALVES, "model": {**parity.MODEL, "tied_embeddings": True}},
+    "fused": {**HALVES, "fused_elementwise": True},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "across_blocks": {"overlap": {"across_blocks": True}},
+    "across_blocks_recomputed": {"overlap": {"across_blocks": True}, "recompute": True},
+    "across_blocks_no_overlap": {"overlap": {"across_blocks": True, "all_gather": False}, "recompute": True},
+    "across_blocks_deep": {"overlap": {"across_blocks": True, "prefetch_depth": 6}, "gather_unit": "linear"},
+    "across_blocks_of_blocks": {"overlap": {"across_blocks": True}, "gather_unit": "block", "recompute": True},
+    "one_layer_recomputed": {"recompute": True, "recompute_layers": 1},
+    "one_layer_recomputed_across": {
+        "recompute": True,
+        "recompute_layers": 1,
+        "overlap": {"across_blocks": True},
+        "cache_gathered_layers": 1,
+    },
+}
+CASES = [
+    *((grid, name, OF_HALVES[name]) for grid in WITH_ALL_REDUCES for name in OF_HALVES),
+    *((grid, name, OTHERS[name]) for grid in GRIDS for name in OTHERS),
+]
+NAMES = [*OF_HALVES, *OTHERS]
+
+
+def _once() -> list[tuple[dict[str, int], str, dict[str, Any]]]:
+    """Every option and every grid at least once."""
+    found = [(WITH_ALL_REDUCES[i % len(WITH_ALL_REDUCES)], n, OF_HALVES[n]) for i, n in enumerate(OF_HALVES, 3)]
+    missing = [grid for grid in GRIDS if grid not in [one for one, *_ in found]]
+    names = list(OTHERS)
+    return found + [(grid, names[i % len(names)], OTHERS[names[i % len(names)]]) for i, grid in enumerate(missing)]
+
+
+ONCE = _once()
+QUICK = [
+    ({"data": 1, "z": 2, "y": 2, "x": 1}, "across_blocks", OF_HALVES["across_blocks"]),
+    ({"data": 1, "z": 1, "y": 2, "x": 2}, "llama", OF_HALVES["llama"]),
+    ({"data": 1, "z": 2, "y": 1, "x": 2}, "one_layer_recomputed", OF_HALVES["one_layer_recomputed"]),
+    ({"data": 1, "z": 2, "y": 1, "x": 1}, "across_blocks_recomputed", OTHERS["across_blocks_recomputed"]),
+]
+
+
+def named(case: Any) -> str:
+    return "x".join(map(str, case.values())) if isinstance(case, dict) and set(case) == set(AXES) else ""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("grid", "name", "options"), QUICK, ids=named)
+def test_the_new_options_equal_the_serial_model(pool, grid, name, options):
+    equal.check(pool, grid, options, "float64", parity.STEPS)
+
+
+@pytest.mark.parametrize(("grid", "name", "options"), ONCE, ids=named)
+def test_every_option_and_every_grid_equal_the_serial_model(pool, grid, name, options):
+    equal.check(pool, grid, options, "float64", 3)
+
+
+def test_every_grid_is_among_them():
+    assert {str(grid) for grid, *_ in ONCE} == {str(grid) for grid in GRIDS}
+    assert {name for _, name, _ in ONCE} == set(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", list(equal.TOLERANCE))
+@pytest.mark.parametrize(("grid", "name", "options"), random.Random(20261124).sample(CASES, 200), ids=named)
+def test_a_sample_of_all_equals_the_serial_model(pool, grid, name, options, dtype):
+    equal.check(pool, grid, options, dtype, 2)
