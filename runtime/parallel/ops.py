@@ -118,6 +118,15 @@ class Ops:
             self.micro = None
 
     @contextmanager
+    def in_half(self, half: int | None) -> Iterator[None]:
+        """Stand in a half of a micro-step, if it has halves."""
+        self.half = half
+        try:
+            yield
+        finally:
+            self.half = None
+
+    @contextmanager
     def within(self, action: str) -> Iterator[None]:
         """Stand in one action of a pipeline's schedule."""
         before, self.action = self.action, action

@@ -129,7 +129,42 @@ def large() -> dict[str, Job]:
     }
 
 
-JOBS = {**patterns(), **options(), **uneven(), **large()}
+def beyond() -> dict[str, Job]:
+    """What goes beyond the published algorithm."""
+    halves, across = {"halves": True}, {"across_blocks": True}
+    llama = {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "norm": "rms", "qk_norm": True}
+    cases: dict[str, dict[str, Any]] = {
+        "halves": {"overlap": halves},
+        "halves, not recomputed": {"overlap": halves, "recompute": False, "per_rank": 6},
+        "halves in fp32": {"overlap": halves, "precision": "fp32", "fused_elementwise": True},
+        "halves, across blocks": {"overlap": {**halves, **across, "prefetch_depth": 3}},
+        "halves, some recomputed": {"overlap": {**halves, **across}, "recompute_layers": 1, "cache_gathered_layers": 1},
+        "halves, nothing overlaps": {
+            "overlap": {**halves, "all_reduce": False, "reduce_scatter": False, "all_gather": False}
+        },
+        "halves, blocks, buckets": {"overlap": halves, "gather_unit": "block", "data_reduction": SMALL_BUCKETS},
+        "halves, llama": {"overlap": halves, "model": llama, "data_reduction": {"mode": "sharded"}},
+        "halves, parallel": {"overlap": halves, "model": {**llama, "residual": "parallel"}, "recompute": False},
+        "halves, dropout": {"overlap": halves, "dropout": 0.1, "attention": "plain"},
+        "halves, documents": {"overlap": halves, "document_mask": True, "model": {**llama, "qk_norm": False}},
+        "halves, wide": {"overlap": halves, "communication_precision": IN_FP32},
+        "halves, tied": {"overlap": halves, "model": {**MODEL, "tied_embeddings": True}},
+        "across blocks": {"overlap": across},
+        "across blocks, not recomputed": {"overlap": across, "recompute": False, "gather_unit": "block"},
+        "across blocks, some recomputed": {"overlap": across, "recompute_layers": 1},
+        "across blocks, cached": {"overlap": across, "cache_gathered_layers": 1, "recompute": False},
+        "across blocks, nothing overlaps": {"overlap": {**across, "all_gather": False}},
+        "some recomputed": {"recompute_layers": 1, "dropout": 0.1},
+    }
+    found = {name: job(ALL, **{"micro": 2, "per_rank": 4, **case}) for name, case in cases.items()}
+    for name, grid in (("x", {"x": 4}), ("y", {"y": 4}), ("z y", {"z": 3, "y": 2}), ("data x", {"data": 2, "x": 3})):
+        found[f"halves over {name}"] = job(grid, overlap=halves, micro=2, recompute=name != "x")
+    grid = {"data": 16, "z": 16, "y": 4, "x": 2}
+    found["halves, 2,048"] = job(grid, overlap=halves, micro=2, model=WIDE)
+    return found
+
+
+JOBS = {**patterns(), **options(), **beyond(), **uneven(), **large()}
 
 
 def some_ranks(job: Job) -> list[int]:

@@ -50,11 +50,11 @@ def loss_of_halves(
     try:
         with torch.no_grad():
             _take_turns(context, halves)
+        context.gathers.end_micro_step()  # gradients leave with the second half
     finally:
         context.half = context.ops.half = context.ops.pause = None
         context.first_sequence, context.documents, context.ops.forward_phase = begin, None, "fwd"
         context.gathers.held.clear()
-    context.gathers.end_micro_step()
     return halves[0].loss + halves[1].loss
 
 
@@ -78,7 +78,6 @@ class _Half:
 
 def _take_turns(context: FourDContext, halves: Sequence[_Half]) -> None:
     """Let the halves run by turns, each up to where it would wait for an all-reduce over x or y."""
-
     turns = getcurrent()
 
     def pause(communicator: Communicator) -> None:

@@ -46,7 +46,8 @@ class FourDTrainee(Trainee):
             with context.ops.micro_step(index):
                 loss = self.model.loss(micro.tokens, micro.targets, micro.weights, micro.documents, backward=True)
                 store.loss.add_(loss)
-                reduction.end_of_backward()
+                with context.ops.in_half(1 if context.job.overlap.halves else None):
+                    reduction.end_of_backward()
         return reduction
 
     def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:

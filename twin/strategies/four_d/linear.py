@@ -82,11 +82,16 @@ class GradientScatters:
 
     job: FourDJob
     first: bool
-    """Whether this is the first to write the sums, to which others add."""
+    """Whether this is the step's first micro-step, which writes the sums instead of adding."""
     half: int | None = None
     """Which of a micro-step's halves these are of: only the second sends what both have summed."""
     started: int = 0
     _flight: deque[tuple[Emitter, Unit, str]] = field(default_factory=deque)
+
+    @property
+    def writes(self) -> bool:
+        """Tell whether sums that no collective brings are written: by what comes first of the first micro-step."""
+        return self.first and self.half != 1
 
     def adds(self, linear: Linear) -> bool:
         """Tell whether the product for a weight gradient adds to what is there.
@@ -94,7 +99,7 @@ class GradientScatters:
         To the sum itself in full precision, where nothing is scattered; to that of the first half, where something is.
         """
         if linear.z == 1:
-            return self.job.element_bytes >= FP32_BYTES and not self.first
+            return self.job.element_bytes >= FP32_BYTES and not self.writes
         return self.half == 1
 
     def after(self, emit: Emitter, units: Sequence[Unit], linear: Linear) -> None:
@@ -107,7 +112,7 @@ class GradientScatters:
             # in full precision the product adds to the sum itself
             if self.job.element_bytes < FP32_BYTES:
                 size = linear.gathered_elements
-                kernel = self._accumulate(size, 1, self.job.element_bytes)
+                kernel = _accumulate(size, 1, self.job.element_bytes, first=self.writes)
                 emit.under(linear.name).compute("accumulate", kernel)
             return
         for unit in units:
@@ -133,13 +138,15 @@ class GradientScatters:
         while self._flight and (until is None or self.started - len(self._flight) < until):
             emit, unit, name = self._flight.popleft()
             emit.wait(name)
-            kernel = self._accumulate(unit.shard_elements, len(unit.linears), self.job.scatter_element_bytes)
+            several, each = len(unit.linears), self.job.scatter_element_bytes
+            kernel = _accumulate(unit.shard_elements, several, each, first=self.first)
             emit.under(unit.name).compute("accumulate", kernel)
 
-    def _accumulate(self, elements: int, kernels: int, gradient_bytes: int) -> Memory:
-        # read the gradient, read and write the fp32 sum: the first time only write it
-        each = gradient_bytes + FP32_BYTES * (1 if self.first else 2)
-        return Memory(float(elements * each), kernels, work="accumulate")
+
+def _accumulate(elements: int, kernels: int, gradient_bytes: int, *, first: bool) -> Memory:
+    # read the gradient, read and write the fp32 sum: the first time only write it
+    each = gradient_bytes + FP32_BYTES * (1 if first else 2)
+    return Memory(float(elements * each), kernels, work="accumulate")
 
 
 def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:

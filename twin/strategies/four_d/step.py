@@ -62,7 +62,7 @@ def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last
     held = GradientScatters(job, first, half=0)
     # what the first half gathers is there for the second, which sends what both have summed
     ahead = _passes(f"{prefix}half0/", job, half, held, None)
-    scatters = GradientScatters(job, first=False, half=1)
+    scatters = GradientScatters(job, first, half=1)
     reduction = Reduction.of(job, half, scatters, last=last)
     behind = _passes(f"{prefix}half1/", job, half, scatters, reduction)
     return interleaved(ahead, behind), reduction
@@ -92,7 +92,7 @@ def _passes(
         if reduction is not None:
             reduction.after_backward(backward, layer)
     if job.lora is None:
-        embedding_backward(backward.under("embedding"), job, shapes, first=scatters.first)
+        embedding_backward(backward.under("embedding"), job, shapes, first=scatters.writes)
     if reduction is not None:
         reduction.end_of_backward(backward)
     return root.ops
