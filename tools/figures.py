@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
+from tools.figure_beyond import measured, predicted, tornado
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -42,8 +43,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
     "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
 }
-RESULTS = {"train": ROOT / "tests/benchmarks/results/train.json"}
-"""Answers that are kept: what `python -m tests.benchmarks.train --out FILE` has measured."""
+RESULTS = {
+    "train": ROOT / "tests/benchmarks/results/train.json",
+    "beyond": ROOT / "tests/benchmarks/results/beyond.json",
+    "beyond-testbed": ROOT / "tests/testbed/data/beyond.json",
+}
+"""Answers that are kept: what `python -m tests.benchmarks.train --out FILE` has measured, and others like it."""
 RUNS = {
     "gpt-5b on 512 of perlmutter": "GPT-5B, 512 A100, Perlmutter",
     "gpt-40b on 4096 of perlmutter": "GPT-40B, 4,096 A100",
@@ -235,6 +240,9 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-pytorch": ("train", beside_pytorch),
     "train-tracing": ("train", tracing_costs),
     "train-where": ("train", measured_where),
+    "beyond": ("beyond", predicted),
+    "beyond-tornado": ("beyond", tornado),
+    "beyond-measured": ("beyond-testbed", measured),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.runtime import equal, parity
@@ -94,6 +95,19 @@ def test_every_option_and_every_grid_equal_the_serial_model(pool, grid, variant)
 def test_every_grid_is_among_them():
     assert {str(grid) for grid, _ in ONCE} == {str(grid) for grid in GRIDS}
     assert {variant for _, variant in ONCE} == set(VARIANTS)
+
+
+@pytest.mark.parametrize("more", [{}, {"recompute": True, "attention": "plain", "fused_elementwise": True}])
+def test_halves_drop_what_the_whole_drops(pool, more):
+    """Masks are by place in the global order: of the second half those of its own sequences."""
+    grid = {"data": 1, "z": 2, "y": 2, "x": 2}
+    found = [
+        pool.run("tests.runtime.parity:run", 8, grid=grid, dtype="float64", steps=3, dropout=0.2, **more, **halves)
+        for halves in ({}, HALVES)
+    ]
+    for whole, half in zip(*found, strict=True):
+        np.testing.assert_allclose(half[0], whole[0], rtol=1e-9)
+        np.testing.assert_allclose(half[1], whole[1], rtol=1e-9)
 
 
 @pytest.mark.slow

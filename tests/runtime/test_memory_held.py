@@ -39,6 +39,10 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "sharded, fp32": ({"data": 4}, SHARDED | {"precision": "fp32"}),
     "sharded, all axes": ({"data": 3, "z": 2, "y": 2, "x": 2}, SHARDED),
     "sharded, not recomputed": ({"data": 8, "z": 2}, SHARDED | {"recompute": False}),
+    "halves": (
+        {"z": 2, "y": 2, "x": 2},
+        {"overlap": {"halves": True, "across_blocks": True}, "recompute_layers": 1, "micro_sequences": 2},
+    ),
     "adapters": ({"data": 1}, {"lora": LORA}),
     "adapters, all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {"lora": LORA}),
     "adapters, grouped heads, sharded": ({"data": 4, "y": 2}, SHARDED | {"model": QWEN3, "lora": {"rank": 64}}),
@@ -87,9 +91,9 @@ def described(grid: dict[str, int], options: dict[str, Any]) -> Job:
         "machine": "frontier",
         "ranks": ranks,
         "grid": grid,
-        "batch": {"sequences": sequences, "micro_sequences": 1},
+        "batch": {"sequences": sequences, "micro_sequences": options.get("micro_sequences", 1)},
     }
-    return load_job(raw | options)
+    return load_job(raw | {key: value for key, value in options.items() if key != "micro_sequences"})
 
 
 def storages() -> dict[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from tests.testbed import beyond
 from tests.testbed.scenarios import Scenario
 from tests.testbed.strategies import STRATEGIES, WAYS, StrategyScenario
 from twin.compare.compare import compare
@@ -27,8 +28,11 @@ def write_report(scenarios: list[Scenario | StrategyScenario], predictions: dict
     """Write `report.json`, `report.md` and `report.html`; returns the text."""
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
     about = {"date": time.strftime("%Y-%m-%d"), "host": f"{platform.machine()}, {platform.release()}"}
-    (out / "report.json").write_text(json.dumps({**about, "scenarios": found}, indent=1), encoding="utf-8")
+    pairs = [pair for each in found if each["name"] == beyond.SCENARIO.name for pair in beyond.gains(each["rows"])]
+    told = {**about, "scenarios": found, **({"gains": pairs} if pairs else {})}
+    (out / "report.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     text = "\n".join(_shown(each) for each in found)
+    text += "".join(_gains(each["rows"]) for each in found if each["name"] == beyond.SCENARIO.name)
     if together := [each for each in found if each["name"] in {scenario.name for scenario in STRATEGIES}]:
         text += _together([row for each in together for row in each["rows"]])
     (out / "report.md").write_text(text, encoding="utf-8")
@@ -86,6 +90,20 @@ def _together(rows: list[dict[str, Any]]) -> str:
     times = [[row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds")]
     mean = float(np.mean([abs(row["error"]) for row in rows]))
     return f"All {len(rows)} of these: mean absolute error {mean:.1%}, rank correlation {spearman(*times):.3f}.\n"
+
+
+def _gains(rows: list[dict[str, Any]]) -> str:
+    """Show how many times faster a step is beyond the published algorithm."""
+    found = beyond.gains(rows)
+    lines = [
+        "| grid (others are 1), activations | predicted gain | measured gain | apart, points |",
+        "|---|---|---|---|",
+        *(f"| {pair} | {said:.2f} × | {seen:.2f} × | {100 * (said - seen):+.0f} |" for pair, said, seen in found),
+    ]
+    mean = [float(np.mean([each[i] for each in found])) for i in (1, 2)]
+    apart = max(abs(said - seen) for _, said, seen in found)
+    text = f"Mean gain {mean[0]:.2f} × predicted, {mean[1]:.2f} × measured; at most {100 * apart:.0f} points apart.\n"
+    return "\n".join([*lines, "", text])
 
 
 def spearman(first: list[float], second: list[float]) -> float:

@@ -9,14 +9,16 @@ from twin.trace.palette import AXES
 
 
 def short_name(full: str) -> str:
-    """Drop micro-step, phase and block from an op's name.
+    """Drop micro-step, its half, phase and block from an op's name.
 
     >>> short_name("micro0/fwd/block3/mlp_up/gemm"), short_name("optimizer/adamw")
     ('mlp_up/gemm', 'optimizer/adamw')
+    >>> short_name("micro0/half1/bwd/block3/mlp_up/input_gradient")
+    'mlp_up/input_gradient'
     """
     parts = full.split("/")
     if parts[0].startswith("micro"):
-        parts = parts[2:]
+        parts = parts[3:] if parts[1:] and parts[1].startswith("half") else parts[2:]
     if len(parts) > 1 and parts[0].startswith("block"):
         parts = parts[1:]
     return "/".join(parts)

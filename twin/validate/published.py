@@ -53,6 +53,7 @@ def published_job(run: dict[str, Any]) -> Job:
             "ranks": run["ranks"],
             "batch": {"sequences": SEQUENCES},
             "grid": run.get("grid", "auto"),
+            "published": True,
         }
     )
 

@@ -74,11 +74,12 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
     if shapes.grid.z == 1:
         return 0.0
     e, travelling = job.element_bytes, job.gather_element_bytes
-    largest, head = shapes.largest_unit_elements, shapes.head.gathered_elements
+    largest, head = _at_once(job, shapes), shapes.head.gathered_elements
     cached = min(job.cache_gathered_layers, job.model.layers) * shapes.block_gathered_elements
-    ahead = travelling * (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * largest
+    unit = shapes.largest_unit_elements
+    ahead = travelling * (job.overlap.prefetch_depth if job.overlap.all_gather else 0) * unit
     both = travelling > e
-    rounded = travelling * largest if both else 0
+    rounded = travelling * unit if both else 0
     in_a_pass = e * largest + ahead + rounded
     # The recomputed block keeps its four weights for its backward; without recomputation one unit
     # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
@@ -87,6 +88,19 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
         at_work += ahead
     at_head = e * head + max(ahead, travelling * head if both else 0)
     return float(e * cached + max(at_work, in_a_pass, at_head))
+
+
+def _in_a_turn(job: FourDJob, shapes: Shapes) -> bool:
+    """Tell whether a half comes past two linears before the other has its turn: where nothing is reduced over x."""
+    return job.overlap.halves and shapes.grid.x == 1 and job.gather_unit == "linear"
+
+
+def _at_once(job: FourDJob, shapes: Shapes) -> int:
+    """Count the elements of weights in use at once in a pass: those of a unit, or of a half's turn."""
+    if not _in_a_turn(job, shapes):
+        return shapes.largest_unit_elements
+    qkv, projection, up, down = (linear.gathered_elements for linear in shapes.block_linears(0))
+    return max(qkv + projection, up + down)
 
 
 def buffer_bytes(job: FourDJob, shapes: Shapes) -> float:
@@ -112,7 +126,7 @@ def _most_in_flight(job: FourDJob, shapes: Shapes) -> int:
     """
     e, travelling = job.element_bytes, job.scatter_element_bytes
     units = shapes.gather_units(shapes.block_linears(0))[::-1]
-    several = job.scatters_in_flight + 1
+    several = job.scatters_in_flight + 1 + _in_a_turn(job, shapes)  # laid down, until the second half adds to it
     blocks = min(job.model.layers, -(-several // len(units)) + 1)  # blocks are alike
     sent = [shapes.head_unit, *blocks * units]
     sizes = [unit.gathered_elements for unit in sent]

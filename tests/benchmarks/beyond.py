@@ -1,0 +1,158 @@
+"""4D beyond the published algorithm, predicted for the paper's runs: the fastest as published, and the fastest found.
+
+    python -m tests.benchmarks.beyond [--out FILE] [--runs NAME,…]
+
+Both are searched over all grids and the three largest micro-batches that fit. As published: every block is computed
+again, nothing of `overlap` beyond the paper. Beyond: also how many blocks are computed again, two halves, gathers
+across blocks two ahead, optimizer states divided over data. What a gain rests on is varied one by one, with both steps
+predicted anew: interference, rate and latency of the network, memory bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twin.description.job import Job
+from twin.description.machine import Machine
+from twin.engine.parallel import cores
+from twin.engine.simulate import simulate
+from twin.search.over import MICRO
+from twin.search.search import search
+from twin.strategies import load_job
+from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.options import Options
+from twin.validate.published import SEQUENCES, runs
+
+BEYOND: dict[str, Any] = {
+    "data_reduction": {"mode": "sharded"},
+    "overlap": {"across_blocks": True, "prefetch_depth": 2},
+}
+OVER = frozenset((MICRO, "recompute_layers", "halves", "across_blocks"))
+VARIED: dict[str, tuple[str, Callable[[Machine], float], str, tuple[float, float]]] = {
+    "compute slowed by collectives": (
+        "machine.variation.compute_slowdown",
+        lambda machine: machine.variation.compute_slowdown,
+        "",
+        (0.0, 2.0),
+    ),
+    "collectives slowed by compute": (
+        "machine.variation.collective_slowdown",
+        lambda machine: machine.variation.collective_slowdown,
+        "",
+        (0.0, 2.0),
+    ),
+    "network rate": (
+        "machine.nic.bandwidth",
+        lambda machine: machine.nic.bandwidth_bytes_per_second,
+        " B/s",
+        (0.75, 1.25),
+    ),
+    "network latency": ("machine.nic.latency", lambda machine: machine.nic.latency_seconds, " s", (0.5, 2.0)),
+    "memory bandwidth": (
+        "machine.device.memory_bandwidth",
+        lambda machine: machine.device.memory_bandwidth_bytes_per_second,
+        " B/s",
+        (0.8, 1.2),
+    ),
+}
+"""What is varied: its key, its value, its unit, and by what that is multiplied."""
+
+
+def described(run: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The job of a published run, its grid and micro-batch open."""
+    return {
+        "name": f"{run['model']} on {run['ranks']} of {run['machine']}",
+        "model": run["model"],
+        "machine": run["machine"],
+        "ranks": run["ranks"],
+        "batch": {"sequences": SEQUENCES},
+        **more,
+    }
+
+
+def fastest(raw: dict[str, Any], over: frozenset[str]) -> Job:
+    """Search all grids for the fastest."""
+    return search(load_job(raw), over=over, prune=True, workers=cores()).best.job
+
+
+def figures(job: Job) -> dict[str, Any]:
+    """What is told of a step."""
+    assert isinstance(job, FourDJob)
+    simulation = simulate(job)
+    found = simulation.as_json
+    return {
+        "grid": str(job.concrete_grid),
+        "micro_sequences": job.concrete_micro_sequences,
+        "recompute_layers": job.recomputed_layers,
+        "layers": job.model.layers,
+        "halves": job.overlap.halves,
+        "step_seconds": simulation.step_seconds,
+        "exposed_seconds": found["exposed_communication_seconds"],
+        "memory_bytes": simulation.memory.per_rank_bytes,
+    }
+
+
+def tornado(both: tuple[Job, Job], run: dict[str, Any]) -> dict[str, list[float]]:
+    """How much less the second step takes where one thing is another: less of it, and more."""
+    found = {}
+    for name, (key, value, unit, factors) in VARIED.items():
+        gains = []
+        for factor in factors:
+            changed = f"{key}={value(both[0].machine) * factor!r}{unit}"
+            steps = [simulate(load_job(as_described(job, run), [changed])).step_seconds for job in both]
+            gains.append(1 - steps[1] / steps[0])
+        found[name] = gains
+    return found
+
+
+def as_described(job: Job, run: dict[str, Any]) -> dict[str, Any]:
+    """The job that was found, as a mapping."""
+    assert isinstance(job, FourDJob)
+    raw = described(run, overlap={"prefetch_depth": job.overlap.prefetch_depth})
+    Options.of(job).settle(raw)
+    grid = {axis: job.concrete_grid.size(axis) for axis in ("data", "z", "y", "x")}
+    batch = {"sequences": SEQUENCES, "micro_sequences": job.concrete_micro_sequences}
+    return {**raw, "grid": grid, "batch": batch}
+
+
+def main() -> int:
+    """Search, vary, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--runs", default="", help="some of the models, such as gpt-320b,gpt-80b")
+    asked = parser.parse_args()
+    wanted = [name for name in asked.runs.split(",") if name]
+    rows = []
+    for run in runs()["weak_scaling"]:
+        if wanted and run["model"] not in wanted:
+            continue
+        begin = time.perf_counter()
+        published = fastest(described(run, published=True), frozenset({MICRO}))
+        beyond = fastest(described(run, **BEYOND), OVER)
+        row = {
+            "name": described(run)["name"],
+            "published": figures(published),
+            "beyond": figures(beyond),
+            "tornado": tornado((published, beyond), run),
+            "seconds": time.perf_counter() - begin,
+        }
+        row["faster"] = 1 - row["beyond"]["step_seconds"] / row["published"]["step_seconds"]
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+    varied = {name: f"× {low:g} to {high:g}" for name, (*_, (low, high)) in VARIED.items()}
+    text = json.dumps({"date": time.strftime("%Y-%m-%d"), "varied": varied, "runs": rows}, indent=1)
+    if asked.out:
+        asked.out.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
