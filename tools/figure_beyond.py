@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tools.figure_tables import Answer, percent, table
 
+NEAR = 0.05
+
 
 def predicted(answer: Answer) -> str:
     """Write the fastest as published beside the fastest found, a line for each run."""
@@ -28,6 +30,11 @@ def predicted(answer: Answer) -> str:
     return table(head, rows)
 
 
+def of_320b(answer: Answer) -> str:
+    """Say how much less time the largest run takes."""
+    return percent(next(run["faster"] for run in answer["runs"] if run["name"].startswith("gpt-320b")))
+
+
 def tornado(answer: Answer) -> str:
     """Write how the gain changes with what it rests on."""
     shown = [run for run in answer["runs"] if run["tornado"]]
@@ -39,6 +46,25 @@ def tornado(answer: Answer) -> str:
             cells.append(f"{percent(low, digits=1)} to {percent(high, digits=1)}")
         rows.append([f"{name}, {answer['varied'][name]}", *cells])
     return table(("varied", *(f"{run['name']}: {percent(run['faster'], digits=1)}" for run in shown)), rows)
+
+
+def mean_gain(answer: Answer) -> str:
+    """Say how much faster the second of a pair is on average."""
+    said, seen = (sum(pair[i] for pair in answer["gains"]) / len(answer["gains"]) for i in (1, 2))
+    return f"{seen:.2f} times as fast, predicted {said:.2f} times"
+
+
+def within(answer: Answer) -> str:
+    """Count the pairs whose gain is predicted within five points."""
+    near = sum(abs(said - seen) <= NEAR for _, said, seen in answer["gains"])
+    return f"{near} of {len(answer['gains'])}"
+
+
+def mean_error(answer: Answer) -> str:
+    """Write the mean absolute error of all steps, and the correlation of their ranks."""
+    (found,) = answer["scenarios"]
+    error = percent(found["mean_absolute_error"], digits=1)
+    return f"{error}, the rank correlation {found['spearman']:.3f}"
 
 
 def measured(answer: Answer) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
-from tools.figure_beyond import measured, predicted, tornado
+from tools.figure_beyond import mean_error, mean_gain, measured, of_320b, predicted, tornado, within
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -241,8 +241,12 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-tracing": ("train", tracing_costs),
     "train-where": ("train", measured_where),
     "beyond": ("beyond", predicted),
+    "beyond-320b": ("beyond", of_320b),
     "beyond-tornado": ("beyond", tornado),
     "beyond-measured": ("beyond-testbed", measured),
+    "beyond-mean": ("beyond-testbed", mean_gain),
+    "beyond-within": ("beyond-testbed", within),
+    "beyond-error": ("beyond-testbed", mean_error),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""

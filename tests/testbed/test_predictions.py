@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.testbed import beyond
 from tests.testbed.report import spearman
 from tests.testbed.scenarios import SCENARIOS, grids
 from tests.testbed.strategies import STRATEGIES, WAYS
@@ -79,3 +80,20 @@ def test_every_strategy_is_predicted() -> None:
         pairs += [(predicted[label], seconds) for label, seconds in seen.items()]
     assert np.mean([abs(predicted / seconds - 1) for predicted, seconds in pairs]) <= 0.10
     assert spearman([predicted for predicted, _ in pairs], [seconds for _, seconds in pairs]) >= REACHED_BY_STRATEGIES
+
+
+def test_what_goes_beyond_is_predicted() -> None:
+    """Six grids of 4D in four ways, as published and beyond: steps, and how many times faster the second is."""
+    report: dict[str, Any] = json.loads((DATA / "beyond.json").read_text(encoding="utf-8"))
+    (found,) = report["scenarios"]
+    machine = machine_of(beyond.SCENARIO, DATA / "beyond.yaml")
+    predicted = {label: simulate(load_job(raw, [])).step_seconds for label, raw in beyond.SCENARIO.jobs(RANKS, machine)}
+    rows = [row | {"predicted_seconds": predicted[row["grid"]]} for row in found["rows"]]
+    assert len(rows) == len(predicted) == 24
+    errors = [abs(row["predicted_seconds"] / row["measured_seconds"] - 1) for row in rows]
+    assert np.mean(errors) <= 0.10
+    times = [[row[f"{which}_seconds"] for row in rows] for which in ("predicted", "measured")]
+    assert spearman(*times) >= 0.95
+    gains = beyond.gains(rows)
+    assert np.mean([abs(said - seen) for _, said, seen in gains]) <= 0.06
+    assert np.mean([seen for *_, seen in gains]) >= 1.15
