@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from runtime.recorder.gpt import MetaAdamW, batch_of
+from runtime.recorder.world import fake_world
+from runtime.strategies import ranks_of, trains
 from tests.runtime import equal, parity
+from twin.description.train import Adam
 from twin.strategies.four_d.grid import AXES, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
@@ -108,6 +113,29 @@ def test_halves_drop_what_the_whole_drops(pool, more):
     for whole, half in zip(*found, strict=True):
         np.testing.assert_allclose(half[0], whole[0], rtol=1e-9)
         np.testing.assert_allclose(half[1], whole[1], rtol=1e-9)
+
+
+def test_a_failure_in_a_half_is_told_and_leaves_nothing_behind(monkeypatch):
+    job = parity.describe({"data": 1, "z": 2, "y": 2, "x": 1}, **HALVES)
+    with fake_world(ranks_of(job), 0) as mesh:
+        trainee = trains(job)(job, mesh, torch.device("meta"), Adam(), initialised=False, make_adam=MetaAdamW)
+        context, head = trainee.context, trainee.model.head
+        whole = head.compute_backward
+
+        def fail(*arguments, **options):
+            if context.half == 1:
+                raise RuntimeError("a product fails")
+            return whole(*arguments, **options)
+
+        monkeypatch.setattr(head, "compute_backward", fail)
+        with pytest.raises(RuntimeError, match="a product fails"):
+            trainee.step(batch_of(job, context), 1e-3)
+        assert context.half is None
+        assert context.ops.half is None
+        assert context.ops.pause is None
+        assert context.ops.forward_phase == "fwd"
+        monkeypatch.undo()
+        trainee.step(batch_of(job, context), 1e-3)
 
 
 @pytest.mark.slow

@@ -71,16 +71,21 @@ def test_every_factorization_is_a_candidate_and_only_those_that_can_run_are_feas
 def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
     """Every setting of the options that makes another step on a grid, one entry each."""
     split, replicas, inside = grid.z > 1, grid.data > 1, grid.x * grid.y > 1
-    return set(
-        product(
+    return {
+        one
+        for one in product(
             (True, False),
             {0, layers // 4, layers // 2, layers} if split else {0},
             ("one_bucket", "overlapped", "sharded") if replicas else ("one_bucket",),
             (True, False) if inside else (True,),
             (True, False) if split else (True,),
             (True, False) if split else (True,),
+            (None, 1),
+            (False, True) if inside else (False,),
+            (True,) if split else (False,),
         )
-    )
+        if one[0] or one[6] is None
+    }
 
 
 def test_all_options_are_varied_where_they_make_a_difference():
@@ -91,7 +96,10 @@ def test_all_options_are_varied_where_they_make_a_difference():
     for grid in grids(4):
         if divides(grid, 8):
             own = [
-                (o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter, o.all_gather)
+                (
+                    *(o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter),
+                    *(o.all_gather, o.recompute_layers, o.halves, o.across_blocks),
+                )
                 for o in found[grid.sizes]
             ]
             assert len(own) == len(set(own))

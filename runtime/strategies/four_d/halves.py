@@ -23,12 +23,12 @@ from runtime.model.elementwise import activate, residual
 from runtime.parallel.mesh import Communicator
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.layers.linear import Linear4D
+from runtime.strategies.four_d.model import GPT, Block
 from twin.schedule.kernels import Memory
 from twin.strategies.four_d.halves import TENSOR_AXES
 
 if TYPE_CHECKING:
     from runtime.model.context import Documents
-    from runtime.strategies.four_d.model import GPT, Block
     from twin.schedule.ops import Phase
 
 

@@ -25,7 +25,6 @@ from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
-from runtime.strategies.four_d.halves import loss_of_halves
 from runtime.strategies.four_d.layers.embedding import Embedding4D
 from runtime.strategies.four_d.layers.head_norm import HeadNorms
 from runtime.strategies.four_d.layers.linear import Linear4D
@@ -227,8 +226,6 @@ class GPT(torch.nn.Module):
         tokens and targets (sequences, s); weights (sequences, s): what each target counts for; `documents` as in
         `forward`. The sum (a scalar) is that of this replica.
         """
-        if backward and self.context.job.overlap.halves:
-            return loss_of_halves(self, tokens, targets, weights, documents)
         with torch.set_grad_enabled(backward):
             logits = self(tokens, documents)
             if backward:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from runtime.parallel.ops import Place
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch, Say, StepFigures, Trainee
 from runtime.strategies.four_d.context import FourDContext
+from runtime.strategies.four_d.halves import loss_of_halves
 from runtime.strategies.four_d.model import GPT, Block
 from runtime.strategies.four_d.reduction import Reduction
 from runtime.strategies.four_d.tied import tie
@@ -36,7 +38,7 @@ class FourDTrainee(Trainee):
 
     def backward(self, batch: Sequence[MicroBatch]) -> Reduction:
         """Run all micro-steps; gradients are this rank's until the reduction is finished."""
-        context, store = self.context, self.context.store
+        context, store, halves = self.context, self.context.store, self.context.job.overlap.halves
         store.begin_step()
         reduction = Reduction(context, self._bounds)
         self.model.block_done = reduction.block_done
@@ -44,9 +46,10 @@ class FourDTrainee(Trainee):
             reduction.last_micro_step = index == len(batch) - 1
             context.first_sequence = micro.first_sequence
             with context.ops.micro_step(index):
-                loss = self.model.loss(micro.tokens, micro.targets, micro.weights, micro.documents, backward=True)
+                of_model = partial(loss_of_halves, self.model) if halves else partial(self.model.loss, backward=True)
+                loss = of_model(micro.tokens, micro.targets, micro.weights, micro.documents)
                 store.loss.add_(loss)
-                with context.ops.in_half(1 if context.job.overlap.halves else None):
+                with context.ops.in_half(1 if halves else None):
                     reduction.end_of_backward()
         return reduction
 
