@@ -134,11 +134,9 @@ def test_generator_reorders_two_collectives(monkeypatch, recorded) -> None:
 def test_runtime_reorders_two_collectives(monkeypatch, generated) -> None:
     begin = WeightGathers.begin
 
-    def other_way(self, order, phase):
-        order = list(order)
-        if phase == "recompute":
-            order[:2] = order[1::-1]
-        begin(self, order, phase)
+    def other_way(self, *parts):
+        swapped = [([*units[1::-1], *units[2:]] if phase == "recompute" else units, phase) for units, phase in parts]
+        begin(self, *swapped)
 
     monkeypatch.setattr(WeightGathers, "begin", other_way)
     found = changed(difference(record(JOB, 3).schedule, generated))

@@ -111,7 +111,7 @@ def of_runtime(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         monkeypatch.setattr(runtime_units, "fully_shard", keeping)
     elif what == "gathers in fp32":
         policy = lambda _kind, reduce_type, **_: runtime_units.MixedPrecisionPolicy(None, reduce_type)  # noqa: E731
-        monkeypatch.setattr("runtime.strategies.fsdp.MixedPrecisionPolicy", policy)
+        monkeypatch.setattr("runtime.strategies.fsdp.assembly.MixedPrecisionPolicy", policy)
     elif what == "leaves replicas apart":
         monkeypatch.setattr(runtime_units.FSDPModule, "set_all_reduce_hook", lambda _self, _hook: None)
     elif what == "copies without a name":

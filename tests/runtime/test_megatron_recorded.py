@@ -123,7 +123,7 @@ def of_runtime(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         monkeypatch.setattr(runtime_exchange.Exchange, "block", lambda _self, k, _v: k[None].expand(2, *k.shape))
     elif what == "gathers in fp32":
         policy = lambda _kind, reduce_type, **_: runtime_units.MixedPrecisionPolicy(None, reduce_type)  # noqa: E731
-        monkeypatch.setattr("runtime.strategies.megatron.MixedPrecisionPolicy", policy)
+        monkeypatch.setattr("runtime.strategies.megatron.assembly.MixedPrecisionPolicy", policy)
 
 
 TWIN = [
