@@ -27,6 +27,12 @@ class Documents:
     tables: Tables | None
     """Of rotary positions: cosines (sequences, s, 1, d) and sines (sequences, s, 1, planes)."""
 
+    def some(self, first: int, count: int) -> Documents:
+        """Return those of so many of the sequences."""
+        own = slice(first, first + count)
+        tables = None if self.tables is None else (self.tables[0][own], self.tables[1][own])
+        return Documents(self.positions[own], self.mask[own], tables)
+
 
 @dataclass
 class ModelContext(Context):

@@ -131,7 +131,7 @@ def large() -> dict[str, Job]:
 
 def beyond() -> dict[str, Job]:
     """What goes beyond the published algorithm."""
-    halves, across = {"halves": True}, {"across_blocks": True}
+    halves, across, both = {"halves": True}, {"across_blocks": True}, {"attention": True, "mlp": True}
     llama = {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "norm": "rms", "qk_norm": True}
     cases: dict[str, dict[str, Any]] = {
         "halves": {"overlap": halves},
@@ -149,6 +149,17 @@ def beyond() -> dict[str, Job]:
         "halves, documents": {"overlap": halves, "document_mask": True, "model": {**llama, "qk_norm": False}},
         "halves, wide": {"overlap": halves, "communication_precision": IN_FP32},
         "halves, tied": {"overlap": halves, "model": {**MODEL, "tied_embeddings": True}},
+        "divided": {"divide": both},
+        "divided, not recomputed": {"divide": both, "recompute": False, "dropout": 0.1, "fused_elementwise": True},
+        "attention by heads": {"divide": {"attention": True}, "micro": 1},
+        "attention by heads, llama": {"divide": both, "micro": 1, "model": {**llama, "qk_norm": False}},
+        "divided, nothing overlaps": {"divide": both, "overlap": {"all_reduce": False}, "precision": "fp32"},
+        "divided, dropped scores": {"divide": both, "attention": "plain", "dropout": 0.1, "recompute": False},
+        "divided, documents": {"divide": both, "document_mask": True, "model": {**llama, "qk_norm": False}},
+        "divided, parallel": {"divide": both, "model": {**llama, "qk_norm": False, "residual": "parallel"}},
+        "divided halves": {"divide": both, "overlap": halves, "micro": 4, "per_rank": 8},
+        "divided halves, heads": {"divide": both, "overlap": halves, "recompute": False},
+        "divided halves, nothing overlaps": {"divide": both, "overlap": {**halves, "all_reduce": False}},
         "across blocks": {"overlap": across},
         "across blocks, not recomputed": {"overlap": across, "recompute": False, "gather_unit": "block"},
         "across blocks, some recomputed": {"overlap": across, "recompute_layers": 1},
@@ -159,6 +170,7 @@ def beyond() -> dict[str, Job]:
     found = {name: job(ALL, **{"micro": 2, "per_rank": 4, **case}) for name, case in cases.items()}
     for name, grid in (("x", {"x": 4}), ("y", {"y": 4}), ("z y", {"z": 3, "y": 2}), ("data x", {"data": 2, "x": 3})):
         found[f"halves over {name}"] = job(grid, overlap=halves, micro=2, recompute=name != "x")
+    found["divided over x"] = job({"x": 4}, divide=both, micro=4, per_rank=8)
     grid = {"data": 16, "z": 16, "y": 4, "x": 2}
     found["halves, 2,048"] = job(grid, overlap=halves, micro=2, model=WIDE)
     return found

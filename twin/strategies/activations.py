@@ -17,6 +17,8 @@ def block_activation_bytes(
     mlp_up_width: int,
     mlp_width: int,
     kv_heads: int | None = None,
+    attention_parts: int = 1,
+    mlp_parts: int = 1,
 ) -> float:
     """Return what one block's backward pass needs of its forward pass, for the local sizes of a rank.
 
@@ -24,12 +26,17 @@ def block_activation_bytes(
     before and after its activation (with SwiGLU gate and up before), norm statistics; unfused attention
     also keeps its scores before and after normalisation, and dropout's mask. Rotary positions turn
     queries and keys where they are. Norms of queries and keys keep their inputs, and a number for each head.
-    Of a linear that does not train the input is kept only where it has an adapter, whose own product is kept too.
+    Where attention or the MLP's activation is divided among ranks, in so many parts, a rank keeps its own of what is
+    between the linears and all that the linear behind reads. Of a linear that does not train the input is kept only
+    where it has an adapter, whose own product is kept too.
     """
     e, length = job.element_bytes, job.model.sequence
     keys = heads if kv_heads is None else kv_heads
-    attended = 2 * (heads + keys) * job.model.head_size
-    saved = e * tokens * (4 * residual_width + attended + mlp_up_width + mlp_width)
+    own = tokens / attention_parts
+    attended = 2 * own * (heads + keys) * job.model.head_size
+    if attention_parts > 1:
+        attended += tokens * heads * job.model.head_size
+    saved = e * (tokens * (4 * residual_width + mlp_width) + attended + tokens * mlp_up_width / mlp_parts)
     if job.lora is not None:
         adapted = {linear: len(job.lora.of_linear(job.model, linear)) for linear in job.model.block_linears}
         unread = [("qkv", residual_width), ("mlp_up", residual_width), ("mlp_down", mlp_width)]
@@ -37,8 +44,8 @@ def block_activation_bytes(
         saved += e * tokens * job.lora.rank * sum(adapted.values())
     saved += (2 if job.model.norm == "rms" else 4) * FP32_BYTES * tokens
     if job.model.qk_norm:
-        saved += tokens * (heads + keys) * (e * job.model.head_size + FP32_BYTES)
-    scores = sequences * heads * length
+        saved += own * (heads + keys) * (e * job.model.head_size + FP32_BYTES)
+    scores = sequences * heads * length / attention_parts
     if job.attention not in UNFUSED:
         return float(saved + FP32_BYTES * scores)
     return float(saved + (2 * e + (job.dropout > 0)) * scores * length)

@@ -22,8 +22,9 @@ from runtime.model.documents import documents_of
 from runtime.model.elementwise import activate, residual
 from runtime.parallel.mesh import Communicator
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.layers.linear import Linear4D
+from runtime.strategies.four_d.layers.linear import Linear4D, Product
 from runtime.strategies.four_d.model import GPT, Block
+from runtime.strategies.four_d.parts import Parts
 from twin.schedule.kernels import Memory
 from twin.strategies.four_d.halves import TENSOR_AXES
 
@@ -114,7 +115,7 @@ def _loss(
         kept.append(stream if again else result)
         stream = result.output
     normed, *statistics = model.final_norm.normalize(stream)
-    logits = _product(model.head, normed)
+    logits = _product(model.head, normed).output
     if leads:
         model.gather_all_again()
     loss, gradient = model.cross_entropy(logits, targets, weights, with_gradient=True)
@@ -176,9 +177,11 @@ class _Kept:
     norms: tuple[tuple[Any, ...], ...] = ()
     """Input and statistics of each."""
     inputs: tuple[torch.Tensor, ...] = ()
-    """Of the four linears."""
+    """Of the four linears, as their products read them."""
     pieces: tuple[_Piece, ...] = ()
     """Attention, first residual sum, activation, second residual sum."""
+    parts: tuple[Parts | None, Parts | None] = (None, None)
+    """Among which attention and the activation are divided."""
 
 
 def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -> _Kept:
@@ -189,21 +192,25 @@ def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -
     def add(name: str, linear: Linear4D) -> Callable[..., torch.Tensor]:
         return lambda x, update: residual(context, place, name, x, update, linear.bias_left, first_column=columns)
 
+    parts = Parts.of_attention(context, sequences)
     first, *statistics1 = block.norm1.normalize(stream)
-    attention = _piece(lambda qkv: block.attention(qkv, sequences), _product(block.qkv, first), keep=keep)
-    attended = attention.output
-    sum1 = _piece(add("residual1", block.projection), stream, _product(block.projection, attended), keep=keep)
+    qkv = _product(block.qkv, first, parts).output
+    attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), qkv, keep=keep)
+    attended = _product(block.projection, attention.output, parts)
+    sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
     middle = sum1.output
     side = stream if block.parallel else middle
     second, *statistics2 = block.norm2.normalize(side)
-    wide = _product(block.mlp_up, second)
+    tokens = Parts.of_mlp(context, stream.shape[0])
+    wide = _product(block.mlp_up, second, tokens).output
     activation = _piece(lambda x: activate(context, place, x, block.mlp_up.bias_left), wide, keep=keep)
-    inner = activation.output
-    sum2 = _piece(add("residual2", block.mlp_down), middle, _product(block.mlp_down, inner), keep=keep)
+    inner = _product(block.mlp_down, activation.output, tokens)
+    sum2 = _piece(add("residual2", block.mlp_down), middle, inner.output, keep=keep)
     if not keep:
         return _Kept(sum2.output)
     norms = ((stream, *statistics1), (side, *statistics2))
-    return _Kept(sum2.output, norms, (first, attended, second, inner), (attention, sum1, activation, sum2))
+    inputs = (first, attended.inputs, second, inner.inputs)
+    return _Kept(sum2.output, norms, inputs, (attention, sum1, activation, sum2), (parts, tokens))
 
 
 def backward(block: Block, kept: _Kept, down: torch.Tensor) -> torch.Tensor:
@@ -211,30 +218,33 @@ def backward(block: Block, kept: _Kept, down: torch.Tensor) -> torch.Tensor:
     (stream, *statistics1), (side, *statistics2) = kept.norms
     first, attended, second, inner = kept.inputs
     attention, sum1, activation, sum2 = kept.pieces
+    parts, tokens = kept.parts
     down, update = sum2.gradient(down)
-    (wide,) = activation.gradient(_product_gradient(block.mlp_down, inner, update))
-    other = _product_gradient(block.mlp_up, second, wide)
+    (wide,) = activation.gradient(_product_gradient(block.mlp_down, inner, update, tokens))
+    other = _product_gradient(block.mlp_up, second, wide, tokens)
     other = block.norm2.gradient(other, side, *statistics2)
     if not block.parallel:
         down = _meet(block, "residual2", down, other)
     down, update = sum1.gradient(down)
-    (qkv,) = attention.gradient(_product_gradient(block.projection, attended, update))
-    one = _product_gradient(block.qkv, first, qkv)
+    (qkv,) = attention.gradient(_product_gradient(block.projection, attended, update, parts))
+    one = _product_gradient(block.qkv, first, qkv, parts)
     one = block.norm1.gradient(one, stream, *statistics1)
     if block.parallel:
         down = _meet(block, "residual2", down, other)
     return _meet(block, "residual1", down, one)
 
 
-def _product(linear: Linear4D, inputs: torch.Tensor) -> torch.Tensor:
-    output, _ = linear.compute_forward(inputs)
+def _product(linear: Linear4D, inputs: torch.Tensor, parts: Parts | None = None) -> Product:
+    product = linear.compute_forward(inputs, parts)
     if linear.context.half == 1 and linear.context.ops.forward_phase == "fwd":
         linear.context.gathers.release(linear.weight_shard, after_forward=True)
-    return output
+    return product
 
 
-def _product_gradient(linear: Linear4D, inputs: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    found = linear.compute_backward(inputs, gradient, need_input=True)
+def _product_gradient(
+    linear: Linear4D, inputs: torch.Tensor, gradient: torch.Tensor, parts: Parts | None = None
+) -> torch.Tensor:
+    found = linear.compute_backward(inputs, gradient, need_input=True, parts=parts)
     assert found is not None
     if linear.context.half == 1:
         linear.context.gathers.release(linear.weight_shard)

@@ -30,6 +30,7 @@ from runtime.strategies.four_d.layers.head_norm import HeadNorms
 from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
 from runtime.strategies.four_d.layers.rms_norm import RmsNorm4D
+from runtime.strategies.four_d.parts import Parts
 from twin.schedule.ops import Phase
 
 BlockDone = Callable[[int | None], None]
@@ -79,7 +80,27 @@ class Block(torch.nn.Module):
         if norms is not None:
             self.q_norm, self.k_norm = norms.sides
         self.attention = Attention(context, place, norms, parts=context.grid.y, part=context.mesh.coordinates["y"])
+        self.attention_of_heads = self._attention_of_heads()
+        """Of this rank's heads over x, where attention is divided by heads."""
         self.parallel = model.residual == "parallel"
+
+    def _attention_of_heads(self) -> Attention | None:
+        context, (y, x) = self.context, (self.context.grid.y, self.context.grid.x)
+        if not context.job.divide.attention or context.job.model.key_value_heads % (x * y):
+            return None
+        place = context.mesh.coordinates["y"] * x + context.mesh.coordinates["x"]
+        return Attention(context, self.place, parts=x * y, part=place)
+
+    def attend(self, qkv: torch.Tensor, sequences: int, parts: Parts | None) -> torch.Tensor:
+        """Map queries, keys and values of this rank, all or its part, to what attention gives."""
+        if parts is None or parts.heads:
+            module = self.attention if parts is None else self.attention_of_heads
+            assert module is not None
+            attended: torch.Tensor = module(qkv, sequences)
+            return attended
+        with parts.sequences(sequences) as own:
+            part: torch.Tensor = self.attention(qkv, own)
+        return part
 
     @property
     def linears(self) -> tuple[Linear4D, ...]:
@@ -92,13 +113,15 @@ class Block(torch.nn.Module):
         kept, side = branch(stream, context.ops, place, "residual1")
         if self.parallel:  # the MLP reads what attention reads
             kept, other = branch(kept, context.ops, place, "residual2")
-        attended = self.attention(self.qkv(self.norm1(side)), sequences)
+        parts = Parts.of_attention(context, sequences)
+        attended = self.attend(self.qkv(self.norm1(side), parts), sequences, parts)
         add = partial(residual, context, place, first_column=kept.shape[1] * context.mesh.coordinates["x"])
-        kept = add("residual1", kept, self.projection(attended), self.projection.bias_left)
+        kept = add("residual1", kept, self.projection(attended, parts), self.projection.bias_left)
         if not self.parallel:
             kept, other = branch(kept, context.ops, place, "residual2")
-        inner = activate(context, place, self.mlp_up(self.norm2(other)), self.mlp_up.bias_left)
-        return add("residual2", kept, self.mlp_down(inner), self.mlp_down.bias_left)
+        parts = Parts.of_mlp(context, stream.shape[0])
+        inner = activate(context, place, self.mlp_up(self.norm2(other), parts), self.mlp_up.bias_left)
+        return add("residual2", kept, self.mlp_down(inner, parts), self.mlp_down.bias_left)
 
 
 class GPT(torch.nn.Module):

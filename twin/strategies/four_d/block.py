@@ -62,21 +62,23 @@ def _sums(job: FourDJob) -> int:
 def head_norms(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
     """Norms of each head's queries and keys, which no axis splits; or their gradients."""
     if job.model.qk_norm:
-        emit.compute("qk_norm", work.head_norms(job, shapes.tokens * shapes.turned_y, backward=backward))
+        turned = shapes.tokens * shapes.turned_y // shapes.parts_of_attention
+        emit.compute("qk_norm", work.head_norms(job, turned, backward=backward))
 
 
 def _pack(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Pack the gradients of queries, keys and values into one tensor."""
-    emit.compute("pack", work.pack(job, shapes.tokens * sum(job.model.qkv_parts) // shapes.grid.y))
+    packed = shapes.tokens * sum(job.model.qkv_parts) // shapes.grid.y // shapes.parts_of_attention
+    emit.compute("pack", work.pack(job, packed))
 
 
 def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
     return work.attention(
         job,
-        sequences=shapes.sequences,
+        sequences=shapes.attention.sequences,
         length=job.model.sequence,
-        heads=shapes.heads_y,
-        kv_heads=shapes.kv_heads_y,
+        heads=shapes.attention.heads,
+        kv_heads=shapes.attention.kv_heads,
         backward=backward,
         mask=job.document_mask,
     )
@@ -98,13 +100,15 @@ def _residual_dropout(emit: Emitter, job: FourDJob, shapes: Shapes, name: str) -
 def _rotary(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     """Turn queries and keys, or their gradients back."""
     if job.model.positions == "rotary":
-        positions = shapes.tokens if job.document_mask else job.model.sequence
-        emit.compute("rotary", work.rotary(job, shapes.tokens * shapes.turned_y, positions))
+        positions = (shapes.attention.sequences if job.document_mask else 1) * job.model.sequence
+        turned = shapes.tokens * shapes.turned_y // shapes.parts_of_attention
+        emit.compute("rotary", work.rotary(job, turned, positions))
 
 
 def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool) -> None:
-    """From what MLP up gives, (m, 4h/G_y), to what MLP down takes, of the same size."""
-    kernel = work.activation(job, shapes.tokens, shapes.mlp_up_y, shapes.mlp_y, backward=backward)
+    """From what MLP up gives, (m, 4h/G_y), to what MLP down takes, of the same size; or a part of m."""
+    tokens = shapes.tokens // shapes.parts_of_mlp
+    kernel = work.activation(job, tokens, shapes.mlp_up_y, shapes.mlp_y, backward=backward)
     emit.compute(job.model.mlp_kind, kernel)
 
 

@@ -42,7 +42,8 @@ def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
     """Return what a rehearsal depends on."""
     grid = job.concrete_grid
     overlap = job.overlap
-    return (grid.y, grid.x, Shapes(job).sequences, job.recomputed_layers > 0, overlap.all_reduce, overlap.halves)
+    options = (job.recomputed_layers > 0, overlap.all_reduce, overlap.halves, job.divide)
+    return (grid.y, grid.x, Shapes(job).sequences, *options)
 
 
 def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
@@ -50,13 +51,14 @@ def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
 
     Of halves what they wait for is left out too: more blocks hide more of it.
     """
-    left_out = ("*accumulate", "*all_reduce_*") if job.overlap.halves else ("*accumulate",)
+    hidden = ("*all_reduce_*", "*reduce_scatter_x*", "*all_gather_x*") if job.overlap.halves else ()
+    left_out = ("*accumulate", *hidden)
     computed = seconds("/fwd/block0/") + seconds("/bwd/block0/")
     computed -= sum(seconds(f"+/bwd/block0/{what}") for what in left_out)
     again = seconds("/recompute/block0/")
     if job.overlap.halves:
-        computed -= seconds("+/fwd/block0/*all_reduce_*")
-        again -= seconds("+/recompute/block0/*all_reduce_*")
+        computed -= sum(seconds(f"+/fwd/block0/{what}") for what in hidden)
+        again -= sum(seconds(f"+/recompute/block0/{what}") for what in hidden)
     layers = job.model.layers * max(0.0, computed) + job.recomputed_layers * max(0.0, again)
     return job.micro_steps * layers
 

@@ -50,6 +50,19 @@ class DataReduction(Spec):
     """Least size of an overlapped bucket."""
 
 
+class Divide(Spec):
+    """What lies between two linears of a block divided over x, where the published algorithm repeats it on every rank.
+
+    The partial products before it are reduce-scattered over x instead of all-reduced, and what it gives is gathered
+    for the linear behind it.
+    """
+
+    attention: StrictBool = False
+    """Attention: whole sequences to each rank where a micro-step's divide by x, else heads."""
+    mlp: StrictBool = False
+    """The activation of the MLP: tokens to each rank."""
+
+
 class CommunicationPrecision(Spec):
     """In which type weights and their gradients travel over z, where layers compute in 16 bits and z is not 1."""
 
@@ -68,8 +81,9 @@ class FourDJob(Job):
     grid: Grid | Literal["auto"] = "auto"
     published: StrictBool = False
     """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
-    (`overlap.halves`, `overlap.across_blocks`, `recompute_layers`)."""
+    (`overlap.halves`, `overlap.across_blocks`, `divide`, `recompute_layers`)."""
     overlap: Overlap = Overlap()
+    divide: Divide = Divide()
     recompute_layers: Annotated[int, Field(ge=1, strict=True)] | None = None
     """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -161,7 +175,12 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     layers = job.recompute_layers
     if job.published:
         remedy = "goes beyond the published algorithm; leave it out, or published"
-        given = {"overlap.halves": job.overlap.halves, "overlap.across_blocks": job.overlap.across_blocks}
+        given = {
+            "overlap.halves": job.overlap.halves,
+            "overlap.across_blocks": job.overlap.across_blocks,
+            "divide.attention": job.divide.attention,
+            "divide.mlp": job.divide.mlp,
+        }
         problems += [Problem(key, remedy, value) for key, value in given.items() if value]
         problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
     if layers is not None and not job.recompute:
@@ -169,8 +188,17 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     if layers is not None and layers > job.model.layers:
         remedy = f"the model has {job.model.layers} layers; use at most that many"
         problems.append(Problem("recompute_layers", remedy, layers))
-    if job.overlap.halves and job.lora is not None:
-        problems.append(Problem("overlap.halves", "is for training all weights; leave it out with lora", True))
+    whole = {
+        "overlap.halves": job.overlap.halves,
+        "divide.attention": job.divide.attention,
+        "divide.mlp": job.divide.mlp,
+    }
+    if job.lora is not None:
+        remedy = "is for training all weights; leave it out with lora"
+        problems += [Problem(key, remedy, value) for key, value in whole.items() if value]
+    if job.divide.attention and job.model.qk_norm:
+        remedy = "is for models without norms of queries and keys, whose gradients it would part; leave it out"
+        problems.append(Problem("divide.attention", remedy, True))
     micro = job.batch.micro_sequences
     if job.overlap.halves and micro != "auto" and micro % 2:
         remedy = "must be even for overlap.halves, which divides them in two"
@@ -206,11 +234,30 @@ def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:
         ("y", grid.y, gcd(model.heads, model.key_value_heads, model.mlp_hidden), widths),
     )
     problems = [] if not job.overlap.halves or grid.x * grid.y > 1 else [_idle_halves()]
+    problems += _check_parts(job, grid)
     return problems + [
         Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)
         for axis, size, total, what in rules
         if total % size
     ]
+
+
+def _check_parts(job: FourDJob, grid: Grid) -> list[Problem]:
+    """Return why what is between linears cannot be divided over x."""
+    micro = job.batch.micro_sequences
+    if micro == "auto" or grid.x == 1:
+        return []
+    sequences = micro // (2 if job.overlap.halves else 1)
+    heads = gcd(job.model.heads, job.model.key_value_heads) // grid.y
+    problems = []
+    if job.divide.attention and sequences % grid.x and heads % grid.x:
+        what = f"neither {sequences} sequences at a time nor {heads} heads"
+        remedy = f"{what} of a rank divide by x = {grid.x}; leave it out, or choose another grid or micro-batch"
+        problems.append(Problem("divide.attention", remedy, True))
+    if job.divide.mlp and sequences * job.model.sequence % grid.x:
+        remedy = f"{sequences * job.model.sequence} tokens of a rank do not divide by x = {grid.x}; leave it out"
+        problems.append(Problem("divide.mlp", remedy, True))
+    return problems
 
 
 def _idle_halves() -> Problem:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
 from twin.strategies import work
@@ -150,17 +151,27 @@ def _accumulate(elements: int, kernels: int, gradient_bytes: int, *, first: bool
 
 
 def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
-    """Product and all-reduce over the contraction axis; the weight is gathered already."""
+    """Product and all-reduce over the contraction axis; the weight is gathered already.
+
+    Where what follows is divided it is a reduce-scatter; what was divided before is gathered first.
+    """
     e = job.element_bytes
+    if linear.divided and linear.transposed:
+        _gather(emit, linear, tokens * linear.k_local * e)
     emit.compute("gemm", Gemm(tokens, linear.n_local, linear.k_local, "TN", element_bytes=e))
     if (beside := adapters.adapters_of(job, linear)) is not None:
         adapters.forward(emit, job, beside, tokens)
     if linear.contraction_size > 1:
         output_bytes = tokens * linear.n_local * e
-        emit.collective("all_reduce", linear.contraction_axis, output_bytes)
+        parts = linear.contraction_size if linear.divided and not linear.transposed else 1
+        if parts > 1:
+            _pack(emit, linear, output_bytes)
+            emit.collective("reduce_scatter", linear.contraction_axis, output_bytes)
+        else:
+            emit.collective("all_reduce", linear.contraction_axis, output_bytes)
         if linear.layer is not None and job.model.has_bias(linear.name) and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
-            emit.compute("bias", work.bias(output_bytes))
+            emit.compute("bias", work.bias(output_bytes / parts))
 
 
 def backward(
@@ -173,6 +184,9 @@ def backward(
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
     adds = scatters.adds(linear)
+    scattered = linear.divided and linear.transposed
+    if linear.divided and not linear.transposed:
+        _gather(emit, linear, tokens * linear.n_local * e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e, adds=adds)
     if linear.output_size == 1:
         emit.compute("weight_gradient", weight_gradient)
@@ -181,7 +195,10 @@ def backward(
         _bias_gradient(emit, job, linear, tokens)
         return
     emit.compute("input_gradient", input_gradient)
-    reduced = emit.start("all_reduce", linear.output_axis, tokens * linear.k_local * e)
+    if scattered:
+        _pack(emit, linear, tokens * linear.k_local * e)
+    kind: CollectiveKind = "reduce_scatter" if scattered else "all_reduce"
+    reduced = emit.start(kind, linear.output_axis, tokens * linear.k_local * e)
     if not job.overlap.all_reduce:
         emit.wait(reduced)
     emit.compute("weight_gradient", weight_gradient)
@@ -189,6 +206,18 @@ def backward(
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
         emit.wait(reduced)
+
+
+def _gather(emit: Emitter, linear: Linear, size_bytes: int) -> None:
+    """Gather over x what was divided: so many bytes in all."""
+    emit.collective("all_gather", "x", size_bytes)
+    _pack(emit, linear, size_bytes)
+
+
+def _pack(emit: Emitter, linear: Linear, size_bytes: int) -> None:
+    """Copy what travels by heads."""
+    if linear.packed:
+        emit.compute("sort", Memory(2.0 * size_bytes, work="copy"))
 
 
 def _frozen_backward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int, *, first: bool) -> None:

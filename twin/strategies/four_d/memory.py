@@ -48,6 +48,8 @@ def block_bytes(job: FourDJob, shapes: Shapes) -> float:
         residual_width=shapes.hidden_x,
         mlp_up_width=shapes.mlp_up_y,
         mlp_width=shapes.mlp_y,
+        attention_parts=shapes.parts_of_attention,
+        mlp_parts=shapes.parts_of_mlp,
     )
 
 

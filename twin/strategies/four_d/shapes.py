@@ -29,6 +29,12 @@ class Linear:
     contraction_size: int
     output_size: int
     z: int
+    divided: bool = False
+    """Whether what lies between it and its partner is divided over x: outputs of a normal layer are reduce-scattered
+    over x, inputs of a transposed one gathered."""
+    packed: bool = False
+    """Whether it is divided by heads, whose numbers lie apart: they are copied together before they are sent, and
+    apart when they have come."""
 
     @property
     def contraction_axis(self) -> str:
@@ -69,6 +75,22 @@ class Unit:
     def shard_elements(self) -> int:
         """Elements of the weights that a rank stores."""
         return sum(linear.shard_elements for linear in self.linears)
+
+
+@dataclass(frozen=True)
+class AttentionPart:
+    """The sequences and heads that one rank attends to."""
+
+    sequences: int
+    heads: int
+    kv_heads: int | None
+    """Heads of keys and values, where they are fewer than those of queries."""
+
+    def divided(self, x: int) -> AttentionPart:
+        """Return a part of x: of the sequences where they divide, else of the heads."""
+        if self.sequences % x == 0:
+            return AttentionPart(self.sequences // x, self.heads, self.kv_heads)
+        return AttentionPart(self.sequences, self.heads // x, None if self.kv_heads is None else self.kv_heads // x)
 
 
 @dataclass(frozen=True)
@@ -130,9 +152,33 @@ class Shapes:
         """Local vocabulary rows of the head, padded to a multiple of y."""
         return -(-self.job.model.vocabulary // self.grid.y)
 
+    @cached_property
+    def attention(self) -> AttentionPart:
+        """What a rank attends to: all sequences with its heads, or its part of them over x."""
+        whole = AttentionPart(self.sequences, self.heads_y, self.kv_heads_y)
+        return whole.divided(self.parts_of_attention)
+
+    @cached_property
+    def parts_of_attention(self) -> int:
+        """Ranks of x among which what is between qkv and projection is divided."""
+        return self.grid.x if self.job.divide.attention else 1
+
+    @cached_property
+    def parts_of_mlp(self) -> int:
+        """Ranks of x among which what is between MLP up and MLP down is divided."""
+        return self.grid.x if self.job.divide.mlp else 1
+
+    @property
+    def divides_heads(self) -> bool:
+        """Whether attention is divided by heads: then parts of what travels over x lie apart."""
+        return self.sequences % self.parts_of_attention > 0
+
     def _linear(self, name: str, layer: int | None, n: int, k: int, *, transposed: bool) -> Linear:
         c, o = (self.grid.y, self.grid.x) if transposed else (self.grid.x, self.grid.y)
-        return Linear(name, layer, -(-n // o), k // c, transposed, c, o, self.grid.z)
+        parts = {"qkv": self.parts_of_attention, "projection": self.parts_of_attention, "head": 1}
+        divided = parts.get(name, self.parts_of_mlp) > 1
+        packed = divided and "mlp" not in name and self.divides_heads
+        return Linear(name, layer, -(-n // o), k // c, transposed, c, o, self.grid.z, divided, packed)
 
     def block_linears(self, layer: int) -> tuple[Linear, ...]:
         """The four linears of a block, in execution order: normal and transposed by turns."""

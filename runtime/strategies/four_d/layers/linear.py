@@ -15,7 +15,7 @@ other way round. With c the contraction axis and o the output axis, in named-axi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,11 +24,22 @@ from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.adapters import Adapters
+from runtime.strategies.four_d.parts import Parts
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Phase
 from twin.strategies.four_d.grid import Axis
+
+
+class Product(NamedTuple):
+    """What a forward pass gives."""
+
+    output: torch.Tensor
+    inputs: torch.Tensor
+    """As the product read them: gathered, where they were divided."""
+    between: torch.Tensor | None
+    """What adapters have between their products."""
 
 
 class Linear4D(torch.nn.Module):
@@ -68,6 +79,8 @@ class Linear4D(torch.nn.Module):
                 alike=alike,
             )
         )
+        self.widths = self._widths(parts or (n,), k)
+        """Of the sides of what lies inside the block, (m, n/G_o) or (m, k/G_c): such as queries, keys and values."""
         self.bias_shard: Parameter | None = None
         if bias:
             spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
@@ -76,6 +89,10 @@ class Linear4D(torch.nn.Module):
         lora = context.job.lora
         if lora is not None and linear and lora.of_linear(context.job.model, linear):
             self.adapters = Adapters(context, name, place, k, self.contraction, self.output, linear)
+
+    def _widths(self, parts: tuple[int, ...], k: int) -> tuple[int, ...]:
+        inner = (k,) if self.contraction == "y" else parts
+        return tuple(width // self.context.grid.y for width in inner)
 
     @property
     def bias_left(self) -> torch.Tensor | None:
@@ -100,15 +117,21 @@ class Linear4D(torch.nn.Module):
         """The communicator to reduce over, None if the axis is one rank."""
         return axis if axis in ("x", "y") and self.context.grid.size(axis) > 1 else None
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c."""
-        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self)
+    def forward(self, inputs: torch.Tensor, parts: Parts | None = None) -> torch.Tensor:
+        """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c.
+
+        With `parts` what lies inside the block, the output of a normal layer or the input of a transposed one, is this
+        rank's part of x.
+        """
+        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts)
         return result
 
-    def compute_forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The forward pass proper: returns the output, and what adapters have between their products."""
+    def compute_forward(self, inputs: torch.Tensor, parts: Parts | None = None) -> Product:
+        """The forward pass proper."""
         context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
         weight = context.gathers.use(self.weight_shard, phase)
+        if parts is not None and self.contraction == "y":
+            inputs = parts.gather(self.place, inputs, self.widths)
         reduce_over = self.communicator(self.contraction)
         bias = None if self.bias_shard is None else self.bias_shard.local
 
@@ -118,13 +141,16 @@ class Linear4D(torch.nn.Module):
         output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
         between = None if self.adapters is None else self.adapters(inputs, output)
         if reduce_over:
-            context.collectives.all_reduce(self.place, reduce_over, output).wait()
+            if parts is not None and reduce_over == "x":
+                output = parts.scatter(self.place, output, self.widths)()
+            else:
+                context.collectives.all_reduce(self.place, reduce_over, output).wait()
             if bias is not None and self.bias_left is None:
-                added = bias
+                added = bias if parts is None or reduce_over == "y" else parts.vector(bias, self.widths)
                 ops.compute(
                     self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes, work="bias")
                 )
-        return output, between
+        return Product(output, inputs, between)
 
     def frozen_backward(
         self, inputs: torch.Tensor | None, between: torch.Tensor | None, gradient: torch.Tensor
@@ -149,11 +175,13 @@ class Linear4D(torch.nn.Module):
         return input_gradient
 
     def compute_backward(
-        self, inputs: torch.Tensor, gradient: torch.Tensor, *, need_input: bool
+        self, inputs: torch.Tensor, gradient: torch.Tensor, *, need_input: bool, parts: Parts | None = None
     ) -> torch.Tensor | None:
         """The backward pass proper: returns dI (m, k/G_c), sends dW on its way."""
         weight = self.context.gathers.use(self.weight_shard, "bwd")
         gradient = gradient.contiguous()
+        if parts is not None and self.contraction == "x":
+            gradient = parts.gather(self.place, gradient, self.widths, "bwd")
         if not need_input:
             self._weight_gradient(inputs, gradient)
             self._bias_gradient(gradient)
@@ -165,13 +193,15 @@ class Linear4D(torch.nn.Module):
             self._bias_gradient(gradient)
             return input_gradient
         input_gradient = self._input_gradient(gradient, weight)
-        reduced = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd")
-        overlap = self.context.job.overlap.all_reduce
-        if not overlap:
-            reduced.wait()
+        if parts is not None and reduce_over == "x":
+            wait = parts.scatter(self.place, input_gradient, self.widths, "bwd")
+        else:
+            wait = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd").wait
+        if not self.context.job.overlap.all_reduce:
+            reduced = wait()
         self._weight_gradient(inputs, gradient)
         self._bias_gradient(gradient)
-        return reduced.wait() if overlap else input_gradient
+        return wait() if self.context.job.overlap.all_reduce else reduced
 
     def _input_gradient(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         gemms = self.context.gemms
@@ -246,24 +276,26 @@ class _Linear(torch.autograd.Function):
     """Ties `Linear4D`'s two passes into autograd; the weight is there to be differentiated for."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D) -> torch.Tensor:
-        output, between = layer.compute_forward(inputs)
+    def forward(
+        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D, parts: Parts | None
+    ) -> torch.Tensor:
+        output, inputs, between = layer.compute_forward(inputs, parts)
         # for the gradient of the weight, or of adapters
         wanted = not layer.weight_shard.frozen or between is not None
         ctx.save_for_backward(*((inputs, between) if wanted else (None, None)))
-        ctx.layer = layer
+        ctx.layer, ctx.parts = layer, parts
         phase: Phase = layer.context.ops.forward_phase
         if phase == "fwd":
             layer.context.gathers.release(layer.weight_shard, after_forward=True)
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         inputs, between = ctx.saved_tensors
         layer: Linear4D = ctx.layer
         if layer.weight_shard.frozen:
             result: torch.Tensor | None = layer.frozen_backward(inputs, between, gradient)
         else:
-            result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0])
+            result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0], parts=ctx.parts)
         layer.context.gathers.release(layer.weight_shard)
-        return result, None, None
+        return result, None, None, None
