@@ -26,6 +26,7 @@ def serial(case: str, dtype: str, steps: int, slower: tuple[float, ...] | None) 
     options = json.loads(case)
     goldfish = options.pop("goldfish", False)
     options.pop("micro_steps", None)
+    options.pop("divide", None)
     options.pop("overlap", None)  # what hides behind what is no matter of numbers, and one rank hides nothing
     job = parity.describe(dict.fromkeys(AXES, 1), **options)
     kind, model = getattr(torch, dtype), job.model

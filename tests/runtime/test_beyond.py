@@ -57,11 +57,41 @@ OTHERS: dict[str, dict[str, Any]] = {
         "cache_gathered_layers": 1,
     },
 }
+DIVIDED: dict[str, dict[str, Any]] = {"divide": {"attention": True, "mlp": True}}
+OF_DIVIDED: dict[str, dict[str, Any]] = {
+    "divided": DIVIDED,
+    "divided_recomputed": {**DIVIDED, "recompute": True, "gather_unit": "block"},
+    "divided_activation": {"divide": {"mlp": True}, "fused_elementwise": True},
+    "divided_heads": {"divide": {"attention": True}},
+    "divided_heads_llama": {"divide": {"attention": True}, "model": LLAMA},
+    "divided_heads_plain": {"divide": {"attention": True}, "attention": "plain"},
+    "divided_no_overlap": {**DIVIDED, "overlap": {"all_reduce": False}},
+    "divided_llama": {**DIVIDED, "model": LLAMA, "recompute": True},
+    "divided_parallel": {**DIVIDED, "model": {**LLAMA, "residual": "parallel"}},
+    "divided_grouped": {**DIVIDED, "model": {**LLAMA, "kv_heads": 8, "heads": 16}},
+    "divided_documents": {**DIVIDED, "document_mask": True, "model": LLAMA},
+    "divided_halves": {**DIVIDED, **BOTH, "micro_steps": 1},
+    "divided_halves_heads": {**DIVIDED, **HALVES, "recompute": True},
+}
 VARIANTS = {**{f"halves_{name}": options for name, options in OF_HALVES.items()}, **OTHERS}
 CASES = [
     *((grid, name) for grid in WITH_ALL_REDUCES for name in VARIANTS if name not in OTHERS),
     *((grid, name) for grid in GRIDS for name in OTHERS),
 ]
+OVER_X = [grid for grid in GRIDS if grid["x"] > 1]
+"""Grids on which what lies between linears can be divided."""
+
+
+def _divided(grid: dict[str, int], name: str) -> dict[str, Any]:
+    """The options of a case: where heads are to be divided, so few sequences at a time that they do not divide by x."""
+    options = OF_DIVIDED[name]
+    if "heads" not in name:
+        return options
+    at_once = 2 if "halves" in name else 1
+    return {**options, "micro_steps": parity.SEQUENCES // (grid["data"] * grid["z"] * at_once)}
+
+
+DIVIDED_ONCE = [(OVER_X[i % len(OVER_X)], name) for i, name in enumerate([*OF_DIVIDED] * 2)]
 
 
 def _once() -> list[tuple[dict[str, int], str]]:
@@ -100,6 +130,39 @@ def test_every_option_and_every_grid_equal_the_serial_model(pool, grid, variant)
 def test_every_grid_is_among_them():
     assert {str(grid) for grid, _ in ONCE} == {str(grid) for grid in GRIDS}
     assert {variant for _, variant in ONCE} == set(VARIANTS)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["divided", "divided_heads_llama", "divided_halves"])
+def test_what_is_divided_equals_the_serial_model(pool, name):
+    grid = {"data": 1, "z": 1, "y": 2, "x": 2}
+    equal.check(pool, grid, _divided(grid, name), "float64", parity.STEPS)
+
+
+@pytest.mark.parametrize(("grid", "name"), DIVIDED_ONCE, ids=named)
+def test_every_way_to_divide_equals_the_serial_model(pool, grid, name):
+    equal.check(pool, grid, _divided(grid, name), "float64", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", list(equal.TOLERANCE))
+@pytest.mark.parametrize(("grid", "name"), [(grid, name) for grid in OVER_X for name in OF_DIVIDED], ids=named)
+def test_every_way_to_divide_on_every_grid_equals_the_serial_model(pool, grid, name, dtype):
+    equal.check(pool, grid, _divided(grid, name), dtype, 2)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_what_is_divided_drops_what_the_whole_drops(pool, heads):
+    """Masks of scores and of the residual stream are by place in the global order, whoever attends."""
+    grid = {"data": 1, "z": 2, "y": 2, "x": 2}
+    options: dict[str, Any] = {"dropout": 0.2, "attention": "plain", "micro_steps": 8 if heads else 2}
+    found = [
+        pool.run("tests.runtime.parity:run", 8, grid=grid, dtype="float64", steps=3, **options, **divided)
+        for divided in ({}, DIVIDED)
+    ]
+    for whole, parts in zip(*found, strict=True):
+        np.testing.assert_allclose(parts[0], whole[0], rtol=1e-9)
+        np.testing.assert_allclose(parts[1], whole[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize("more", [{}, {"recompute": True, "attention": "plain", "fused_elementwise": True}])

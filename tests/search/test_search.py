@@ -83,6 +83,7 @@ def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
             (None, 1),
             (False, True) if inside else (False,),
             (True,) if split else (False,),
+            *((True, False) if grid.x > 1 else (False,) for _ in ("attention", "mlp")),
         )
         if one[0] or one[6] is None
     }
@@ -98,7 +99,7 @@ def test_all_options_are_varied_where_they_make_a_difference():
             own = [
                 (
                     *(o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter),
-                    *(o.all_gather, o.recompute_layers, o.halves, o.across_blocks),
+                    *(o.all_gather, o.recompute_layers, o.halves, o.across_blocks, o.attention, o.mlp),
                 )
                 for o in found[grid.sizes]
             ]

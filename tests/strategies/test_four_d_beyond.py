@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from typing import Any
 
@@ -24,6 +25,8 @@ from twin.trace.metrics import hardware_flops, job_flops
 MODEL = {"layers": 4, "hidden": 256, "heads": 8, "sequence": 128, "vocabulary": 512}
 HALVES = {"overlap": {"halves": True}}
 ACROSS = {"overlap": {"across_blocks": True}}
+DIVIDED = {"divide": {"attention": True, "mlp": True}}
+SINGLE = {"sequences": 16, "micro_sequences": 1}
 GRIDS = [
     {"data": 2, "z": 2, "y": 2, "x": 2},
     {"data": 1, "z": 4, "y": 4, "x": 1},
@@ -147,7 +150,50 @@ def test_gathers_across_blocks_are_never_slower(grid: dict[str, int], more: dict
         assert across < limited
 
 
-@pytest.mark.parametrize("more", [HALVES, ACROSS, {**HALVES, "recompute_layers": 2}, {"recompute_layers": 1}])
+@grids
+@pytest.mark.parametrize("recompute", [True, False])
+def test_what_is_divided_sends_a_third_less_and_attends_once(grid: dict[str, int], recompute: bool) -> None:
+    """By hand: of queries, keys and values what an all-reduce carried is scattered, of attention's output gathered.
+
+    An all-reduce moves its bytes twice: of a block and pass it was 2 · 3 · m · h/y · e, and is (3 + 1) · m · h/y · e.
+    Backward it is the same, the other way round. What the activation moves is scattered and gathered, as much as it was.
+    """
+    whole, divided = (job(grid, recompute=recompute, **more) for more in ({}, DIVIDED))
+    before, after = moved(whole), moved(divided)
+    tokens, e, y = 4 * MODEL["sequence"], 2, grid["y"]
+    passes = MODEL["layers"] * (2 if recompute else 1) * whole.micro_steps  # forward
+    backward = MODEL["layers"] * whole.micro_steps
+    width = tokens * MODEL["hidden"] // y * e
+    if grid["x"] == 1:
+        assert after == before
+        return
+    # forward: qkv 3h and MLP up 4h; backward: the projection's h and MLP down's 4h
+    assert before["x", "all_reduce"] - after["x", "all_reduce"] == width * (7 * passes + 5 * backward)
+    assert after["x", "reduce_scatter"] == width * (7 * passes + 5 * backward)
+    assert after["x", "all_gather"] == width * (5 * passes + 7 * backward)
+    assert after["y", "all_reduce"] == before["y", "all_reduce"]
+    attended, products = (
+        [sum(k.flops for k in kernels_of(each) if isinstance(k, kind)) for each in (whole, divided)]
+        for kind in (Attention, Gemm)
+    )
+    assert attended[1] == pytest.approx(attended[0] / grid["x"])
+    assert products[1] == products[0]
+
+
+@grids
+def test_what_is_divided_keeps_less(grid: dict[str, int]) -> None:
+    whole, divided = (job(grid, recompute=False, **more) for more in ({}, DIVIDED))
+    held = [memory_use(each).by_category["activations"] for each in (whole, divided)]
+    assert held[1] < held[0] if grid["x"] > 1 else held[1] == held[0]
+
+
+def kernels_of(found: FourDJob) -> list[Any]:
+    return [op.kernel for _, op in generate(found).named() if isinstance(op, Compute)]
+
+
+@pytest.mark.parametrize(
+    "more", [HALVES, ACROSS, {**HALVES, "recompute_layers": 2}, {"recompute_layers": 1}, DIVIDED, {**DIVIDED, **HALVES}]
+)
 def test_folded_and_every_rank_agree(more: dict[str, Any]) -> None:
     described = job(GRIDS[0], machine="frontier", **more)
     folded, unfolded = (simulate(described, engine=engine).step_seconds for engine in ("folded", "des"))
@@ -193,10 +239,28 @@ def job_ranks(found: FourDJob) -> int:
         ({**HALVES, "batch": {"sequences": 32, "micro_sequences": 1}}, "batch.micro_sequences"),
         ({**HALVES, "ranks": 4, "grid": {"data": 1, "z": 4, "y": 1, "x": 1}}, "overlap.halves"),
         ({**HALVES, "lora": {"rank": 4}}, "overlap.halves"),
+        ({"published": True, **DIVIDED}, "divide.attention"),
+        ({"published": True, "divide": {"mlp": True}}, "divide.mlp"),
+        ({**DIVIDED, "lora": {"rank": 4}}, "divide.mlp"),
+        ({**DIVIDED, "model": {**MODEL, "qk_norm": True}}, "divide.attention"),
+        (
+            {**DIVIDED, "ranks": 16, "grid": GRIDS[2], "batch": SINGLE, "model": {**MODEL, "heads": 4}},
+            "divide.attention = True: neither 1 sequences at a time nor 4 heads",
+        ),
+        (
+            {
+                "divide": {"mlp": True},
+                "ranks": 16,
+                "grid": GRIDS[2],
+                "batch": SINGLE,
+                "model": {**MODEL, "sequence": 100},
+            },
+            "divide.mlp = True: 100 tokens of a rank do not divide by x = 8",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], key: str) -> None:
-    with pytest.raises(ValueError, match=key.replace(".", r"\.")):
+    with pytest.raises(ValueError, match=re.escape(key)):
         job(options.get("grid", GRIDS[0]), **{key: value for key, value in options.items() if key != "grid"})
 
 
@@ -206,18 +270,32 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     found = list(strategy_of(opened).variants(opened, over))
     assert {(o.halves, o.across_blocks) for o in found} == {(False, True), (True, True)}
     assert {o.recompute_layers for o in found} == {None, 1, 2, 3}
+    found = list(strategy_of(opened).variants(opened, frozenset({"divide"})))
+    assert [(o.attention, o.mlp) for o in found] == [(False, False), (False, True), (True, False), (True, True)]
+    flat = job(GRIDS[1])
+    assert [(o.attention, o.mlp) for o in strategy_of(flat).variants(flat, frozenset({"divide"}))] == [(False, False)]
+    over |= {"divide"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]
 
 
 @settings(max_examples=40)
-@given(halves=st.booleans(), across=st.booleans(), layers=st.none() | st.integers(1, 4), recompute=st.booleans())
-def test_options_are_read_as_they_are_written(halves: bool, across: bool, layers: int | None, recompute: bool) -> None:
+@given(
+    halves=st.booleans(),
+    across=st.booleans(),
+    layers=st.none() | st.integers(1, 4),
+    recompute=st.booleans(),
+    divided=st.tuples(st.booleans(), st.booleans()),
+)
+def test_options_are_read_as_they_are_written(
+    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool]
+) -> None:
     described = job(
         GRIDS[0],
         recompute=recompute,
         recompute_layers=layers if recompute else None,
         overlap={"halves": halves, "across_blocks": across},
+        divide=dict(zip(("attention", "mlp"), divided, strict=True)),
     )
     options = Options.of(described)
     assert Options.read(options.as_json()) == options

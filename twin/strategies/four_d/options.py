@@ -16,13 +16,15 @@ from twin.strategies.four_d.job import FourDJob, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
-VARIED = ("recompute", "cache", "sharding", "overlap", "recompute_layers", "halves", "across_blocks")
+VARIED = ("recompute", "cache", "sharding", "overlap", "recompute_layers", "halves", "across_blocks", "divide")
 ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
 
 
 SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
 BEYOND = ("halves", "across_blocks")
 """Switches of overlap that go beyond the published algorithm."""
+DIVIDED = ("attention", "mlp")
+"""What `divide` has, which goes beyond it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class Options(Variant):
     recompute_layers: int | None = None
     halves: bool = False
     across_blocks: bool = False
+    attention: bool = False
+    """Whether attention is divided over x."""
+    mlp: bool = False
+    """Whether the MLP's activation is."""
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -53,6 +59,8 @@ class Options(Variant):
             job.recompute_layers,
             overlap.halves,
             overlap.across_blocks,
+            job.divide.attention,
+            job.divide.mlp,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -63,6 +71,7 @@ class Options(Variant):
             "cache_gathered_layers": self.cache_gathered_layers,
             "data_reduction": self.data_reduction,
             "overlap": self.overlap,
+            **({"divide": self.divide} if any(self.divide.values()) else {}),
         }
 
     @classmethod
@@ -70,6 +79,8 @@ class Options(Variant):
         """Read what `as_json` wrote; raises ValueError naming the key that is wrong."""
         overlap = raw.get("overlap")
         switches = overlap if isinstance(overlap, Mapping) else {}
+        divide = raw.get("divide", {})
+        parts = divide if isinstance(divide, Mapping) else dict.fromkeys(DIVIDED)
         mode = next((m for m in get_args(ReductionMode) if m == raw.get("data_reduction")), None)
         layers = raw.get("cache_gathered_layers")
         if mode is None:
@@ -81,6 +92,7 @@ class Options(Variant):
             raise ValueError("options.recompute_layers: expected a whole number from 1")
         truths: dict[str, Any] = {"recompute": raw.get("recompute"), **{name: switches.get(name) for name in SWITCHES}}
         truths |= {name: switches.get(name, False) for name in BEYOND}
+        truths |= {name: parts.get(name, False) for name in DIVIDED}
         if wrong := [name for name, value in truths.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
         return cls(cache_gathered_layers=layers, data_reduction=mode, recompute_layers=again, **truths)
@@ -96,6 +108,8 @@ class Options(Variant):
             "all_gather": f"OAG {_switch(self.all_gather)}",
             **({"halves": "two halves"} if self.halves else {}),
             **({"across_blocks": "gathers across blocks"} if self.across_blocks else {}),
+            **({"attention": "attention divided"} if self.attention else {}),
+            **({"mlp": "activation divided"} if self.mlp else {}),
         }
 
     def _recomputed(self) -> str:
@@ -111,6 +125,7 @@ class Options(Variant):
             "layers cached": self.cache_gathered_layers,
             "data reduction": self.data_reduction,
             **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
+            **{f"{name} divided": _switch(getattr(self, name)) for name in DIVIDED},
         }
 
     def settle(self, raw: dict[str, Any]) -> None:
@@ -121,6 +136,12 @@ class Options(Variant):
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
+        _put_below(raw, "divide", self.divide, {name: getattr(plain, name) for name in DIVIDED})
+
+    @property
+    def divide(self) -> dict[str, bool]:
+        """What is divided over x, as a job has it."""
+        return {name: getattr(self, name) for name in DIVIDED}
 
     @property
     def overlap(self) -> dict[str, bool]:
@@ -139,6 +160,7 @@ class Options(Variant):
                 "cache_gathered_layers": self.cache_gathered_layers,
                 "data_reduction": reduction,
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
+                "divide": job.divide.model_copy(update=self.divide),
             }
         )
 
@@ -162,10 +184,18 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     halves = _first(own.halves, (True, False), "halves" in beyond and reduced)
     # never slower than without, at the price of the gathers under way
     across = [True] if "across_blocks" in beyond and split else [own.across_blocks]
-    for choice in product(recompute, cache, modes, all_reduce, scatter, gather, layers, halves, across):
-        found = Options(*choice)
+    attention = _first(own.attention, (True, False), "divide" in beyond and may_divide(job, "attention"))
+    mlp = _first(own.mlp, (True, False), "divide" in beyond and may_divide(job, "mlp"))
+    published = product(recompute, cache, modes, all_reduce, scatter, gather)
+    for choice, further in product(published, product(layers, halves, across, attention, mlp)):
+        found = Options(*choice, *further)
         if found.recompute or found.recompute_layers is None:
             yield found
+
+
+def may_divide(job: FourDJob, what: str) -> bool:
+    """Tell whether something of a block may be divided over x, of which there is more than one rank."""
+    return job.concrete_grid.x > 1 and job.lora is None and not (what == "attention" and job.model.qk_norm)
 
 
 def _recompute_levels(job: FourDJob) -> tuple[int | None, ...]:
@@ -199,6 +229,8 @@ def plain_options() -> Options:
         fields["recompute_layers"].default,
         overlap.halves,
         overlap.across_blocks,
+        fields["divide"].default.attention,
+        fields["divide"].default.mlp,
     )
 
 
