@@ -29,6 +29,9 @@ EQUAL_LOSS = 1e-3
 """The runtime's strategies begin with equal weights, so their first losses differ by rounding alone."""
 
 
+DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
+
+
 @dataclass(frozen=True)
 class Contest:
     """A grid of 4D, and who else trains the same."""
@@ -39,6 +42,8 @@ class Contest:
     peer: str = ""
     """One of `tests.benchmarks.peers`."""
     ranks: int = RANKS
+    more: dict[str, Any] = field(default_factory=dict)
+    """Options of the job of 4D."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,6 +55,7 @@ class Contest:
         from tests.benchmarks import peers
 
         found = {FOUR_D: ", ".join(f"{axis} = {size}" for axis, size in self.grid.items()) or "one rank"}
+        found[FOUR_D] += ", divided" if self.more == DIVIDED else ""
         if self.own:
             grid = " × ".join(f"{axis} {size}" for axis, size in self.own["grid"].items())
             schedule = {"1f1b": " (1F1B)", "zb_h1": " (ZB-H1)"}.get(self.own.get("schedule", ""), "")
@@ -71,6 +77,7 @@ CONTESTS = {
     "y=4 against tensor parallelism": Contest({"y": 4}, _torch(tensor=4), "tp"),
     "x=4 against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp"),
     "z=2 y=2 against FSDP2 x TP": Contest({"z": 2, "y": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
+    "x=4, divided, against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp", more=DIVIDED),
     "z=2 x=2 against FSDP2 x TP": Contest({"z": 2, "x": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
     "z=2 y=2 against FSDP2 x context": Contest({"z": 2, "y": 2}, _torch(data=2, context=2)),
     "z=4 against a pipeline, 1F1B": _pipeline("1f1b"),
@@ -88,7 +95,8 @@ def described(contest: Contest, name: str) -> Any:
     from tests.benchmarks import peers
     from twin.strategies import load_job
 
-    own = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block"} if name == FOUR_D else contest.own
+    four_d = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block", **contest.more}
+    own = four_d if name == FOUR_D else contest.own
     grid = own["grid"]
     replicas = grid.get("data", 1) * grid.get("z", 1) * grid.get("weights", 1)
     micro = peers.MICRO_SEQUENCES if "pipeline" in grid else peers.SEQUENCES // replicas

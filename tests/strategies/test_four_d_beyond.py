@@ -156,7 +156,7 @@ def test_what_is_divided_sends_a_third_less_and_attends_once(grid: dict[str, int
     """By hand: of queries, keys and values what an all-reduce carried is scattered, of attention's output gathered.
 
     An all-reduce moves its bytes twice: of a block and pass it was 2 · 3 · m · h/y · e, and is (3 + 1) · m · h/y · e.
-    Backward it is the same, the other way round. What the activation moves is scattered and gathered, as much as it was.
+    Backward it is the same, the other way round. As much as before is scattered and gathered for the activation.
     """
     whole, divided = (job(grid, recompute=recompute, **more) for more in ({}, DIVIDED))
     before, after = moved(whole), moved(divided)
