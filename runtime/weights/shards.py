@@ -23,8 +23,8 @@ class ParameterSpec:
 
     name: str
     shape: tuple[int, ...]
-    axes: tuple[Axis | None, ...]
-    """Axis that splits each dim."""
+    axes: tuple[Axis | tuple[Axis, ...] | None, ...]
+    """Axis that splits each dim, or axes that do together, the outer first."""
     parts: tuple[int, ...] = ()
     """Sizes of the parts of dim 0, each split on its own; () if it is one."""
     cut: Axis | None = None
@@ -57,7 +57,14 @@ class ParameterSpec:
     @property
     def split(self) -> set[Axis]:
         """Axes along which ranks hold different parts."""
-        return {axis for axis in (*self.axes, self.cut, self.only) if axis}
+        return {axis for dim in range(len(self.axes)) for axis in self.splitting(dim)} | {
+            axis for axis in (self.cut, self.only) if axis
+        }
+
+    def splitting(self, dim: int) -> tuple[Axis, ...]:
+        """Axes that split a dim, the outer first."""
+        axes = self.axes[dim]
+        return axes if isinstance(axes, tuple) else () if axes is None else (axes,)
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,14 @@ class Shard:
     coordinates: Mapping[Axis, int]
 
     def _pieces(self, dim: int) -> int:
-        axis = self.spec.axes[dim]
-        return self.grid.size(axis) if axis else 1
+        return prod(self.grid.size(axis) for axis in self.spec.splitting(dim))
+
+    def _place(self, dim: int) -> int:
+        """Return which of the pieces of a dim this rank has."""
+        place = 0
+        for axis in self.spec.splitting(dim):
+            place = place * self.grid.size(axis) + self.coordinates[axis]
+        return place
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -172,22 +185,20 @@ class Shard:
         return next(part for part in reversed(self.parts) if part.local <= row)
 
     def _rectangle(self, row: int, count: int, column: int, width: int, first: int) -> Iterator[Rectangle]:
-        part, axis = self._part(row), self.spec.axes[0]
-        inside = row - part.local + part.rows * (self.coordinates[axis] if axis else 0)
+        part = self._part(row)
+        inside = row - part.local + part.rows * self._place(0)
         count = min(count, part.size - inside)
         if count <= 0:
             return  # rows that pad the last rank's part
         offsets: tuple[int, ...] = (part.full + inside,)
         sizes: tuple[int, ...] = (count,)
         if len(self.spec.shape) == 2:
-            axis = self.spec.axes[1]
-            column += self.local_shape[1] * (self.coordinates[axis] if axis else 0)
+            column += self.local_shape[1] * self._place(1)
             offsets, sizes = (*offsets, column), (*sizes, width)
         yield Rectangle(offsets, sizes, first)
 
     @property
     def valid_rows(self) -> int:
         """Rows of the one part of dim 0 that are not padding (for specs of one part)."""
-        axis = self.spec.axes[0]
-        before = self.part_rows * (self.coordinates[axis] if axis else 0)
+        before = self.part_rows * self._place(0)
         return max(0, min(self.part_rows, self.spec.shape[0] - before))

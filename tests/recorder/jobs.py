@@ -160,6 +160,15 @@ def beyond() -> dict[str, Job]:
         "divided halves": {"divide": both, "overlap": halves, "micro": 4, "per_rank": 8},
         "divided halves, heads": {"divide": both, "overlap": halves, "recompute": False},
         "divided halves, nothing overlaps": {"divide": both, "overlap": {**halves, "all_reduce": False}},
+        "flat": {"tensor": "1d"},
+        "flat, not recomputed": {"tensor": "1d", "recompute": False, "dropout": 0.1, "fused_elementwise": True},
+        "flat, llama": {"tensor": "1d", "model": {**llama, "qk_norm": False}, "gather_unit": "block"},
+        "flat, nothing overlaps": {"tensor": "1d", "overlap": {"all_reduce": False}, "precision": "fp32"},
+        "flat, dropped scores": {"tensor": "1d", "attention": "plain", "dropout": 0.1, "recompute": False},
+        "flat, documents": {"tensor": "1d", "document_mask": True, "model": {**llama, "qk_norm": False}},
+        "flat, parallel": {"tensor": "1d", "model": {**llama, "qk_norm": False, "residual": "parallel"}},
+        "flat halves": {"tensor": "1d", "overlap": {**halves, **across}, "recompute_layers": 1},
+        "flat halves, nothing overlaps": {"tensor": "1d", "overlap": {**halves, "all_reduce": False}},
         "across blocks": {"overlap": across},
         "across blocks, not recomputed": {"overlap": across, "recompute": False, "gather_unit": "block"},
         "across blocks, some recomputed": {"overlap": across, "recompute_layers": 1},
@@ -170,6 +179,7 @@ def beyond() -> dict[str, Job]:
     found = {name: job(ALL, **{"micro": 2, "per_rank": 4, **case}) for name, case in cases.items()}
     for name, grid in (("x", {"x": 4}), ("y", {"y": 4}), ("z y", {"z": 3, "y": 2}), ("data x", {"data": 2, "x": 3})):
         found[f"halves over {name}"] = job(grid, overlap=halves, micro=2, recompute=name != "x")
+    found["flat over x"] = job({"x": 4}, tensor="1d")
     found["divided over x"] = job({"x": 4}, divide=both, micro=4, per_rank=8)
     grid = {"data": 16, "z": 16, "y": 4, "x": 2}
     found["halves, 2,048"] = job(grid, overlap=halves, micro=2, model=WIDE)

@@ -57,7 +57,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "cache_gathered_layers": 1,
     },
 }
-DIVIDED: dict[str, dict[str, Any]] = {"divide": {"attention": True, "mlp": True}}
+DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
+FLAT: dict[str, Any] = {"tensor": "1d"}
 OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided": DIVIDED,
     "divided_recomputed": {**DIVIDED, "recompute": True, "gather_unit": "block"},
@@ -70,6 +71,18 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_parallel": {**DIVIDED, "model": {**LLAMA, "residual": "parallel"}},
     "divided_grouped": {**DIVIDED, "model": {**LLAMA, "kv_heads": 8, "heads": 16}},
     "divided_documents": {**DIVIDED, "document_mask": True, "model": LLAMA},
+    "flat": FLAT,
+    "flat_recomputed": {**FLAT, "recompute": True, "gather_unit": "block"},
+    "flat_fused": {**FLAT, "fused_elementwise": True},
+    "flat_plain": {**FLAT, "attention": "plain"},
+    "flat_no_overlap": {**FLAT, "overlap": {"all_reduce": False}},
+    "flat_llama": {**FLAT, "model": LLAMA, "recompute": True},
+    "flat_parallel": {**FLAT, "model": {**LLAMA, "residual": "parallel"}},
+    "flat_grouped": {**FLAT, "model": {**LLAMA, "kv_heads": 8, "heads": 16}},
+    "flat_documents": {**FLAT, "document_mask": True, "model": LLAMA},
+    "flat_sharded": {**FLAT, "data_reduction": {"mode": "sharded"}, "recompute": True},
+    "flat_tied": {**FLAT, "model": {**parity.MODEL, "tied_embeddings": True}},
+    "flat_halves": {**FLAT, **BOTH, "recompute": True},
     "divided_halves": {**DIVIDED, **BOTH, "micro_steps": 1},
     "divided_halves_heads": {**DIVIDED, **HALVES, "recompute": True},
 }
@@ -91,7 +104,7 @@ def _divided(grid: dict[str, int], name: str) -> dict[str, Any]:
     return {**options, "micro_steps": parity.SEQUENCES // (grid["data"] * grid["z"] * at_once)}
 
 
-DIVIDED_ONCE = [(OVER_X[i % len(OVER_X)], name) for i, name in enumerate([*OF_DIVIDED] * 2)]
+DIVIDED_ONCE = [(OVER_X[i % len(OVER_X)], name) for i, name in enumerate([*OF_DIVIDED, *OF_DIVIDED])]
 
 
 def _once() -> list[tuple[dict[str, int], str]]:
@@ -133,7 +146,7 @@ def test_every_grid_is_among_them():
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", ["divided", "divided_heads_llama", "divided_halves"])
+@pytest.mark.parametrize("name", ["divided", "divided_heads_llama", "divided_halves", "flat_llama"])
 def test_what_is_divided_equals_the_serial_model(pool, name):
     grid = {"data": 1, "z": 1, "y": 2, "x": 2}
     equal.check(pool, grid, _divided(grid, name), "float64", parity.STEPS)
@@ -151,14 +164,14 @@ def test_every_way_to_divide_on_every_grid_equals_the_serial_model(pool, grid, n
     equal.check(pool, grid, _divided(grid, name), dtype, 2)
 
 
-@pytest.mark.parametrize("heads", [False, True])
-def test_what_is_divided_drops_what_the_whole_drops(pool, heads):
+@pytest.mark.parametrize(("how", "heads"), [(DIVIDED, False), (DIVIDED, True), (FLAT, True)])
+def test_what_is_divided_drops_what_the_whole_drops(pool, how, heads):
     """Masks of scores and of the residual stream are by place in the global order, whoever attends."""
     grid = {"data": 1, "z": 2, "y": 2, "x": 2}
     options: dict[str, Any] = {"dropout": 0.2, "attention": "plain", "micro_steps": 8 if heads else 2}
     found = [
         pool.run("tests.runtime.parity:run", 8, grid=grid, dtype="float64", steps=3, **options, **divided)
-        for divided in ({}, DIVIDED)
+        for divided in ({}, how)
     ]
     for whole, parts in zip(*found, strict=True):
         np.testing.assert_allclose(parts[0], whole[0], rtol=1e-9)

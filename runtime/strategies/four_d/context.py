@@ -40,6 +40,11 @@ class FourDContext(ModelContext):
         return grid
 
     @property
+    def flat(self) -> bool:
+        """Whether the linears of blocks are cut over x and y together (`tensor: 1d`)."""
+        return self.job.tensor == "1d" and self.grid.x > 1
+
+    @property
     def tied(self) -> bool:
         """Whether the table of tokens has to follow the head that it is tied to: where neither trains it need not."""
         return self.job.model.tied_embeddings and self.job.lora is None

@@ -194,22 +194,22 @@ def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -
 
     parts = Parts.of_attention(context, sequences)
     first, *statistics1 = block.norm1.normalize(stream)
-    qkv = _product(block.qkv, first, parts).output
-    attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), qkv, keep=keep)
+    wanted = _product(block.qkv, first, parts)
+    attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), wanted.output, keep=keep)
     attended = _product(block.projection, attention.output, parts)
     sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
     middle = sum1.output
     side = stream if block.parallel else middle
     second, *statistics2 = block.norm2.normalize(side)
     tokens = Parts.of_mlp(context, stream.shape[0])
-    wide = _product(block.mlp_up, second, tokens).output
-    activation = _piece(lambda x: activate(context, place, x, block.mlp_up.bias_left), wide, keep=keep)
+    wide = _product(block.mlp_up, second, tokens)
+    activation = _piece(lambda x: activate(context, place, x, block.mlp_up.bias_left), wide.output, keep=keep)
     inner = _product(block.mlp_down, activation.output, tokens)
     sum2 = _piece(add("residual2", block.mlp_down), middle, inner.output, keep=keep)
     if not keep:
         return _Kept(sum2.output)
     norms = ((stream, *statistics1), (side, *statistics2))
-    inputs = (first, attended.inputs, second, inner.inputs)
+    inputs = (wanted.inputs, attended.inputs, wide.inputs, inner.inputs)
     return _Kept(sum2.output, norms, inputs, (attention, sum1, activation, sum2), (parts, tokens))
 
 

@@ -86,14 +86,14 @@ class Block(torch.nn.Module):
 
     def _attention_of_heads(self) -> Attention | None:
         context, (y, x) = self.context, (self.context.grid.y, self.context.grid.x)
-        if not context.job.divide.attention or context.job.model.key_value_heads % (x * y):
+        if not (context.job.divide.attention or context.flat) or context.job.model.key_value_heads % (x * y):
             return None
         place = context.mesh.coordinates["y"] * x + context.mesh.coordinates["x"]
         return Attention(context, self.place, parts=x * y, part=place)
 
     def attend(self, qkv: torch.Tensor, sequences: int, parts: Parts | None) -> torch.Tensor:
         """Map queries, keys and values of this rank, all or its part, to what attention gives."""
-        if parts is None or parts.heads:
+        if parts is None or parts.columns:
             module = self.attention if parts is None else self.attention_of_heads
             assert module is not None
             attended: torch.Tensor = module(qkv, sequences)

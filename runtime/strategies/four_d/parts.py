@@ -1,8 +1,9 @@
-"""What lies between two linears of a block, divided over x instead of repeated on each of its ranks.
+"""What is divided over x, and travels over it in parts.
 
-The partial products before it are reduce-scattered over x; what comes of a part is gathered for the linear behind it.
-Whole sequences (or tokens) lie together and travel as they are. Heads are parts of rows: they are copied together
-before they travel, and apart when they have come.
+Either what lies between two linears of a block, which the published algorithm repeats on each rank: the partial
+products before it are reduce-scattered over x; what comes of a part is gathered for the linear behind it. Or, with
+`tensor: 1d`, the residual stream. Whole sequences (or tokens) lie together and travel as they are. Heads and features
+are columns: they are copied together before they travel, and apart when they have come.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from twin.schedule.ops import Phase
 
 @dataclass(frozen=True)
 class Parts:
-    """The ranks of x, each with one part of a tensor (m, n): of its rows, or of its columns where `heads`."""
+    """The ranks of x, each with one part of a tensor (m, n): of its rows, or of its columns."""
 
     context: FourDContext
-    heads: bool = False
+    columns: bool = False
 
     @classmethod
     def of_attention(cls, context: FourDContext, sequences: int) -> Parts | None:
@@ -33,16 +34,20 @@ class Parts:
         What is held out or sampled may come in any number of sequences.
         """
         size, model = context.grid.x, context.job.model
+        if context.flat:
+            return cls(context, columns=True)
         if size == 1 or not context.job.divide.attention:
             return None
         if sequences % size == 0:
             return cls(context)
         divides = all(heads // context.grid.y % size == 0 for heads in (model.heads, model.key_value_heads))
-        return cls(context, heads=True) if divides else None
+        return cls(context, columns=True) if divides else None
 
     @classmethod
     def of_mlp(cls, context: FourDContext, tokens: int) -> Parts | None:
         """Divide the activation of so many tokens; None where the job does not, or they do not divide by x."""
+        if context.flat:
+            return cls(context, columns=True)
         return cls(context) if context.job.divide.mlp and context.grid.x > 1 and tokens % context.grid.x == 0 else None
 
     @property
@@ -63,8 +68,8 @@ class Parts:
         `widths` are those of the sides that lie in a row, such as queries, keys and values: each has every head's.
         """
         rows, columns = partial.shape
-        shape = (rows, columns // self.size) if self.heads else (rows // self.size, columns)
-        if self.heads:
+        shape = (rows, columns // self.size) if self.columns else (rows // self.size, columns)
+        if self.columns:
             sides = [side.unflatten(1, (self.size, -1)).transpose(0, 1) for side in partial.split(list(widths), 1)]
             partial = self._sorted(place, partial, lambda: torch.cat(sides, 2), phase)
         handle = self.context.collectives.reduce_scatter(place, "x", partial.reshape(-1), phase=phase)
@@ -77,7 +82,7 @@ class Parts:
         rows, columns = part.shape
         part = part.contiguous()
         full = self.context.collectives.all_gather(place, "x", part.view(-1), phase=phase).wait()
-        if not self.heads:
+        if not self.columns:
             return full.view(rows * self.size, columns)
         own = [width // self.size for width in widths]
         parts = [each.split(own, 1) for each in full.view(self.size, rows, columns)]
@@ -87,7 +92,7 @@ class Parts:
 
     def vector(self, whole: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
         """Return what of a vector (n,) belongs to the columns of this rank's part."""
-        if not self.heads:
+        if not self.columns:
             return whole
         return torch.cat([side.view(self.size, -1)[self.number] for side in whole.split(list(widths))])
 

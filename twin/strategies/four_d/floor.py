@@ -42,7 +42,7 @@ def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
     """Return what a rehearsal depends on."""
     grid = job.concrete_grid
     overlap = job.overlap
-    options = (job.recomputed_layers > 0, overlap.all_reduce, overlap.halves, job.divide)
+    options = (job.recomputed_layers > 0, overlap.all_reduce, overlap.halves, job.divide, job.tensor)
     return (grid.y, grid.x, Shapes(job).sequences, *options)
 
 

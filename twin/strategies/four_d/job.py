@@ -63,6 +63,9 @@ class Divide(Spec):
     """The activation of the MLP: tokens to each rank."""
 
 
+Tensor = Literal["2d", "1d"]
+
+
 class CommunicationPrecision(Spec):
     """In which type weights and their gradients travel over z, where layers compute in 16 bits and z is not 1."""
 
@@ -81,9 +84,14 @@ class FourDJob(Job):
     grid: Grid | Literal["auto"] = "auto"
     published: StrictBool = False
     """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
-    (`overlap.halves`, `overlap.across_blocks`, `divide`, `recompute_layers`)."""
+    (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`)."""
     overlap: Overlap = Overlap()
     divide: Divide = Divide()
+    tensor: Tensor = "2d"
+    """How x and y cut the linears of blocks. 2d, as published: one side of a weight over x, the other over y, and
+    partial outputs are all-reduced over one of them. 1d: the inner side over x and y together, as Megatron does over
+    its one axis, with the residual stream (m, h/x) gathered over x before and reduce-scattered behind: less to send
+    where y is small. The same where x is 1. Not published."""
     recompute_layers: Annotated[int, Field(ge=1, strict=True)] | None = None
     """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -175,13 +183,14 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     layers = job.recompute_layers
     if job.published:
         remedy = "goes beyond the published algorithm; leave it out, or published"
-        given = {
+        further = {
             "overlap.halves": job.overlap.halves,
             "overlap.across_blocks": job.overlap.across_blocks,
             "divide.attention": job.divide.attention,
             "divide.mlp": job.divide.mlp,
         }
-        problems += [Problem(key, remedy, value) for key, value in given.items() if value]
+        problems += [Problem(key, remedy, value) for key, value in further.items() if value]
+        problems += [] if job.tensor == "2d" else [Problem("tensor", remedy, job.tensor)]
         problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
     if layers is not None and not job.recompute:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
@@ -193,12 +202,17 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         "divide.attention": job.divide.attention,
         "divide.mlp": job.divide.mlp,
     }
+    given = {key: value for key, value in whole.items() if value} | ({"tensor": "1d"} if job.tensor == "1d" else {})
     if job.lora is not None:
         remedy = "is for training all weights; leave it out with lora"
-        problems += [Problem(key, remedy, value) for key, value in whole.items() if value]
-    if job.divide.attention and job.model.qk_norm:
+        problems += [Problem(key, remedy, value) for key, value in given.items()]
+    if job.model.qk_norm:
         remedy = "is for models without norms of queries and keys, whose gradients it would part; leave it out"
-        problems.append(Problem("divide.attention", remedy, True))
+        parted = {key: value for key, value in given.items() if key in ("divide.attention", "tensor")}
+        problems += [Problem(key, remedy, value) for key, value in parted.items()]
+    if job.tensor == "1d":
+        remedy = "has nothing to divide with tensor: 1d, which divides all between linears; leave one of them out"
+        problems += [Problem(key, remedy, value) for key, value in whole.items() if value and key != "overlap.halves"]
     micro = job.batch.micro_sequences
     if job.overlap.halves and micro != "auto" and micro % 2:
         remedy = "must be even for overlap.halves, which divides them in two"
@@ -234,7 +248,7 @@ def check_axes(job: FourDJob, grid: Grid) -> list[Problem]:
         ("y", grid.y, gcd(model.heads, model.key_value_heads, model.mlp_hidden), widths),
     )
     problems = [] if not job.overlap.halves or grid.x * grid.y > 1 else [_idle_halves()]
-    problems += _check_parts(job, grid)
+    problems += _check_flat(job, grid) if job.tensor == "1d" else _check_parts(job, grid)
     return problems + [
         Problem(f"grid.{axis}", f"must divide {what}; nearest is {nearest(size, divisors(total))}", size)
         for axis, size, total, what in rules
@@ -258,6 +272,19 @@ def _check_parts(job: FourDJob, grid: Grid) -> list[Problem]:
         remedy = f"{sequences * job.model.sequence} tokens of a rank do not divide by x = {grid.x}; leave it out"
         problems.append(Problem("divide.mlp", remedy, True))
     return problems
+
+
+def _check_flat(job: FourDJob, grid: Grid) -> list[Problem]:
+    """Return why linears cannot be cut over x and y together."""
+    model, both = job.model, grid.x * grid.y
+    total = gcd(model.heads, model.key_value_heads, model.mlp_hidden)
+    if total % both == 0:
+        return []
+    remedy = (
+        f"cuts {model.heads} heads, {model.key_value_heads} of keys, and the MLP's width {model.mlp_hidden} over x·y = "
+        f"{both}, which must divide them; use 2d, or another grid"
+    )
+    return [Problem("tensor", remedy, "1d")]
 
 
 def _idle_halves() -> Problem:

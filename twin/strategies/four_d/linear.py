@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
 from twin.strategies import work
 from twin.strategies.four_d import adapters
 from twin.strategies.four_d.job import FourDJob
-from twin.strategies.four_d.shapes import Linear, Unit
+from twin.strategies.four_d.shapes import Linear, Sum, Unit
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -151,27 +150,24 @@ def _accumulate(elements: int, kernels: int, gradient_bytes: int, *, first: bool
 
 
 def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
-    """Product and all-reduce over the contraction axis; the weight is gathered already.
+    """Product and the sums of its partial outputs; the weight is gathered already.
 
-    Where what follows is divided it is a reduce-scatter; what was divided before is gathered first.
+    As published that is one all-reduce over the contraction axis.
     """
     e = job.element_bytes
-    if linear.divided and linear.transposed:
+    if linear.gathers_input:
         _gather(emit, linear, tokens * linear.k_local * e)
     emit.compute("gemm", Gemm(tokens, linear.n_local, linear.k_local, "TN", element_bytes=e))
     if (beside := adapters.adapters_of(job, linear)) is not None:
         adapters.forward(emit, job, beside, tokens)
-    if linear.contraction_size > 1:
-        output_bytes = tokens * linear.n_local * e
-        parts = linear.contraction_size if linear.divided and not linear.transposed else 1
-        if parts > 1:
-            _pack(emit, linear, output_bytes)
-            emit.collective("reduce_scatter", linear.contraction_axis, output_bytes)
-        else:
-            emit.collective("all_reduce", linear.contraction_axis, output_bytes)
+    if linear.output_sums:
+        left = tokens * linear.n_local * e
+        for total in linear.output_sums:
+            emit.wait(_start_sum(emit, linear, total, left))
+            left = _left(left, linear, total)
         if linear.layer is not None and job.model.has_bias(linear.name) and not _bias_fused(job, linear):
             # the bias can be added only to the complete sum, so no longer inside the GEMM
-            emit.compute("bias", work.bias(output_bytes / parts))
+            emit.compute("bias", work.bias(left))
 
 
 def backward(
@@ -184,28 +180,47 @@ def backward(
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
     adds = scatters.adds(linear)
-    scattered = linear.divided and linear.transposed
-    if linear.divided and not linear.transposed:
+    if linear.gathers_gradient:
         _gather(emit, linear, tokens * linear.n_local * e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e, adds=adds)
-    if linear.output_size == 1:
+    if not linear.gradient_sums:
         emit.compute("weight_gradient", weight_gradient)
         scatters.after(under, units, linear)
         emit.compute("input_gradient", input_gradient)
         _bias_gradient(emit, job, linear, tokens)
         return
     emit.compute("input_gradient", input_gradient)
-    if scattered:
-        _pack(emit, linear, tokens * linear.k_local * e)
-    kind: CollectiveKind = "reduce_scatter" if scattered else "all_reduce"
-    reduced = emit.start(kind, linear.output_axis, tokens * linear.k_local * e)
+    left, (first, *others) = tokens * linear.k_local * e, linear.gradient_sums
+    started = _start_sum(emit, linear, first, left)
+
+    def complete() -> None:
+        emit.wait(started)
+        size = _left(left, linear, first)
+        for total in others:
+            emit.wait(_start_sum(emit, linear, total, size))
+
     if not job.overlap.all_reduce:
-        emit.wait(reduced)
+        complete()
     emit.compute("weight_gradient", weight_gradient)
     scatters.after(under, units, linear)
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
-        emit.wait(reduced)
+        complete()
+
+
+def _start_sum(emit: Emitter, linear: Linear, total: Sum, size_bytes: int) -> str:
+    """Start to sum so many bytes; what goes to several ranks is copied together first."""
+    kind, axis = total
+    if kind == "reduce_scatter":
+        _pack(emit, linear, size_bytes)
+    return emit.start(kind, axis, size_bytes)
+
+
+def _left(size_bytes: int, linear: Linear, total: Sum) -> int:
+    """Return how much of so many bytes a rank has when they are summed."""
+    kind, _ = total
+    x = linear.output_size if linear.transposed else linear.contraction_size
+    return size_bytes // x if kind == "reduce_scatter" else size_bytes
 
 
 def _gather(emit: Emitter, linear: Linear, size_bytes: int) -> None:
@@ -215,7 +230,7 @@ def _gather(emit: Emitter, linear: Linear, size_bytes: int) -> None:
 
 
 def _pack(emit: Emitter, linear: Linear, size_bytes: int) -> None:
-    """Copy what travels by heads."""
+    """Copy columns that travel."""
     if linear.packed:
         emit.compute("sort", Memory(2.0 * size_bytes, work="copy"))
 
@@ -244,5 +259,5 @@ def _bias_fused(job: FourDJob, linear: Linear) -> bool:
 
 def _bias_gradient(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     if linear.layer is not None and job.model.has_bias(linear.name):
-        read = float(tokens * linear.n_local * job.element_bytes)
+        read = float(tokens * linear.bias_elements * job.element_bytes)
         emit.compute("bias_gradient", work.bias_gradient(read))

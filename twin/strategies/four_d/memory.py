@@ -39,17 +39,19 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
 
 def block_bytes(job: FourDJob, shapes: Shapes) -> float:
     """What one block's backward pass needs of its forward pass on one rank."""
+    flat = shapes.grid.x if shapes.flat else 1
     return block_activation_bytes(
         job,
         tokens=shapes.tokens,
         sequences=shapes.sequences,
-        heads=shapes.heads_y,
-        kv_heads=shapes.kv_heads_y,
+        heads=shapes.heads_y // flat,
+        kv_heads=None if shapes.kv_heads_y is None else shapes.kv_heads_y // flat,
         residual_width=shapes.hidden_x,
-        mlp_up_width=shapes.mlp_up_y,
-        mlp_width=shapes.mlp_y,
-        attention_parts=shapes.parts_of_attention,
-        mlp_parts=shapes.parts_of_mlp,
+        normed_width=shapes.hidden_x * flat,
+        mlp_up_width=shapes.mlp_up_y // flat,
+        mlp_width=shapes.mlp_y // flat,
+        attention_parts=shapes.parts_of_attention // flat,
+        mlp_parts=shapes.parts_of_mlp // flat,
     )
 
 
@@ -61,7 +63,10 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     again = job.recomputed_layers
     inputs = residual * (min(1, again) if job.recompute_inputs == "host" else again)
     kept = (job.model.layers - again) * block
-    gradients = e * m * (2 * shapes.hidden_x + shapes.mlp_up_y + shapes.mlp_y)
+    inner = shapes.mlp_up_y + shapes.mlp_y
+    # cut over x too, with the gradient of the residual stream gathered, and summed, whole
+    inner = inner // shapes.grid.x + shapes.hidden_x * shapes.grid.x if shapes.flat else inner
+    gradients = e * m * (2 * shapes.hidden_x + inner)
     logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
     # the first block that is computed again finds those behind it, which were kept, gone
     at_most = max(kept + gradients, kept + logits, (block if again else 0.0) + gradients)

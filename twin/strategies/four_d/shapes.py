@@ -9,8 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from twin.strategies.four_d.grid import Grid
+from twin.description.library import CollectiveKind
+from twin.strategies.four_d.grid import Axis, Grid
 from twin.strategies.four_d.job import FourDJob
+
+Sum = tuple[CollectiveKind, Axis]
+"""A collective that sums, and its axis."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +37,51 @@ class Linear:
     """Whether what lies between it and its partner is divided over x: outputs of a normal layer are reduce-scattered
     over x, inputs of a transposed one gathered."""
     packed: bool = False
-    """Whether it is divided by heads, whose numbers lie apart: they are copied together before they are sent, and
-    apart when they have come."""
+    """Whether columns travel over x (heads, or features of the residual stream), whose numbers lie apart: they are
+    copied together before they are sent, and apart when they have come."""
+    flat: bool = False
+    """Whether it is cut over x and y together: a normal layer by its out-features, a transposed one by its
+    in-features, with the residual stream gathered over x before and reduce-scattered behind."""
 
     @property
-    def contraction_axis(self) -> str:
+    def contraction_axis(self) -> Axis:
         """The axis whose ranks hold partial outputs."""
         return "y" if self.transposed else "x"
 
     @property
-    def output_axis(self) -> str:
+    def output_axis(self) -> Axis:
         """The axis over which outputs are split and input gradients are partial."""
         return "x" if self.transposed else "y"
+
+    @property
+    def gathers_input(self) -> bool:
+        """Whether its input is gathered over x: what was divided, or a part of the residual stream."""
+        return not self.transposed if self.flat else self.divided and self.transposed
+
+    @property
+    def gathers_gradient(self) -> bool:
+        """Whether the gradient of its output is gathered over x."""
+        return self.transposed if self.flat else self.divided and not self.transposed
+
+    @property
+    def output_sums(self) -> tuple[Sum, ...]:
+        """How partial outputs are summed, one collective after the other."""
+        if self.flat:
+            return _through_x(self.contraction_size) if self.transposed else ()
+        scattered = self.divided and not self.transposed
+        return _over(self.contraction_axis, self.contraction_size, scattered=scattered)
+
+    @property
+    def gradient_sums(self) -> tuple[Sum, ...]:
+        """How partial input gradients are summed, one collective after the other."""
+        if self.flat:
+            return () if self.transposed else _through_x(self.output_size)
+        return _over(self.output_axis, self.output_size, scattered=self.divided and self.transposed)
+
+    @property
+    def bias_elements(self) -> int:
+        """Elements of its bias, if it has one, on a rank."""
+        return self.n_local // self.output_size if self.flat and self.transposed else self.n_local
 
     @property
     def gathered_elements(self) -> int:
@@ -55,6 +92,17 @@ class Linear:
     def shard_elements(self) -> int:
         """Elements of the weight that this rank stores."""
         return self.gathered_elements // self.z
+
+
+def _over(axis: Axis, size: int, *, scattered: bool) -> tuple[Sum, ...]:
+    """Sum over one axis, if that has several ranks: each keeps all, or its part."""
+    return (("reduce_scatter" if scattered else "all_reduce", axis),) if size > 1 else ()
+
+
+def _through_x(y: int) -> tuple[Sum, ...]:
+    """Sum over x and y together: over x each rank keeps its part, which is then summed over y."""
+    scatter: Sum = ("reduce_scatter", "x")
+    return (scatter,) if y == 1 else (scatter, ("all_reduce", "y"))
 
 
 @dataclass(frozen=True)
@@ -86,9 +134,9 @@ class AttentionPart:
     kv_heads: int | None
     """Heads of keys and values, where they are fewer than those of queries."""
 
-    def divided(self, x: int) -> AttentionPart:
-        """Return a part of x: of the sequences where they divide, else of the heads."""
-        if self.sequences % x == 0:
+    def divided(self, x: int, *, heads: bool) -> AttentionPart:
+        """Return a part of x: of the sequences, or of the heads."""
+        if not heads:
             return AttentionPart(self.sequences // x, self.heads, self.kv_heads)
         return AttentionPart(self.sequences, self.heads // x, None if self.kv_heads is None else self.kv_heads // x)
 
@@ -156,25 +204,33 @@ class Shapes:
     def attention(self) -> AttentionPart:
         """What a rank attends to: all sequences with its heads, or its part of them over x."""
         whole = AttentionPart(self.sequences, self.heads_y, self.kv_heads_y)
-        return whole.divided(self.parts_of_attention)
+        return whole.divided(self.parts_of_attention, heads=self.divides_heads)
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether the linears of blocks are cut over x and y together."""
+        return self.job.tensor == "1d" and self.grid.x > 1
 
     @cached_property
     def parts_of_attention(self) -> int:
         """Ranks of x among which what is between qkv and projection is divided."""
-        return self.grid.x if self.job.divide.attention else 1
+        return self.grid.x if self.job.divide.attention or self.flat else 1
 
     @cached_property
     def parts_of_mlp(self) -> int:
         """Ranks of x among which what is between MLP up and MLP down is divided."""
-        return self.grid.x if self.job.divide.mlp else 1
+        return self.grid.x if self.job.divide.mlp or self.flat else 1
 
     @property
     def divides_heads(self) -> bool:
-        """Whether attention is divided by heads: then parts of what travels over x lie apart."""
-        return self.sequences % self.parts_of_attention > 0
+        """Whether attention is divided by heads: where linears are cut so, or sequences do not divide by x."""
+        return self.flat or self.sequences % self.parts_of_attention > 0
 
     def _linear(self, name: str, layer: int | None, n: int, k: int, *, transposed: bool) -> Linear:
         c, o = (self.grid.y, self.grid.x) if transposed else (self.grid.x, self.grid.y)
+        if self.flat and layer is not None:
+            n, k = (n, k // self.grid.x // c) if transposed else (n // self.grid.x // o, k)
+            return Linear(name, layer, n, k, transposed, c, o, self.grid.z, packed=True, flat=True)
         parts = {"qkv": self.parts_of_attention, "projection": self.parts_of_attention, "head": 1}
         divided = parts.get(name, self.parts_of_mlp) > 1
         packed = divided and "mlp" not in name and self.divides_heads
@@ -229,7 +285,7 @@ class Shapes:
     def block_replicated_elements(self) -> int:
         """Elements of one block's vectors (norms, biases), which are replicated over z."""
         model = self.job.model
-        biases = sum(linear.n_local for linear in self.block_linears(0) if model.has_bias(linear.name))
+        biases = sum(linear.bias_elements for linear in self.block_linears(0) if model.has_bias(linear.name))
         return 2 * self.hidden_x * (1 + model.norm_biases) + biases + self.head_norm_elements
 
     @property

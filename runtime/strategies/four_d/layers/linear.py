@@ -15,6 +15,7 @@ other way round. With c the contraction axis and o the output axis, in named-axi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -67,11 +68,16 @@ class Linear4D(torch.nn.Module):
         self.place = place
         self.contraction: Axis = "y" if transposed else "x"
         self.output: Axis = "x" if transposed else "y"
+        self.transposed = transposed
+        self.flat = context.flat and bool(linear)
+        """Whether it is cut over x and y together: a linear of a block with `tensor: 1d`."""
+        both: tuple[Axis, ...] = ("y", "x")
+        axes = (None, both) if transposed else (both, None)
         self.weight_shard = context.store.declare(
             ParameterSpec(
                 f"{name}.weight",
                 (n, k),
-                (self.output, self.contraction),
+                axes if self.flat else (self.output, self.contraction),
                 parts,
                 cut="z",
                 decay=True,
@@ -80,10 +86,11 @@ class Linear4D(torch.nn.Module):
             )
         )
         self.widths = self._widths(parts or (n,), k)
-        """Of the sides of what lies inside the block, (m, n/G_o) or (m, k/G_c): such as queries, keys and values."""
+        """Of the sides of what travels in parts: what lies inside the block, (m, n/G_o) or (m, k/G_c), such as queries,
+        keys and values; or the residual stream."""
         self.bias_shard: Parameter | None = None
         if bias:
-            spec = ParameterSpec(f"{name}.bias", (n,), (self.output,), parts)
+            spec = ParameterSpec(f"{name}.bias", (n,), (both if self.flat and not transposed else self.output,), parts)
             self.bias_shard = context.store.declare(spec)
         self.adapters: Adapters | None = None
         lora = context.job.lora
@@ -91,7 +98,9 @@ class Linear4D(torch.nn.Module):
             self.adapters = Adapters(context, name, place, k, self.contraction, self.output, linear)
 
     def _widths(self, parts: tuple[int, ...], k: int) -> tuple[int, ...]:
-        inner = (k,) if self.contraction == "y" else parts
+        if self.flat:
+            return (sum(parts),) if self.transposed else (k,)
+        inner = (k,) if self.transposed else parts
         return tuple(width // self.context.grid.y for width in inner)
 
     @property
@@ -100,8 +109,13 @@ class Linear4D(torch.nn.Module):
 
         A product that is complete on every rank adds it itself.
         """
-        left = self.bias_fused and self.communicator(self.contraction) is not None
+        left = self.bias_fused and not self.complete
         return self.bias_shard.local if left and self.bias_shard is not None else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether a product is complete on every rank, so that nothing is to be summed."""
+        return not self.transposed if self.flat else self.communicator(self.contraction) is None
 
     @property
     def first_row(self) -> int:
@@ -121,7 +135,7 @@ class Linear4D(torch.nn.Module):
         """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c.
 
         With `parts` what lies inside the block, the output of a normal layer or the input of a transposed one, is this
-        rank's part of x.
+        rank's part of x. Cut over x and y together it maps (m, k/G_x) to (m, n/(G_x·G_y)), or the other way round.
         """
         result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts)
         return result
@@ -130,27 +144,44 @@ class Linear4D(torch.nn.Module):
         """The forward pass proper."""
         context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
         weight = context.gathers.use(self.weight_shard, phase)
-        if parts is not None and self.contraction == "y":
+        if parts is not None and self.transposed != self.flat:
             inputs = parts.gather(self.place, inputs, self.widths)
-        reduce_over = self.communicator(self.contraction)
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
-            return context.gemms.product("forward", inputs, weight.t(), bias=None if reduce_over else bias)
+            return context.gemms.product("forward", inputs, weight.t(), bias=bias if self.complete else None)
 
         output = ops.compute(self.place, "gemm", gemm, lambda: context.gemms.kernel("forward", inputs, weight.t()))
         between = None if self.adapters is None else self.adapters(inputs, output)
-        if reduce_over:
-            if parts is not None and reduce_over == "x":
-                output = parts.scatter(self.place, output, self.widths)()
-            else:
-                context.collectives.all_reduce(self.place, reduce_over, output).wait()
+        if (summed := self._start_sums(output, parts, None, outputs=True)) is not None:
+            output = summed()
             if bias is not None and self.bias_left is None:
-                added = bias if parts is None or reduce_over == "y" else parts.vector(bias, self.widths)
+                mine = parts is None or self.flat or self.transposed
+                added = bias if mine or parts is None else parts.vector(bias, self.widths)
                 ops.compute(
                     self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes, work="bias")
                 )
         return Product(output, inputs, between)
+
+    def _start_sums(
+        self, partial: torch.Tensor, parts: Parts | None, phase: Phase | None, *, outputs: bool
+    ) -> Callable[[], torch.Tensor] | None:
+        """Start to sum partial outputs, or input gradients; what is returned waits for it. None: they are complete."""
+        collectives, place = self.context.collectives, self.place
+        if self.flat:
+            if outputs != self.transposed:
+                return None
+            assert parts is not None
+            scattered = parts.scatter(place, partial, self.widths, phase)
+            if self.communicator("y") is None:
+                return scattered
+            return lambda: collectives.all_reduce(place, "y", scattered(), phase=phase).wait()
+        over = self.communicator(self.contraction if outputs else self.output)
+        if over is None:
+            return None
+        if parts is not None and over == "x":
+            return parts.scatter(place, partial, self.widths, phase)
+        return collectives.all_reduce(place, over, partial, phase=phase).wait
 
     def frozen_backward(
         self, inputs: torch.Tensor | None, between: torch.Tensor | None, gradient: torch.Tensor
@@ -180,27 +211,27 @@ class Linear4D(torch.nn.Module):
         """The backward pass proper: returns dI (m, k/G_c), sends dW on its way."""
         weight = self.context.gathers.use(self.weight_shard, "bwd")
         gradient = gradient.contiguous()
-        if parts is not None and self.contraction == "x":
+        own = gradient
+        if parts is not None and self.transposed == self.flat:
             gradient = parts.gather(self.place, gradient, self.widths, "bwd")
+        # a bias that lies along the residual stream is divided as that is
+        of_bias = own if self.flat else gradient
         if not need_input:
             self._weight_gradient(inputs, gradient)
-            self._bias_gradient(gradient)
+            self._bias_gradient(of_bias)
             return None
-        reduce_over = self.communicator(self.output)
-        if reduce_over is None:
+        if self.transposed if self.flat else self.communicator(self.output) is None:
             self._weight_gradient(inputs, gradient)
             input_gradient = self._input_gradient(gradient, weight)
-            self._bias_gradient(gradient)
+            self._bias_gradient(of_bias)
             return input_gradient
         input_gradient = self._input_gradient(gradient, weight)
-        if parts is not None and reduce_over == "x":
-            wait = parts.scatter(self.place, input_gradient, self.widths, "bwd")
-        else:
-            wait = self.context.collectives.all_reduce(self.place, reduce_over, input_gradient, phase="bwd").wait
+        wait = self._start_sums(input_gradient, parts, "bwd", outputs=False)
+        assert wait is not None
         if not self.context.job.overlap.all_reduce:
             reduced = wait()
         self._weight_gradient(inputs, gradient)
-        self._bias_gradient(gradient)
+        self._bias_gradient(of_bias)
         return wait() if self.context.job.overlap.all_reduce else reduced
 
     def _input_gradient(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
