@@ -30,6 +30,8 @@ EQUAL_LOSS = 1e-3
 
 
 DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
+FLAT: dict[str, Any] = {"tensor": "1d"}
+VARIANTS = {", divided": DIVIDED, ", `tensor: 1d`": FLAT}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Contest:
         from tests.benchmarks import peers
 
         found = {FOUR_D: ", ".join(f"{axis} = {size}" for axis, size in self.grid.items()) or "one rank"}
-        found[FOUR_D] += ", divided" if self.more == DIVIDED else ""
+        found[FOUR_D] += "".join(words for words, more in VARIANTS.items() if more == self.more)
         if self.own:
             grid = " × ".join(f"{axis} {size}" for axis, size in self.own["grid"].items())
             schedule = {"1f1b": " (1F1B)", "zb_h1": " (ZB-H1)"}.get(self.own.get("schedule", ""), "")
@@ -78,7 +80,9 @@ CONTESTS = {
     "x=4 against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp"),
     "z=2 y=2 against FSDP2 x TP": Contest({"z": 2, "y": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
     "x=4, divided, against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp", more=DIVIDED),
+    "x=4, flat, against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp", more=FLAT),
     "z=2 x=2 against FSDP2 x TP": Contest({"z": 2, "x": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
+    "z=2 x=2, flat, against FSDP2 x TP": Contest({"z": 2, "x": 2}, _torch(data=2, tensor=2), "fsdp_tp", more=FLAT),
     "z=2 y=2 against FSDP2 x context": Contest({"z": 2, "y": 2}, _torch(data=2, context=2)),
     "z=4 against a pipeline, 1F1B": _pipeline("1f1b"),
     "z=4 against a pipeline, ZB-H1": _pipeline("zb_h1"),

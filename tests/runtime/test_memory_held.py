@@ -43,6 +43,8 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {"z": 2, "y": 2, "x": 2},
         {"overlap": {"halves": True, "across_blocks": True}, "recompute_layers": 1, "micro_sequences": 2},
     ),
+    "flat": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d"}),
+    "divided": ({"z": 2, "y": 2, "x": 2}, {"divide": {"attention": True, "mlp": True}}),
     "adapters": ({"data": 1}, {"lora": LORA}),
     "adapters, all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {"lora": LORA}),
     "adapters, grouped heads, sharded": ({"data": 4, "y": 2}, SHARDED | {"model": QWEN3, "lora": {"rank": 64}}),

@@ -26,6 +26,7 @@ MODEL = {"layers": 4, "hidden": 256, "heads": 8, "sequence": 128, "vocabulary": 
 HALVES = {"overlap": {"halves": True}}
 ACROSS = {"overlap": {"across_blocks": True}}
 DIVIDED = {"divide": {"attention": True, "mlp": True}}
+FLAT = {"tensor": "1d"}
 SINGLE = {"sequences": 16, "micro_sequences": 1}
 GRIDS = [
     {"data": 2, "z": 2, "y": 2, "x": 2},
@@ -172,12 +173,28 @@ def test_what_is_divided_sends_a_third_less_and_attends_once(grid: dict[str, int
     assert after["x", "reduce_scatter"] == width * (7 * passes + 5 * backward)
     assert after["x", "all_gather"] == width * (5 * passes + 7 * backward)
     assert after["y", "all_reduce"] == before["y", "all_reduce"]
-    attended, products = (
-        [sum(k.flops for k in kernels_of(each) if isinstance(k, kind)) for each in (whole, divided)]
-        for kind in (Attention, Gemm)
-    )
-    assert attended[1] == pytest.approx(attended[0] / grid["x"])
-    assert products[1] == products[0]
+    assert flops_of(divided, Attention) == pytest.approx(flops_of(whole, Attention) / grid["x"])
+    assert flops_of(divided, Gemm) == flops_of(whole, Gemm)
+
+
+@grids
+@pytest.mark.parametrize("recompute", [True, False])
+def test_flat_linears_move_the_residual_stream_alone(grid: dict[str, int], recompute: bool) -> None:
+    """By hand: of a block and pass two gathers and two scatters over x of m · h, over y what was summed before."""
+    whole, flat = (job(grid, recompute=recompute, **more) for more in ({}, FLAT))
+    before, after = moved(whole), moved(flat)
+    if grid["x"] == 1:
+        assert after == before
+        return
+    stream = 4 * MODEL["sequence"] * MODEL["hidden"] * 2
+    passes = MODEL["layers"] * (3 if recompute else 2) * whole.micro_steps
+    assert after["x", "all_gather"] == after["x", "reduce_scatter"] == 2 * stream * passes
+    assert after["y", "all_reduce"] == before["y", "all_reduce"]
+    assert flops_of(flat, Gemm) == flops_of(whole, Gemm)
+    assert flops_of(flat, Attention) == pytest.approx(flops_of(whole, Attention) / grid["x"])
+    weights = [memory_use(each).by_category["weights"] for each in (whole, flat)]
+    biases = 7 * MODEL["hidden"] // grid["y"]  # of qkv and MLP up, which every rank of x had whole
+    assert weights[0] - weights[1] == 2 * MODEL["layers"] * (biases - biases // grid["x"])
 
 
 @grids
@@ -187,12 +204,14 @@ def test_what_is_divided_keeps_less(grid: dict[str, int]) -> None:
     assert held[1] < held[0] if grid["x"] > 1 else held[1] == held[0]
 
 
-def kernels_of(found: FourDJob) -> list[Any]:
-    return [op.kernel for _, op in generate(found).named() if isinstance(op, Compute)]
+def flops_of(found: FourDJob, kind: type[Gemm | Attention]) -> float:
+    kernels = [op.kernel for _, op in generate(found).named() if isinstance(op, Compute)]
+    return sum(kernel.flops for kernel in kernels if isinstance(kernel, kind))
 
 
 @pytest.mark.parametrize(
-    "more", [HALVES, ACROSS, {**HALVES, "recompute_layers": 2}, {"recompute_layers": 1}, DIVIDED, {**DIVIDED, **HALVES}]
+    "more",
+    [HALVES, ACROSS, {**HALVES, "recompute_layers": 2}, {"recompute_layers": 1}, DIVIDED, {**DIVIDED, **HALVES}, FLAT],
 )
 def test_folded_and_every_rank_agree(more: dict[str, Any]) -> None:
     described = job(GRIDS[0], machine="frontier", **more)
@@ -240,6 +259,11 @@ def job_ranks(found: FourDJob) -> int:
         ({**HALVES, "ranks": 4, "grid": {"data": 1, "z": 4, "y": 1, "x": 1}}, "overlap.halves"),
         ({**HALVES, "lora": {"rank": 4}}, "overlap.halves"),
         ({"published": True, **DIVIDED}, "divide.attention"),
+        ({"published": True, **FLAT}, "tensor"),
+        ({**FLAT, "lora": {"rank": 4}}, "tensor"),
+        ({**FLAT, **DIVIDED}, "divide.attention"),
+        ({**FLAT, "model": {**MODEL, "qk_norm": True}}, "tensor"),
+        ({**FLAT, "ranks": 16, "grid": GRIDS[2], "model": {**MODEL, "heads": 4}}, "tensor = '1d': cuts 4 heads"),
         ({"published": True, "divide": {"mlp": True}}, "divide.mlp"),
         ({**DIVIDED, "lora": {"rank": 4}}, "divide.mlp"),
         ({**DIVIDED, "model": {**MODEL, "qk_norm": True}}, "divide.attention"),
@@ -274,7 +298,9 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     assert [(o.attention, o.mlp) for o in found] == [(False, False), (False, True), (True, False), (True, True)]
     flat = job(GRIDS[1])
     assert [(o.attention, o.mlp) for o in strategy_of(flat).variants(flat, frozenset({"divide"}))] == [(False, False)]
-    over |= {"divide"}
+    found = list(strategy_of(opened).variants(opened, frozenset({"tensor", "divide"})))
+    assert [(o.tensor, o.attention, o.mlp) for o in found if o.tensor == "1d"] == [("1d", False, False)]
+    over |= {"divide", "tensor"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]
 
@@ -286,16 +312,19 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     layers=st.none() | st.integers(1, 4),
     recompute=st.booleans(),
     divided=st.tuples(st.booleans(), st.booleans()),
+    tensor=st.sampled_from(["2d", "1d"]),
 )
 def test_options_are_read_as_they_are_written(
-    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool]
+    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool], tensor: str
 ) -> None:
+    divided = divided if tensor == "2d" else (False, False)
     described = job(
         GRIDS[0],
         recompute=recompute,
         recompute_layers=layers if recompute else None,
         overlap={"halves": halves, "across_blocks": across},
         divide=dict(zip(("attention", "mlp"), divided, strict=True)),
+        tensor=tensor,
     )
     options = Options.of(described)
     assert Options.read(options.as_json()) == options

@@ -12,11 +12,21 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from twin.description.job import Job
-from twin.strategies.four_d.job import FourDJob, may_shard
+from twin.strategies.four_d.job import FourDJob, Tensor, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
-VARIED = ("recompute", "cache", "sharding", "overlap", "recompute_layers", "halves", "across_blocks", "divide")
+VARIED = (
+    "recompute",
+    "cache",
+    "sharding",
+    "overlap",
+    "recompute_layers",
+    "halves",
+    "across_blocks",
+    "divide",
+    "tensor",
+)
 ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
 
 
@@ -44,6 +54,7 @@ class Options(Variant):
     """Whether attention is divided over x."""
     mlp: bool = False
     """Whether the MLP's activation is."""
+    tensor: Tensor = "2d"
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -61,6 +72,7 @@ class Options(Variant):
             overlap.across_blocks,
             job.divide.attention,
             job.divide.mlp,
+            job.tensor,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -72,6 +84,7 @@ class Options(Variant):
             "data_reduction": self.data_reduction,
             "overlap": self.overlap,
             **({"divide": self.divide} if any(self.divide.values()) else {}),
+            **({} if self.tensor == "2d" else {"tensor": self.tensor}),
         }
 
     @classmethod
@@ -93,9 +106,12 @@ class Options(Variant):
         truths: dict[str, Any] = {"recompute": raw.get("recompute"), **{name: switches.get(name) for name in SWITCHES}}
         truths |= {name: switches.get(name, False) for name in BEYOND}
         truths |= {name: parts.get(name, False) for name in DIVIDED}
+        tensor = next((way for way in get_args(Tensor) if way == raw.get("tensor", "2d")), None)
+        if tensor is None:
+            raise ValueError(f"options.tensor: expected one of {', '.join(get_args(Tensor))}")
         if wrong := [name for name, value in truths.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
-        return cls(cache_gathered_layers=layers, data_reduction=mode, recompute_layers=again, **truths)
+        return cls(cache_gathered_layers=layers, data_reduction=mode, recompute_layers=again, tensor=tensor, **truths)
 
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
@@ -110,6 +126,7 @@ class Options(Variant):
             **({"across_blocks": "gathers across blocks"} if self.across_blocks else {}),
             **({"attention": "attention divided"} if self.attention else {}),
             **({"mlp": "activation divided"} if self.mlp else {}),
+            **({} if self.tensor == "2d" else {"tensor": f"tensor {self.tensor}"}),
         }
 
     def _recomputed(self) -> str:
@@ -126,6 +143,7 @@ class Options(Variant):
             "data reduction": self.data_reduction,
             **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
             **{f"{name} divided": _switch(getattr(self, name)) for name in DIVIDED},
+            "tensor": self.tensor,
         }
 
     def settle(self, raw: dict[str, Any]) -> None:
@@ -136,6 +154,7 @@ class Options(Variant):
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
+        _put(raw, "tensor", self.tensor, plain.tensor)
         _put_below(raw, "divide", self.divide, {name: getattr(plain, name) for name in DIVIDED})
 
     @property
@@ -161,6 +180,7 @@ class Options(Variant):
                 "data_reduction": reduction,
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
                 "divide": job.divide.model_copy(update=self.divide),
+                "tensor": self.tensor,
             }
         )
 
@@ -187,9 +207,12 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     attention = _first(own.attention, (True, False), "divide" in beyond and may_divide(job, "attention"))
     mlp = _first(own.mlp, (True, False), "divide" in beyond and may_divide(job, "mlp"))
     published = product(recompute, cache, modes, all_reduce, scatter, gather)
-    for choice, further in product(published, product(layers, halves, across, attention, mlp)):
+    ways: tuple[Tensor, ...] = get_args(Tensor)
+    tensor = _first(own.tensor, ways, "tensor" in beyond and may_divide(job, "attention"))
+    for choice, further in product(published, product(layers, halves, across, attention, mlp, tensor)):
         found = Options(*choice, *further)
-        if found.recompute or found.recompute_layers is None:
+        divides_nothing = found.tensor == "1d" and any(found.divide.values())
+        if (found.recompute or found.recompute_layers is None) and not divides_nothing:
             yield found
 
 
@@ -231,6 +254,7 @@ def plain_options() -> Options:
         overlap.across_blocks,
         fields["divide"].default.attention,
         fields["divide"].default.mlp,
+        fields["tensor"].default,
     )
 
 
