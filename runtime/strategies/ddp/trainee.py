@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from runtime.model.backward import backward_from
 from runtime.model.context import ModelContext
 from runtime.model.cross_entropy import cross_entropy
 from runtime.model.plain import PlainGPT
@@ -104,7 +105,10 @@ class DdpTrainee(Trainee):
                 logits = (self.parallel or self.model)(micro.tokens)
                 targets, weights = micro.targets.reshape(-1), micro.weights.reshape(-1)
                 loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)
-                logits.backward(gradient)
+                assert gradient is not None
+                held = [logits, gradient]
+                del logits, gradient
+                backward_from(held)
                 store.loss.add_(loss)
         return self.buckets
 

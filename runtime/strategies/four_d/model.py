@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from runtime.model.attention import Attention
+from runtime.model.backward import backward_from
 from runtime.model.cross_entropy import cross_entropy
 from runtime.model.documents import documents_of
 from runtime.model.elementwise import activate, residual
@@ -255,7 +256,9 @@ class GPT(torch.nn.Module):
                 self.gather_all_again()
             loss, gradient = self.cross_entropy(logits, targets, weights, with_gradient=backward)
         if gradient is not None:
-            logits.backward(gradient)
+            held = [logits, gradient]
+            del logits, gradient
+            backward_from(held)
         self.context.documents = None
         self.context.gathers.end_micro_step()
         return loss

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from runtime.model.backward import backward_from
 from runtime.model.cross_entropy import cross_entropy
 from runtime.model.plain import PlainGPT
 from runtime.sharded.gathers import Copies, Gather
@@ -72,7 +73,10 @@ class FsdpTrainee(Trainee):
                 targets, weights = micro.targets.reshape(-1), micro.weights.reshape(-1)
                 loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)
                 context.phase = "bwd"
-                logits.backward(gradient)
+                assert gradient is not None
+                held = [logits, gradient]
+                del logits, gradient
+                backward_from(held)
                 self._gradients.end()
                 context.phase, context.documents = "fwd", None
                 store.loss.add_(loss)

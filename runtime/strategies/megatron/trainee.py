@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from runtime.model.backward import backward_from
 from runtime.model.cross_entropy import cross_entropy
 from runtime.model.plain import PlainGPT
 from runtime.parallel.ops import Place
@@ -108,7 +109,9 @@ class MegatronTrainee(Trainee):
             logits = model(micro.tokens)
             loss, gradient = self._judged(logits, micro)
         with context.acting("B", 0, index):
-            logits.backward(gradient)
+            held = [logits, gradient]
+            del logits, gradient
+            backward_from(held)
             self._reductions.end()
         self.sums.collect(model)
         self._add(loss)
