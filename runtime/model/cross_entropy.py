@@ -1,13 +1,14 @@
 """Cross-entropy, of a vocabulary that may be split over ranks (section 3 of the algorithm).
 
 Three all-reduces of one number per token: the maximum, the sum of exponentials, the target's
-logit. The gradient (softmax − 1 at the target) follows at once, in the memory of the logits.
+logit. The gradient (softmax − 1 at the target) follows at once. How logits are widened is `scores`' matter.
 """
 
 from __future__ import annotations
 
 import torch
 
+from runtime.model.scores import Scores, make
 from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
@@ -34,23 +35,12 @@ def cross_entropy(
     `first` the token of the first column here, and `valid` counts the columns that are no padding. The memory of the
     logits is used up.
     """
-    ops, collectives = context.ops, context.collectives
-    wide = context.master_type
+    ops, collectives, wide = context.ops, context.collectives, context.master_type
     columns = logits.shape[1]
     valid = columns if valid is None else valid
-    count = float(logits.numel())
-    e, w = logits.element_size(), wide.itemsize
-    cast = e + w if e < w else 0  # an element is read in one type and written in another, where they differ
-
-    def maximum() -> tuple[torch.Tensor, torch.Tensor]:
-        scores = logits.detach().to(wide)
-        if valid < columns:
-            # as good as −∞, and still a number for those who look for numbers that are none
-            scores[:, valid:] = torch.finfo(wide).min
-        return scores, scores.amax(1)
-
-    scores, top = ops.compute(
-        PLACE, "maximum", maximum, lambda: Memory(count * (cast + w), work="loss/maximum"), phase="loss"
+    scores: Scores = make(logits.detach(), wide, valid, context.job.loss_tokens)
+    top = ops.compute(
+        PLACE, "maximum", scores.maximum, lambda: Memory(scores.moved("maximum"), work="loss/maximum"), phase="loss"
     )
     if over is not None:
         top = collectives.all_reduce(PLACE, over, top, reduction="max", name="maximum", phase="loss").wait()
@@ -58,14 +48,14 @@ def cross_entropy(
     local = targets - first
     mine = (local >= 0) & (local < valid)
     local = local.clamp(0, columns - 1)[:, None]
-    picked = scores.gather(1, local)[:, 0] - top
+    picked = scores.at(local) - top
 
-    def exponentials() -> tuple[torch.Tensor, torch.Tensor]:
-        raised = scores.sub_(top[:, None]).exp_()
-        return raised, raised.sum(1)
-
-    raised, total = ops.compute(
-        PLACE, "sum", exponentials, lambda: Memory(count * 5 * w, work="loss/sum"), phase="loss"
+    total = ops.compute(
+        PLACE,
+        "sum",
+        lambda: scores.exponentials(top),
+        lambda: Memory(scores.moved("sum"), work="loss/sum"),
+        phase="loss",
     )
     if over is not None:
         total = collectives.all_reduce(PLACE, over, total, name="sum", phase="loss").wait()
@@ -78,16 +68,14 @@ def cross_entropy(
     )
     if over is not None:
         target = collectives.all_reduce(PLACE, over, target, name="target", phase="loss").wait()
-    loss = torch.dot(total.log() - target, weights.to(wide))
+    scale = weights.to(wide)
+    loss = torch.dot(total.log() - target, scale)
     if not with_gradient:
         return loss, None
-
-    def gradient() -> torch.Tensor:
-        scale = weights.to(wide)
-        raised.mul_((scale / total)[:, None])
-        raised.scatter_add_(1, local, -(scale * mine)[:, None])
-        return raised.to(logits.dtype)
-
     return loss, ops.compute(
-        PLACE, "gradient", gradient, lambda: Memory(count * (2 * w + cast), work="loss/gradient"), phase="loss"
+        PLACE,
+        "gradient",
+        lambda: scores.gradient(top, (scale / total)[:, None], local, -(scale * mine)[:, None]),
+        lambda: Memory(scores.moved("gradient"), work="loss/gradient"),
+        phase="loss",
     )

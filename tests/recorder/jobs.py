@@ -169,6 +169,8 @@ def beyond() -> dict[str, Job]:
         "flat, parallel": {"tensor": "1d", "model": {**llama, "qk_norm": False, "residual": "parallel"}},
         "flat halves": {"tensor": "1d", "overlap": {**halves, **across}, "recompute_layers": 1},
         "flat halves, nothing overlaps": {"tensor": "1d", "overlap": {**halves, "all_reduce": False}},
+        "loss by tokens": {"loss_tokens": 5},
+        "loss by tokens, halves, fp32": {"loss_tokens": 7, "overlap": halves, "precision": "fp32"},
         "across blocks": {"overlap": across},
         "across blocks, not recomputed": {"overlap": across, "recompute": False, "gather_unit": "block"},
         "across blocks, some recomputed": {"overlap": across, "recompute_layers": 1},

@@ -86,6 +86,13 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_halves": {**DIVIDED, **BOTH, "micro_steps": 1},
     "divided_halves_heads": {**DIVIDED, **HALVES, "recompute": True},
 }
+LOSSES: dict[str, dict[str, Any]] = {
+    "loss_by_tokens": {"loss_tokens": 5},
+    "loss_by_tokens_padded": {"loss_tokens": 3, "model": {**parity.MODEL, "vocabulary": 37}},
+    "loss_by_tokens_goldfish": {"loss_tokens": 1000, "goldfish": True},
+    "loss_by_tokens_of_halves": {"loss_tokens": 4, **HALVES, "model": {**parity.MODEL, "vocabulary": 9}},
+}
+"""Nine tokens over eight ranks of y leave some of these none."""
 VARIANTS = {**{f"halves_{name}": options for name, options in OF_HALVES.items()}, **OTHERS}
 CASES = [
     *((grid, name) for grid in WITH_ALL_REDUCES for name in VARIANTS if name not in OTHERS),
@@ -155,6 +162,12 @@ def test_what_is_divided_equals_the_serial_model(pool, name):
 @pytest.mark.parametrize(("grid", "name"), DIVIDED_ONCE, ids=named)
 def test_every_way_to_divide_equals_the_serial_model(pool, grid, name):
     equal.check(pool, grid, _divided(grid, name), "float64", 2)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("grid", [{"data": 1, "z": 2, "y": 2, "x": 2}, {"data": 1, "z": 1, "y": 8, "x": 1}], ids=named)
+def test_a_loss_by_tokens_equals_that_of_all(pool, grid, name):
+    equal.check(pool, grid, LOSSES[name], "float64", 3)
 
 
 @pytest.mark.slow

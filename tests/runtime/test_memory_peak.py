@@ -26,6 +26,7 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "x, not recomputed": ({"x": 4}, KEPT_TOO),
     "x, not recomputed, flat": ({"x": 4}, KEPT_TOO | {"tensor": "1d"}),
     "x, not recomputed, divided": ({"x": 2}, KEPT_TOO | {"divide": {"attention": True, "mlp": True}}),
+    "loss by tokens": ({"data": 1}, {"loss_tokens": 64, "model": {"vocabulary": 20000}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),
 }
@@ -53,6 +54,7 @@ COUNTED = [name for name, (_, options) in (CASES | MORE).items() if options.get(
 def test_no_step_holds_more_than_the_twin_says(name: str) -> None:
     grid, options = (CASES | MORE)[name]
     shape = {key: value for key, value in options.get("model", {}).items() if key not in MODEL}
+    shape |= {"vocabulary": options["model"]["vocabulary"]} if name in MORE and "model" in options else {}
     job = described(grid, {"micro_sequences": 2, **options, "model": WIDE | shape})
     use = memory_use(job).by_category
     held = sum(use[category] for category in KEPT)

@@ -87,6 +87,9 @@ class Job(Spec):
     defaults."""
     fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
+    loss_tokens: Annotated[int, Field(ge=1, strict=True)] | None = None
+    """Compute the loss of so many tokens at a time, so that no copy of all logits in fp32 is made: less memory,
+    exponentials computed twice. By default of all tokens of a micro-step at once."""
     cuda_graphs: StrictBool = False
     """Launch a step's kernels and collectives from a captured graph (CUDA's or HIP's): the host takes no time; what is
     left of starting a kernel on the device stays, and the graph's own memory is not counted. For simulation only."""

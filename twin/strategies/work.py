@@ -208,6 +208,16 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
     narrow = job.element_bytes < FP32_BYTES
     cast = job.element_bytes + FP32_BYTES if narrow else 0
     logits, per_token = float(tokens * vocabulary), float(tokens * FP32_BYTES)
+    if job.loss_tokens is not None:
+        e, pieces = job.element_bytes, -(-tokens // job.loss_tokens)
+        return {
+            "maximum": Memory(logits * e, 1 + narrow, work="loss/maximum"),
+            # widen, subtract, exp, sum
+            "sum": Memory(logits * (e + 6 * FP32_BYTES), 4 * pieces + 1, work="loss/sum"),
+            "target": Memory(2 * per_token + tokens, work="loss/target"),
+            # the same but for the sum, then softmax − 1, back to where the logits lay
+            "gradient": Memory(logits * (2 * e + 8 * FP32_BYTES), 6 * pieces + 4, work="loss/gradient"),
+        }
     return {
         "maximum": Memory(logits * (cast + FP32_BYTES), 1 + narrow, work="loss/maximum"),  # to fp32, max
         "sum": Memory(logits * 5 * FP32_BYTES, 3, work="loss/sum"),  # subtract, exp, sum
@@ -216,6 +226,17 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
         # softmax − 1, cast
         "gradient": Memory(logits * (2 * FP32_BYTES + cast), kernels=5 + narrow, work="loss/gradient"),
     }
+
+
+def loss_bytes(job: Job, tokens: int, vocabulary: int) -> float:
+    """Count what the loss of a rank's logits needs at its peak: they, their gradient, and fp32 copies.
+
+    So many tokens at a time the gradient lies where the logits lay.
+    """
+    if job.loss_tokens is None:
+        return float(tokens * vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
+    widened = min(tokens, job.loss_tokens)
+    return float(vocabulary * (tokens * job.element_bytes + widened * 2 * FP32_BYTES))
 
 
 def accumulation(job: Job, elements: int, sum_bytes: int, *, first: bool) -> Memory:

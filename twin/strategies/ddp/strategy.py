@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
+from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.ddp import job as rules
 from twin.strategies.ddp.job import DdpJob, Grid
@@ -53,7 +54,7 @@ class Ddp(Strategy[DdpJob]):
             mlp_width=model.mlp_hidden,
         )
         gradients = e * tokens * (2 * model.hidden + mlp_up + model.mlp_hidden)
-        logits = float(tokens * model.vocabulary * (2 * e + 2 * FP32_BYTES))
+        logits = work.loss_bytes(job, tokens, model.vocabulary)
         return {
             "weights": float(e * elements),
             "gradients": float(FP32_BYTES * elements),

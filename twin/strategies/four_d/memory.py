@@ -10,6 +10,7 @@ counts what the runtime holds.
 
 from __future__ import annotations
 
+from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
@@ -67,7 +68,7 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     # cut over x too, with the gradient of the residual stream gathered, and summed, whole
     inner = inner // shapes.grid.x + shapes.hidden_x * shapes.grid.x if shapes.flat else inner
     gradients = e * m * (2 * shapes.hidden_x + inner)
-    logits = float(m * shapes.vocabulary_y * (2 * e + 2 * FP32_BYTES))
+    logits = work.loss_bytes(job, m, shapes.vocabulary_y)
     # the first block that is computed again finds those behind it, which were kept, gone
     at_most = max(kept + gradients, kept + logits, (block if again else 0.0) + gradients)
     return inputs + document_mask_bytes(job, shapes) + at_most

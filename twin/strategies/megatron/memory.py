@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from math import lcm
 
 from twin.description.attention import UNFUSED
+from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.megatron.bodies import recomputed
 from twin.strategies.megatron.job import MegatronJob
@@ -129,7 +130,7 @@ class Held:
         working = (self._whole_block if again else 0.0) + gradients
         logits = 0.0
         if any(stage.last for stage in stages):
-            logits = float(local.tokens * local.vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
+            logits = work.loss_bytes(job, local.tokens, local.vocabulary)
         return most + max(working, logits)
 
     def _kept(self, stage: Stage) -> float:
