@@ -85,6 +85,14 @@ Restarts = Annotated[
         "--restarts", metavar="K", min=0, help="With --ranks: start all ranks again after a failure, so often."
     ),
 ]
+Smoke = Annotated[
+    bool,
+    typer.Option(
+        "--smoke",
+        help="Try every path on one device for a minute, on a small model of the job's family: say what works, how "
+        "long it takes, what it needs; exit code 1 if something does not. Trains nothing.",
+    ),
+]
 Slurm = Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the job's machine, and stop.")]
 
 
@@ -128,6 +136,7 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
         watch: WatchEvery = None,
         restarts: Restarts = 0,
         slurm: Slurm = False,
+        smoke: Smoke = False,
     ) -> None:
         """Train the job's model for real: on gloo here, on NCCL or RCCL under torchrun or srun."""
         from runtime.launch.environment import from_environment
@@ -137,12 +146,17 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
         starts = process.launcher == "alone" and ((ranks or 1) > 1 or restarts > 0)
         if not (starts or slurm):
             hold()  # before any thread is started: numpy, which the job's strategies load, starts some
+        from runtime.launch.need import need_torch
         from runtime.plan.options import located
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import AUTO, load_job
 
         given = [*_needed(job, strategy), *(overrides or [])]
         described = load_job(job, given, strategy=strategy)
+        if smoke:
+            from runtime.smoke.command import run_smoke
+
+            raise typer.Exit(run_smoke(described))
         options = located(described.train, job.parent)
         if not slurm:
             _check_ranks(described, ranks, restarts, process, options, force=force)
@@ -152,8 +166,6 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
             return
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
-        from runtime.launch.need import need_torch
-
         need_torch("train")
         chosen = None if left_open is None else _chosen(left_open, out, process, force=force)
         if left_open is not None and chosen is not None:

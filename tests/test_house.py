@@ -67,11 +67,23 @@ ROOMS: dict[str, set[str]] = {
     "survive": LOW | {"records", "checkpoint", "plan"},
     "calibration": LOW | {"model", "strategies", "tracing", "recorder"},
     "recorder": LOW | {"strategies", "auto"},
+    "smoke": LOW | {"model", "strategies"},
     "inference": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan"},
     # trains many small models and asks each what it knows by heart; no run, so it needs nothing of `train`
     "memorize": LOW | {"strategies", "records", "checkpoint", "huggingface", "plan", "inference"},
     "train": LOW
-    | {"strategies", "records", "tracing", "checkpoint", "huggingface", "watch", "plan", "survive", "inference"},
+    | {
+        "model",
+        "strategies",
+        "records",
+        "tracing",
+        "checkpoint",
+        "huggingface",
+        "watch",
+        "plan",
+        "survive",
+        "inference",
+    },
 }
 ROOMS["commands"] = {*ROOMS}
 ROOMS["api"] = LOW | {"records", "recorder"}

@@ -11,6 +11,7 @@ import math
 import torch
 
 from runtime.launch.environment import Process
+from runtime.model.attention_backend import settled_backend
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
 from runtime.plan.optimizer_settings import Schedule
@@ -19,6 +20,7 @@ from runtime.plan.sources import Sources
 from runtime.records.console import Display, Stopwatch
 from runtime.records.ownership import Ownership
 from runtime.records.records import Records, due
+from runtime.step.context import PRECISIONS
 from runtime.step.feed import Feed, goldfish_of
 from runtime.step.trainee import MicroBatch, StepFigures
 from runtime.strategies import trains
@@ -57,6 +59,7 @@ class Run:
         self.first = process.rank == 0
         self.state = State(history)
         compile_ = options.compile or job.fused_elementwise
+        self.attention = settled_backend(job, device, PRECISIONS[job.precision])
         self.trainee = trains(job)(job, mesh, device, options.optimizer, compile_=compile_)
         self.context = self.trainee.context
         goldfish = goldfish_of(options, job.seed, sources.parts[0].manifest.separator)
@@ -98,6 +101,8 @@ class Run:
         showing.say_start(
             self.display, self.plan.job, self.sources, self.process, self.context.device, state, loaded, changed
         )
+        if self.context.device.type != "cpu":
+            self.display.say(f"attention: {self.attention}")
         state.modes = self.trainee.settle(
             options.gemm_modes, state.modes, deterministic=options.deterministic, say=self.display.say
         )

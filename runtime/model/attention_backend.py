@@ -1,0 +1,69 @@
+"""The kernel that PyTorch will take for attention: worth knowing before a run, for one of them is slow and large.
+
+`scaled_dot_product_attention` falls back to plain products where no fused kernel takes the shapes: every score then
+lies in memory. What is told is PyTorch's own answer for the shapes at hand.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from twin.description.attention import UNFUSED
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, Problem
+
+MATH = "math"
+"""Plain products, all scores in memory."""
+MAX_SCORE_BYTES = 2.0**30
+"""Scores of a layer, in fp32, above which plain products are refused: nobody who asked for flash wants more."""
+
+
+def attention_backend(job: Job, device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int) -> str:
+    """Name what computes attention of so many heads on this device: flash, efficient, cudnn, math, or the job's form.
+
+    On CPUs PyTorch has one fused kernel: cpu.
+    """
+    if job.attention in UNFUSED:
+        return job.attention
+    if device.type != "cuda":
+        return "cpu"
+    length, size = job.model.sequence, job.model.head_size
+    query = torch.empty((1, heads, length, size), dtype=dtype, device=device)
+    keys = torch.empty((1, kv_heads, length, size), dtype=dtype, device=device)
+    mask = torch.empty((1, 1, length, length), dtype=dtype, device=device) if job.document_mask else None
+    backends = torch.backends.cuda
+    given = backends.SDPAParams(query, keys, keys, mask, 0.0, mask is None, kv_heads < heads)
+    order = (
+        ("flash", backends.flash_sdp_enabled() and backends.can_use_flash_attention(given)),
+        ("efficient", backends.mem_efficient_sdp_enabled() and backends.can_use_efficient_attention(given)),
+        ("cudnn", backends.cudnn_sdp_enabled() and backends.can_use_cudnn_attention(given)),
+    )
+    return next((name for name, can in order if can), MATH)
+
+
+def settled_backend(job: Job, device: torch.device, dtype: torch.dtype) -> str:
+    """Name what computes attention of a rank's heads.
+
+    Raises DescriptionError if that is plain products whose scores would not be small. Ranks that see the same tokens
+    and layers are taken to share heads among them.
+    """
+    grid = job.concrete_grid
+    sharing = max(1, job.ranks // (grid.replicas * grid.depth))
+    heads, kv_heads = (max(1, n // sharing) for n in (job.model.heads, job.model.key_value_heads))
+    backend = attention_backend(job, device, dtype, heads, kv_heads)
+    if problems := check_backend(job, backend, heads):
+        raise DescriptionError(problems)
+    return backend
+
+
+def check_backend(job: Job, backend: str, heads: int) -> list[Problem]:
+    """Return why a run should not begin with plain products: their scores would not be small."""
+    scores = 4.0 * job.concrete_micro_sequences * heads * job.model.sequence**2
+    if backend != MATH or scores <= MAX_SCORE_BYTES:
+        return []
+    remedy = (
+        f"no fused kernel of PyTorch takes these shapes on this device, and all scores of a layer would take "
+        f"{scores / 1e9:.1f} GB; use a head size that is a multiple of 8 and at most 256, bf16, no document_mask, or "
+        "attention: plain if that is what you want"
+    )
+    return [Problem("attention", remedy, job.attention)]
