@@ -212,6 +212,9 @@ class Library(Spec):
     network_protocols: tuple[ProtocolName, ...] = Field(min_length=1)
     """Those of them that the library uses across nodes."""
     ring: Ring
+    message_efficiency: Parameter | None = None
+    """Share of a NIC's rate at which one rank's messages to another node travel, which go by fewer channels than a
+    ring's; that of ring all-gathers where it was not measured."""
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None
@@ -220,6 +223,11 @@ class Library(Spec):
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Constants of algorithms that have no key here, by the name they are registered under; each
     algorithm reads its own (`constants`)."""
+
+    @property
+    def message_share(self) -> float:
+        """Share of a NIC's rate that messages between nodes reach."""
+        return self.ring.network_efficiency.of("send") if self.message_efficiency is None else self.message_efficiency
 
     def constants(self, name: str, form: type[C]) -> C | None:
         """Return the constants of a registered algorithm, read as `form`; None if this library has none for it.

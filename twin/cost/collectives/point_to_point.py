@@ -3,8 +3,8 @@
     T = base + hop + M / B
 
 `exchange` sends one message each way at once: links and NICs carry both directions, so it takes as long as one.
-Constants are those of one ring hop, which is what NCCL and RCCL run a send and receive by (assumed: no
-measured table of messages has been fitted yet).
+Constants are those of one ring hop, which is what NCCL and RCCL run a send and receive by (assumed); between nodes a
+message may reach less of its NIC than a ring does (`message_efficiency` of a library, where that was measured).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def point_to_point_options(group: Group, library: Library, kind: CollectiveKind,
         protocol = library.protocols[name]
         if network:
             hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
-            rate = group.network_rate * library.ring.network_efficiency.of(kind) * protocol.network_share
+            rate = group.network_rate * library.message_share * protocol.network_share
         else:
             hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
             rate = group.local_rate * library.ring.local_efficiency.of(kind) * protocol.local_share
