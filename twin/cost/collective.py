@@ -24,6 +24,7 @@ from twin.cost.collective_group import Group, Pattern, look
 from twin.cost.collective_options import NodeUse, node_uses
 from twin.cost.placement import Placement
 from twin.cost.rings import link_widths
+from twin.cost.tiers import TIER_KINDS, TIER_RESOURCES, tier_capacity, tier_cost
 from twin.description.library import CollectiveKind, Library
 from twin.description.machine import Machine
 from twin.description.problems import fail
@@ -37,7 +38,8 @@ class Load:
 
     `resource` is ("nic", i, NIC) on the i-th node of the placement; ("link", i,
     a · devices_per_node + b) for the directed link a → b inside it; ("port", i, device) for a
-    switched node; ("uplink", g, 0) for all global links of the g-th dragonfly group.
+    switched node; ("uplink", g, 0) for all global links of the g-th dragonfly group; ("memory", i, socket),
+    ("read", i, 0) and ("write", i, 0) for a host's memory and its drives.
     `bytes` are per direction, the busier direction.
     """
 
@@ -109,8 +111,8 @@ def collective_cost(
     """
     if bytes_ < 0:
         raise ValueError(f"bytes is {bytes_:g}; a collective moves 0 bytes or more")
-    if kind in ("to_host", "to_device"):
-        return _copy_cost(machine, bytes_, placement)
+    if kind in TIER_KINDS:
+        return _tier_cost(machine, kind, bytes_, placement)
     if placement.ranks < 2:
         return CollectiveCost(0.0, 0.0, "none", "none", placement, {}, ())
     group = group or look(machine, placement)
@@ -131,14 +133,12 @@ def collective_cost(
     )
 
 
-def _copy_cost(machine: Machine, bytes_: float, placement: Placement) -> CollectiveCost:
-    """Return what a copy between a device and its host costs, over a link that is the device's own."""
-    rate, link = machine.host_copy_bytes_per_second, machine.host_link
-    if rate is None:
-        remedy = "is missing: give its bandwidth and latency, for the job copies between devices and hosts"
-        raise fail("machine.host_link", remedy)
-    latency = 0.0 if link is None else float(link.latency_seconds)
-    return CollectiveCost(latency, float(bytes_ / rate), "copy", "none", placement, {}, ())
+def _tier_cost(machine: Machine, kind: CollectiveKind, bytes_: float, placement: Placement) -> CollectiveCost:
+    """Return what a rank's own copy, update or file access costs, and what it loads of the node."""
+    device = placement.nodes[0][0]
+    cost = tier_cost(machine, kind, bytes_, device)
+    loads = {(device,): cost.uses} if cost.uses else {}
+    return CollectiveCost(cost.startup_seconds, cost.transfer_seconds, "copy", "none", placement, loads, ())
 
 
 def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float:
@@ -160,4 +160,6 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
     if resource_kind == "uplink":
         uplink = machine.network.group_bandwidth_bytes_per_second
         return float(uplink) if uplink is not None else float("inf")
-    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores or uplink")
+    if resource_kind in TIER_RESOURCES:
+        return tier_capacity(machine, resource_kind)
+    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores, uplink, memory, read or write")

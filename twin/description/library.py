@@ -34,9 +34,15 @@ CollectiveKind = Literal[
     "exchange",
     "to_host",
     "to_device",
+    "cast_to_host",
+    "cast_to_device",
+    "host_update",
+    "disk_read",
+    "disk_write",
 ]
 """What a stream other than compute can carry: collectives, `shift` being a message from each to the next one in a ring;
-messages between two, `exchange` being one each way at once; and copies between a device and its host."""
+messages between two, `exchange` being one each way at once; copies between a device and its host, `cast_` those that
+change the type of numbers on the host; an update of numbers in the host's memory by its cores; drives."""
 MEASURED_KINDS: dict[CollectiveKind, Literal["all_gather", "reduce_scatter", "all_reduce"]] = {
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",

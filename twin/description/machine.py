@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from twin.description.device import Device
+from twin.description.host import Disk, Host
 from twin.description.library import Library
 from twin.description.parameter import Counted, Parameter
 from twin.description.reliability import Reliability
@@ -82,7 +83,9 @@ class HostLink(Spec):
     """The way between a device and its host's memory, of each device alone."""
 
     bandwidth_bytes_per_second: Parameter
-    """Per direction, for large copies from pinned memory."""
+    """Per direction, for large copies from pinned memory; to the device, where that from it has a number of its own."""
+    down_bandwidth_bytes_per_second: Parameter | None = None
+    """From the device to the host, where it differs."""
     latency_seconds: Parameter
     """Of starting one copy."""
 
@@ -190,6 +193,10 @@ class Machine(Spec):
     variation: Variation
     host_link: HostLink | None = None
     """For jobs that copy between devices and hosts; the rate of `reliability.host_copy` if absent."""
+    host: Host | None = None
+    """For jobs that keep or update parts of their state in the host's memory."""
+    disk: Disk | None = None
+    """Drives of each node, for jobs that keep parts of their state there."""
     cores: Cores | None = None
     """Absent where every rank has a device of its own."""
     reliability: Reliability | None = None

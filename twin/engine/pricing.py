@@ -1,7 +1,7 @@
 """Prices of a job's collectives on every placement that occurs, and the loads they put on links.
 
 Shared resources are numbered: first those of each node (NICs, then directed links, then
-ports, then its cores), node after node, then the global links of each dragonfly group. Cores that
+ports, then its cores, then its sockets' memory and its drives), node after node, then the global links of each dragonfly group. Cores that
 all nodes share (a test bed on one host) are those of node 0.
 
 A resource that could carry everything that may ever run over it at once never slows anything
@@ -27,7 +27,7 @@ from twin.engine.program import Call
 from twin.engine.symmetry import Edges
 from twin.schedule.communicator import Communicator
 
-ResourceKind = Literal["nic", "link", "port", "cores", "uplink"]
+ResourceKind = Literal["nic", "link", "port", "cores", "memory", "read", "write", "uplink"]
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,15 @@ class _Resources:
     switch_groups: int
     one_host: bool
     """Whether all nodes share the cores of one."""
+    sockets: int = 0
+    """Memories of a node's host that ranks share; 0: the machine does not describe it."""
+    drives: bool = False
+    """Whether the node has drives."""
 
     @property
     def per_node(self) -> int:
         """Resources of one node."""
-        return self.cores + 1
+        return self.cores + 1 + self.sockets + 2 * self.drives
 
     @property
     def cores(self) -> int:
@@ -100,11 +104,18 @@ class _Resources:
             return "nic"
         if local == self.cores:
             return "cores"
+        if local > self.cores:
+            kinds: tuple[ResourceKind, ...] = (*("memory",) * self.sockets, "read", "write")
+            return kinds[local - self.cores - 1]
         return "link" if local < self.nics + self.devices * self.devices else "port"
 
     def local(self, kind: str, index: int) -> int:
         """Number of a resource within its node."""
-        offset = {"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices, "cores": self.cores}
+        after = self.cores + 1
+        offset = {
+            **{"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices, "cores": self.cores},
+            **{"memory": after, "read": after + self.sockets, "write": after + self.sockets + 1},
+        }
         return offset[kind] + index
 
 
@@ -130,6 +141,8 @@ def price(
         int(layout.node.max()) + 1,
         int(layout.switch_group.max()) + 1,
         one_host,
+        0 if machine.host is None else machine.host.domains,
+        machine.disk is not None,
     )
     looked = {axis: [look(machine, p) for p in groups.placements] for axis, groups in axes.items()}
     costs = [
@@ -272,6 +285,11 @@ def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degrad
         for device in range(resources.devices):
             node[resources.local("port", device)] = resource_capacity(machine, "port", device)
     node[resources.cores] = resource_capacity(machine, "cores", 0)
+    for socket in range(resources.sockets):
+        node[resources.local("memory", socket)] = resource_capacity(machine, "memory", socket)
+    if resources.drives:
+        for kind in ("read", "write"):
+            node[resources.local(kind, 0)] = resource_capacity(machine, kind, 0)
     uplink = resource_capacity(machine, "uplink", 0)
     capacity = np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])
     for one in degraded:

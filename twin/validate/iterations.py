@@ -39,6 +39,8 @@ class Iteration:
     """The keys of the job, or why the row is left out."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the mapping adds to the row, such as what it had to assume."""
+    beside_seconds: float = 0.0
+    """What the run did besides training and said so, such as watching its memory; added to the prediction."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def _predict(one: Iteration) -> Prediction | str:
         return str(error.problems[0])
     bounds = interval(job)
     mfu = job_flops(job, recompute=False) / (job_peak_flops_per_second(job) * one.seconds)
-    return Prediction(simulate(job).step_seconds, bounds.low, bounds.high, mfu)
+    beside = one.beside_seconds
+    return Prediction(simulate(job).step_seconds + beside, bounds.low + beside, bounds.high + beside, mfu)
 
 
 def _compared(one: Iteration, found: Prediction, unit: Unit) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean, f
 from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.parallel import in_parallel
 from twin.schedule.kernels import Gemm
-from twin.validate import megatron, mpt
+from twin.validate import megatron, mpt, offloaded
 from twin.validate.groups import Progress, Validation, summary
 from twin.validate.iterations import Iteration, compare_iterations
 from twin.validate.published_pieces import compare_pieces
@@ -42,8 +42,10 @@ from twin.validate.training_runs import published_rows, training_runs
 
 COLLECTIVES = ("machine", "collective", "library", "ranks", "bytes", "microseconds")
 GEMMS = ("device", "m", "n", "k", "microseconds")
-WORDS = {"machine", "collective", "library", "device", "nodes", "source", "precision"}
+WORDS = {"machine", "collective", "library", "device", "nodes", "source", "precision", "folder"}
 SWITCHES = {"recompute"}
+FRACTIONS = {"bytes", "offload_ratio", "iteration_ms"}
+"""Columns of numbers that need not be whole, besides those of seconds."""
 MAX_ROWS = 200_000
 SIZES = SUFFIXES["_bytes"]
 
@@ -118,7 +120,7 @@ def _numbers(path: Path, rows: Sequence[Mapping[str, str]], columns: Iterable[st
                 value = float("nan")
             if not (np.isfinite(value) and value > 0):
                 problems.append(Problem(f"line {line}, {column}", "must be a number above 0", text))
-            elif column != "bytes" and not column.endswith("seconds") and value != int(value):
+            elif column not in FRACTIONS and not column.endswith("seconds") and value != int(value):
                 problems.append(Problem(f"line {line}, {column}", "must be a whole number", text))
             new[column] = value
         converted.append(new)
@@ -227,5 +229,6 @@ PIECES: dict[tuple[str, ...], tuple[str, Callable[..., tuple[float, str] | str]]
 ITERATIONS: dict[tuple[str, ...], Callable[[dict[str, Any]], Iteration]] = {
     megatron.COLUMNS: megatron.iteration,
     mpt.COLUMNS: mpt.iteration,
+    offloaded.COLUMNS: offloaded.offloaded_iteration,
 }
 """Columns of tables of training iterations → what reads a row."""

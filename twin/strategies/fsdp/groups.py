@@ -14,6 +14,7 @@ import numpy as np
 from twin.description.grid import Mesh
 from twin.schedule.communicator import Communicator
 from twin.strategies.fsdp.job import FsdpJob, Grid
+from twin.strategies.offload import streams
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,6 @@ def communicators(job: FsdpJob, mesh: Mesh) -> tuple[Communicator, ...]:
         nodes = ranks.reshape(-1, job.concrete_grid.gradient_parts // node, node)
         found.append(Communicator.of(names.inside, nodes.reshape(-1, node)))
         found.append(Communicator.of(names.between, nodes.transpose(0, 2, 1).reshape(-1, nodes.shape[1])))
+    if job.offload is not None:
+        found += streams(mesh.ranks)
     return tuple(found)

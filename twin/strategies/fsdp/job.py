@@ -22,7 +22,9 @@ from pydantic import StrictBool
 from twin.description.grid import GridSpec
 from twin.description.job import Job
 from twin.description.model import Positive
+from twin.description.offload import Offload
 from twin.description.problems import Problem
+from twin.strategies import offload as tiers
 
 BUCKET_ELEMENTS = 500_000_000
 PREFETCH_ELEMENTS = 50_000_000
@@ -89,6 +91,9 @@ class FsdpJob(Job):
     quantized_gradients: StrictBool = False
     """qgZ of ZeRO++: instead of a reduce-scatter two all-to-alls in 4 bits, inside nodes and between them."""
 
+    offload: Offload | None = None
+    """Of DeepSpeed: what of the job's state lies beyond the devices' memory."""
+
     @property
     def concrete_grid(self) -> Grid:
         """The grid, which must not be `auto` any more."""
@@ -123,7 +128,7 @@ class FsdpJob(Job):
 
 ONLY_DEEPSPEED = (
     *("bucket_elements", "prefetch_elements", "overlap_reduction"),
-    *("secondary", "quantized_weights", "quantized_gradients"),
+    *("secondary", "quantized_weights", "quantized_gradients", "offload"),
 )
 """Keys that only its flavour has."""
 
@@ -138,6 +143,7 @@ def check(job: FsdpJob) -> list[Problem]:
     elif not job.reshard_after_forward:
         remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"
         problems.append(Problem("reshard_after_forward", remedy, False))
+    problems += tiers.check(job.offload, job.machine)
     if job.lora is not None:
         problems.append(Problem("lora", "fsdp trains every weight; leave it out, or use strategy: four_d"))
     return problems if job.grid == "auto" else problems + check_sharded(job, job.grid)

@@ -10,6 +10,7 @@ from twin.schedule.ops import axis_of
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.units import Unit, part
+from twin.strategies.offload import GradientFlush
 from twin.strategies.sizes import FP32_BYTES, accumulated_bytes
 
 
@@ -31,6 +32,13 @@ class Reductions:
     """Where, the name of the collective, elements that it brings, and whether they are complete then."""
     _started: list[tuple[Emitter, str, int]] = field(default_factory=list)
     """All-reduces and the like that follow, waited for at the end; elements that are added to sums then."""
+    _flush: GradientFlush | None = None
+    """Their way to the host, where optimizer states lie there."""
+
+    def __post_init__(self) -> None:
+        offload = self.job.offload
+        if offload is not None and offload.optimizer is not None:
+            self._flush = GradientFlush.of(self.job, offload.optimizer)
 
     @property
     def groups(self) -> Groups:
@@ -42,7 +50,7 @@ class Reductions:
         """Whether gradients leave the rank in this micro-step."""
         grid, job = self.job.concrete_grid, self.job
         if grid.ranks == 1:
-            return False
+            return self._flush is not None
         if self.at_end:
             return self.last
         return self.last or job.accumulate == "sharded"
@@ -50,7 +58,8 @@ class Reductions:
     @property
     def at_end(self) -> bool:
         """DeepSpeed's ZeRO-1 keeps gradients whole, and reduces after the last micro-step's whole backward pass."""
-        return self.job.flavour == "deepspeed" and self.job.concrete_grid.gradient_parts == 1
+        whole = self.job.flavour == "deepspeed" and self.job.concrete_grid.gradient_parts == 1
+        return whole and self._flush is None
 
     def ready(self, emit: Emitter, unit: Unit) -> None:
         """Go on from the gradients of a unit, which the backward pass has finished."""
@@ -82,6 +91,8 @@ class Reductions:
             self._open -= min(most, self._open)
         self._finish_flight()
         self._finish_started()
+        if self._flush is not None:
+            self._flush.end()
 
     def _finish_started(self) -> None:
         """Wait for what followed."""
@@ -126,6 +137,13 @@ class Reductions:
         self._flight.clear()
 
     def _arrived(self, here: Emitter, elements: int, *, complete: bool) -> None:
+        if self._flush is not None:
+            if not complete:
+                self._rest(here, elements)
+                self._finish_started()
+            own = part(elements, self.job.concrete_grid.optimizer)
+            self._flush.arrived(here, own, first=self.first, last=self.last)
+            return
         if self.job.flavour == "fsdp2" and self.job.concrete_grid.data > 1 and self.job.concrete_grid.optimizer == 1:
             # what replicas have is summed before it is added to what was there
             name = here.start("all_reduce", self.groups.data, elements * self.job.reduce_bytes)

@@ -14,7 +14,7 @@ from twin.description.job import Job
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Op, Repeat, Schedule, axis_of
-from twin.strategies import work
+from twin.strategies import offload, work
 from twin.strategies.four_d import block as compute
 from twin.strategies.four_d.grid import Grid as FourDGrid
 from twin.strategies.four_d.job import FourDJob
@@ -174,21 +174,33 @@ def _sum_loss(emit: Emitter, job: FsdpJob) -> None:
 
 def _update(emit: Emitter, step: Step) -> None:
     """Norm, clipping and AdamW on the own part, and the weights of all who have updated some."""
-    job, total = step.job, step.units.total
+    job = step.job
     grid, e = job.concrete_grid, job.element_bytes
     # the runtime's sum of the loss lies behind its gradients
     own, groups = step.units.own(grid.optimizer_parts) + (job.flavour == "fsdp2"), Groups(grid)
-    clip = emit.under("clip")
-    clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
+    clip, beyond = emit.under("clip"), job.offload is not None and job.offload.optimizer is not None
+    if not beyond:  # else each gradient's norm is taken as it leaves
+        clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
     if grid.optimizer_parts > 1:
         all_parts = grid.optimizer == 1 and job.flavour != "deepspeed"  # and replicas have equal gradients
         clip.collective("all_reduce", groups.scatter if all_parts else groups.everyone, SCALAR_BYTES)
-    if job.clip_gradients:
+    if job.clip_gradients and not beyond:  # the host scales them as it updates
         clip_bytes = 2.0 * own * FP32_BYTES
         emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))
+    if job.offload is not None and job.offload.optimizer is not None:
+        offload.update(emit, job, job.offload.optimizer, own)
+        _gather_updated(emit, step)
+        return
     # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew
     copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0
     emit.compute("adamw", Memory(float(own * (ADAM_BYTES_PER_ELEMENT + copied)), kernels=8, work="adamw"))
+    _gather_updated(emit, step)
+
+
+def _gather_updated(emit: Emitter, step: Step) -> None:
+    """Gather the weights of all who have updated some."""
+    job, total = step.job, step.units.total
+    grid, e, groups = job.concrete_grid, job.element_bytes, Groups(job.concrete_grid)
     if grid.optimizer * grid.gradients > 1:
         # FSDP's parts of weights are in fp32 and have no other form
         wide = FP32_BYTES if grid.weights > 1 and job.flavour != "deepspeed" else e

@@ -1,0 +1,198 @@
+"""Optimizer states beyond the device: how gradients get there, and the update.
+
+Shared by the strategies. A rank's streams are its own (`STREAMS`): copies down and up, copies that change the type of
+numbers, the cores' updates, and drives in each direction. What they share with other ranks (the host's memory, drives)
+is the engine's business.
+
+The order is that of one thread that issues: where it waits the device's compute stream waits, as the thread of
+DeepSpeed's optimizer does while the host's cores update a sub-group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from twin.description.job import Job
+from twin.description.machine import Machine
+from twin.description.offload import Offload, OptimizerOffload
+from twin.description.problems import Problem
+from twin.schedule.communicator import Communicator
+from twin.schedule.emit import Emitter
+from twin.schedule.kernels import Memory
+from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
+
+DOWN, UP, CAST, CPU, READ, WRITE = "down", "up", "cast", "cpu", "disk_read", "disk_write"
+STREAMS = (DOWN, UP, CAST, CPU, READ, WRITE)
+"""A rank's own streams: of copies to and from the host, those that change types, the host's cores, drives."""
+STATES_BYTES = 3 * FP32_BYTES
+"""Of an element's optimizer states: master weight and two moments."""
+UNSCALE_BYTES = 2 * FP32_BYTES
+"""Read and written of an element when its gradient is scaled on the host, before its update."""
+UPDATE_BYTES = 7 * FP32_BYTES + UNSCALE_BYTES
+"""What the host's memory moves for the update of an element: gradient, master weight and two moments read, the latter
+three written."""
+
+
+def streams(ranks: int) -> tuple[Communicator, ...]:
+    """Make every rank's own streams; those that no op names do no harm."""
+    alone = np.arange(ranks, dtype=np.int64)[:, None]
+    return tuple(Communicator(name, alone, "alone") for name in STREAMS)
+
+
+@dataclass(frozen=True)
+class SubGroup:
+    """Elements of a rank that are updated together."""
+
+    number: int
+    elements: int
+    on_device: bool
+
+
+def sub_groups(offload: OptimizerOffload, elements: int) -> tuple[SubGroup, ...]:
+    """Divide a rank's offloaded elements; of each `stride` the last is updated on the device.
+
+    >>> found = sub_groups(OptimizerOffload(stride=2, sub_group_elements=10), 25)
+    >>> [(group.elements, group.on_device) for group in found]
+    [(10, False), (10, True), (5, False)]
+    """
+    size, stride = offload.sub_group_elements, offload.stride
+    return tuple(
+        SubGroup(number, min(size, elements - first), stride is not None and (number + 1) % stride == 0)
+        for number, first in enumerate(range(0, elements, size))
+    )
+
+
+def offloaded(offload: OptimizerOffload, elements: int) -> int:
+    """Return how many of a rank's elements lie beyond the device."""
+    return round(offload.ratio * elements)
+
+
+def host_share(offload: OptimizerOffload) -> float:
+    """Share of gradients that go to the host: those of sub-groups that it updates."""
+    return offload.ratio * (1.0 if offload.stride is None else 1.0 - 1.0 / offload.stride)
+
+
+@dataclass
+class GradientFlush:
+    """Gradients on their way to the host."""
+
+    offload: OptimizerOffload
+    element_bytes: int
+    _open: list[tuple[Emitter, str]]
+
+    @classmethod
+    def of(cls, job: Job, offload: OptimizerOffload) -> GradientFlush:
+        """Begin a micro-step."""
+        return cls(offload, job.element_bytes, [])
+
+    def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
+        """Go on from gradients that are summed over ranks: add what is there, and send them.
+
+        Sums lie in pinned memory of the host in the type of products; at the last micro-step they become the fp32
+        gradients that the update reads.
+        """
+        count, e = offloaded(self.offload, elements), self.element_bytes
+        here = emit.under("offload")
+        if not first:
+            here.wait(here.start("to_device", UP, count * e, "sum_up"))
+            here.compute("add", Memory(3.0 * count * e, work="accumulate"))
+        if not (first and last):
+            self._open.append((here, here.start("to_host", DOWN, count * e, "sum_down")))
+        if not last:
+            return
+        if self.offload.overlapped_gradients:
+            sent = round(host_share(self.offload) * elements)
+            here.compute("widen", Memory(float(sent * (e + FP32_BYTES)), work="accumulate"))
+            self._open.append((here, here.start("to_host", DOWN, sent * FP32_BYTES, "gradients_down")))
+        else:
+            here.wait(here.start("cast_to_host", CAST, count * e, "gradients_cast"))
+
+    def end(self) -> None:
+        """Wait for what is under way, at the end of the backward pass."""
+        for here, name in self._open:
+            here.wait(name)
+        self._open.clear()
+
+
+def update(emit: Emitter, job: Job, offload: OptimizerOffload, own: int) -> None:
+    """Update a rank's own elements: those on the device at once, the others sub-group by sub-group."""
+    count, e = offloaded(offload, own), job.element_bytes
+    if own > count:
+        copied = FP32_BYTES + e if e < FP32_BYTES else 0
+        kept = float((own - count) * (ADAM_BYTES_PER_ELEMENT + copied))
+        emit.compute("adamw", Memory(kept, kernels=8, work="adamw"))
+    groups = sub_groups(offload, count)
+    if offload.stride is None:
+        _one_after_the_other(emit, groups, offload, e)
+    else:
+        _interleaved(emit, groups, offload, e)
+
+
+def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOffload, e: int) -> None:
+    """Update each sub-group on the host and copy its new weights; from and to drives beside the others' updates."""
+    disk, read, written = offload.to == "disk", list[str](), list[tuple[Emitter, str]]()
+    at = [emit.under(f"group{group.number}") for group in groups]
+    if disk and groups:
+        read.append(at[0].start("disk_read", READ, groups[0].elements * STATES_BYTES, "read"))
+    for here, group in zip(at, groups, strict=True):
+        if disk:
+            here.wait(read[-1])
+            if (after := group.number + 1) < len(groups):
+                size = groups[after].elements * STATES_BYTES
+                read.append(at[after].start("disk_read", READ, size, "read"))
+        here.wait(here.start("host_update", CPU, group.elements * UPDATE_BYTES, "update"))
+        here.wait(here.start("cast_to_device", CAST, group.elements * e, "weights_cast"))
+        if disk:
+            written.append((here, here.start("disk_write", WRITE, group.elements * STATES_BYTES, "write")))
+    for here, name in written:
+        here.wait(name)
+
+
+def _interleaved(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOffload, e: int) -> None:
+    """Update some sub-groups on the device, whose states come beside updates of the host and go beside the next."""
+    stride = offload.stride or 1
+    at = [emit.under(f"group{group.number}") for group in groups]
+    coming: dict[int, str] = {}
+    going: list[tuple[Emitter, str]] = []
+    for here, group in zip(at, groups, strict=True):
+        ahead = group.number - group.number % stride + stride - 1
+        if group.number % stride == 0 and ahead < len(groups):
+            size = groups[ahead].elements * STATES_BYTES
+            coming[ahead] = at[ahead].start("to_device", UP, size, "states_up")
+        if group.on_device:
+            here.wait(coming[group.number])
+            moved = float(group.elements * (ADAM_BYTES_PER_ELEMENT + FP32_BYTES + e))
+            here.compute("adamw", Memory(moved, kernels=8, work="adamw"))
+            going.append((here, here.start("to_host", DOWN, group.elements * STATES_BYTES, "states_down")))
+        else:
+            here.wait(here.start("host_update", CPU, group.elements * UPDATE_BYTES, "update"))
+            going.append((here, here.start("cast_to_device", CAST, group.elements * e, "weights_cast")))
+    for here, name in going:
+        here.wait(name)
+
+
+def check(offload: Offload | None, machine: Machine) -> list[Problem]:
+    """Return why a machine cannot do what `offload:` asks for."""
+    if offload is None:
+        return []
+    problems = []
+    if machine.device.type == "cpu":
+        problems.append(Problem("offload", f"{machine.device.name} is a CPU, whose memory is the host's"))
+        return problems
+    if machine.host is None:
+        remedy = f"{machine.name} does not describe the host of its nodes; give the machine a `host` (see 4xh100)"
+        problems.append(Problem("offload", remedy))
+    if machine.host_copy_bytes_per_second is None:
+        remedy = f"{machine.name} does not say how fast copies to the host are; give it a host_link"
+        problems.append(Problem("offload", remedy))
+    if "disk" in offload.tiers and machine.disk is None:
+        remedy = f"{machine.name} does not describe drives of its nodes; give it a `disk`, or use host"
+        problems.append(Problem("offload", remedy, "disk"))
+    optimizer = offload.optimizer
+    if optimizer is not None and optimizer.to == "disk" and optimizer.stride is not None:
+        remedy = "interleaves with states in the host's memory; leave it out, or set offload.optimizer.to: host"
+        problems.append(Problem("offload.optimizer.stride", remedy, optimizer.stride))
+    return problems

@@ -1,0 +1,96 @@
+"""Iterations of Megatron-DeepSpeed with the optimizer offloaded to the host, in a CSV file: ZeRO-3, bf16, recomputation.
+
+A row says how many sub-groups are updated on the device (`interleaved`, `stride`), whether gradients leave beside the
+backward pass (`async_gradients`), and which share of states is offloaded (`offload_ratio`). What its `folder` was run
+on, and the widths that it leaves out, are those of the scripts of github DataStates/artifacts: grouped keys and values
+of four heads, the MLP by `MLP_WIDTHS`, the fused softmax of Megatron, GPT-2's vocabulary padded to 50,304.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twin.description.problems import fail
+from twin.validate.iterations import Iteration
+from twin.validate.megatron import VOCABULARY, VOCABULARY_MULTIPLE
+
+COLUMNS = (
+    *("folder", "tensor", "data", "layers", "hidden", "heads", "sequence", "global_batch", "micro_batch"),
+    *("offload_ratio", "subgroup", "iteration_ms"),
+)
+MLP_WIDTHS = {
+    **{(24, 2048, 32): 8192, (30, 2560, 32): 8192, (32, 4096, 32): 11008, (72, 3072, 32): 11008},
+    **{(50, 4096, 32): 12400, (40, 5120, 40): 13824, (40, 5120, 64): 20480, (60, 6656, 52): 17920},
+    **{(128, 5120, 40): 20480, (80, 8192, 64): 28672},
+}
+"""By layers, hidden size and heads. Of what the scripts do not have the MLP is four times as wide as the hidden size."""
+KV_HEADS = 4
+OTHER_NODE = "twinflow"
+"""In the name of a folder of the node of H100; all others were run on Polaris."""
+COLLECTION_SECONDS = 0.070
+"""A collection of Python's garbage in a process that has imported PyTorch 2.13: 166,000 objects, median of seven on one
+core of an EPYC (measured 2026-11-24). The runs' `memory_breakdown: true` has DeepSpeed collect before and after each
+forward and backward pass and each update (`see_memory_usage`)."""
+
+
+def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
+    """Read one row, whose numbers are numbers by now; raises DescriptionError for a switch that is none."""
+    folder, tensor = str(row["folder"]), int(row["tensor"])
+    machine = "4xh100" if OTHER_NODE in folder else "polaris"
+    group = f"{machine}, {_words(row)}"
+    seconds = row["iteration_ms"] / 1e3
+    if tensor > 1:
+        return Iteration(row, group, 0.0, "tensor parallelism beside an offloaded optimizer")
+    layers, hidden, heads = int(row["layers"]), int(row["hidden"]), int(row["heads"])
+    vocabulary = -(-VOCABULARY // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    ranks = int(row["data"])
+    job = {
+        "name": "measured iteration",
+        "strategy": "fsdp",
+        "flavour": "deepspeed",
+        "model": {
+            **{"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": KV_HEADS},
+            **{"sequence": int(row["sequence"]), "vocabulary": vocabulary},
+            **{"mlp_width": MLP_WIDTHS.get((layers, hidden, heads), 4 * hidden), "activation": "swiglu"},
+            **{"norm": "rms", "positions": "rotary", "biases": False},
+        },
+        "machine": machine,
+        "ranks": ranks,
+        "grid": {"weights": ranks},
+        "batch": {"sequences": int(row["global_batch"]), "micro_sequences": int(row["micro_batch"])},
+        "precision": "bf16",
+        "attention": "fused_softmax",
+        "offload": {"optimizer": _optimizer(row)},
+    }
+    collections = 4 * job_micro_steps(row) + 2
+    notes = {"beside_milliseconds": 1e3 * COLLECTION_SECONDS * collections}
+    return Iteration(row, group, seconds, job, notes, COLLECTION_SECONDS * collections)
+
+
+def job_micro_steps(row: Mapping[str, Any]) -> int:
+    """Return the micro-steps of a row's iteration."""
+    return max(1, int(row["global_batch"]) // (int(row["data"]) * int(row["micro_batch"])))
+
+
+def _optimizer(row: Mapping[str, Any]) -> dict[str, Any]:
+    interleaved = _switch(row, "interleaved")
+    return {
+        "ratio": float(row["offload_ratio"]),
+        "sub_group_elements": int(row["subgroup"]),
+        "overlapped_gradients": _switch(row, "async_gradients") == 1,
+        **({"stride": _switch(row, "stride")} if interleaved else {}),
+    }
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    if _switch(row, "interleaved"):
+        return "interleaved"
+    return "gradients beside backward" if _switch(row, "async_gradients") else "blocking gradients"
+
+
+def _switch(row: Mapping[str, Any], key: str) -> int:
+    text = str(row.get(key, "0")).strip() or "0"
+    if not text.isdecimal():
+        raise fail(key, "must be a whole number, 0 where it is off", text)
+    return int(text)
