@@ -39,7 +39,7 @@ class Load:
     `resource` is ("nic", i, NIC) on the i-th node of the placement; ("link", i,
     a · devices_per_node + b) for the directed link a → b inside it; ("port", i, device) for a
     switched node; ("uplink", g, 0) for all global links of the g-th dragonfly group; ("memory", i, socket),
-    ("read", i, 0) and ("write", i, 0) for a host's memory and its drives.
+    ("drives", i, 0) for a socket's memory and the node's drives.
     `bytes` are per direction, the busier direction.
     """
 
@@ -137,7 +137,7 @@ def _tier_cost(machine: Machine, kind: CollectiveKind, bytes_: float, placement:
     """Return what a rank's own copy, update or file access costs, and what it loads of the node."""
     device = placement.nodes[0][0]
     cost = tier_cost(machine, kind, bytes_, device)
-    loads = {(device,): cost.uses} if cost.uses else {}
+    loads: dict[Pattern, tuple[NodeUse, ...]] = {(device,): cost.uses} if cost.uses else {}
     return CollectiveCost(cost.startup_seconds, cost.transfer_seconds, "copy", "none", placement, loads, ())
 
 
@@ -162,4 +162,4 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
         return float(uplink) if uplink is not None else float("inf")
     if resource_kind in TIER_RESOURCES:
         return tier_capacity(machine, resource_kind)
-    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores, uplink, memory, read or write")
+    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores, uplink, memory or drives")

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twin.description.grid import divisors
 from twin.description.job import Job
+from twin.description.offload import Tier
 from twin.description.units import format_memory
 from twin.strategies import strategy_of
+
+
+@dataclass(frozen=True)
+class TierUse:
+    """Bytes of the ranks of one node in a tier beyond their devices, by category, and what the node offers."""
+
+    by_category: dict[str, float]
+    capacity_bytes: float
+
+    @property
+    def node_bytes(self) -> float:
+        """All categories together."""
+        return sum(self.by_category.values())
+
+    @property
+    def fits(self) -> bool:
+        """True if the node has so much."""
+        return self.node_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -17,6 +36,8 @@ class MemoryUse:
     by_category: dict[str, float]
     capacity_bytes: float
     """Device memory less what context, allocator and libraries take."""
+    tiers: dict[Tier, TierUse] = field(default_factory=dict)
+    """What lies beyond the devices of a node."""
 
     @property
     def per_rank_bytes(self) -> float:
@@ -26,7 +47,12 @@ class MemoryUse:
     @property
     def fits(self) -> bool:
         """True if the job can run."""
-        return self.per_rank_bytes <= self.capacity_bytes
+        return self.per_rank_bytes <= self.capacity_bytes and self.full is None
+
+    @property
+    def full(self) -> Tier | None:
+        """The tier that has too little room, if there is one."""
+        return next((tier for tier, use in self.tiers.items() if not use.fits), None)
 
     @property
     def largest_category(self) -> str:
@@ -38,7 +64,24 @@ def memory_use(job: Job) -> MemoryUse:
     """Count the peak memory of a rank: of the role that needs most."""
     strategy, device = strategy_of(job), job.machine.device
     most = max(strategy.memories(job), key=lambda by_category: sum(by_category.values()))
-    return MemoryUse(dict(most), float(device.memory_bytes - device.reserved_memory_bytes))
+    capacity = float(device.memory_bytes - device.reserved_memory_bytes)
+    return MemoryUse(dict(most), capacity, _tiers(job))
+
+
+def _tiers(job: Job) -> dict[Tier, TierUse]:
+    """Count what the ranks of a node hold beyond their devices; of several roles each node has the fullest."""
+    strategy, machine = strategy_of(job), job.machine
+    ranks, found = min(job.ranks, machine.devices_per_node), dict[Tier, TierUse]()
+    room: dict[Tier, float] = {
+        "host": 0.0 if machine.host is None else float(machine.host.memory_bytes),
+        "disk": 0.0 if machine.disk is None else float(machine.disk.drives * machine.disk.capacity_bytes),
+    }
+    for role in strategy.roles(job):
+        for tier, of in strategy.tiers(job, role).items():
+            use = TierUse({name: ranks * size for name, size in of.items()}, room[tier])
+            if tier not in found or use.node_bytes > found[tier].node_bytes:
+                found[tier] = use
+    return found
 
 
 def largest_micro_sequences(job: Job) -> int | None:
@@ -60,8 +103,20 @@ def with_micro_sequences(job: Job, micro: int) -> Job:
     return job.model_copy(update={"batch": job.batch.model_copy(update={"micro_sequences": micro})})
 
 
+def _tier_advice(tier: Tier, use: TierUse) -> str:
+    """Say what lies in a tier that has too little room, and what would help."""
+    over = format_memory(use.node_bytes - use.capacity_bytes)
+    most = max(use.by_category, key=lambda name: use.by_category[name])
+    where, remedy = (
+        ("host has", "lay it on disk, or use more nodes") if tier == "host" else ("drives have", "use more nodes")
+    )
+    return f"needs {over} more than a node's {where}, most of it for {most}; {remedy}"
+
+
 def advice(job: Job, use: MemoryUse) -> str:
     """Say in one sentence which category is too much and what would fit."""
+    if (tier := use.full) is not None and use.per_rank_bytes <= use.capacity_bytes:
+        return _tier_advice(tier, use.tiers[tier])
     over = format_memory(use.per_rank_bytes - use.capacity_bytes)
     head = f"needs {over} more than the device has, most of it for {use.largest_category}"
     micro = largest_micro_sequences(job)

@@ -56,7 +56,7 @@ class Host(Spec):
 
 
 class Disk(Spec):
-    """Drives of a node that ranks keep parts of a job's state on."""
+    """Drives of a node, for parts of a job's state; what reads and what writes at once share their time."""
 
     count: Counted | None = None
     """Equal drives side by side, one if absent; files are striped over them."""

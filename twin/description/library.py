@@ -39,10 +39,13 @@ CollectiveKind = Literal[
     "host_update",
     "disk_read",
     "disk_write",
+    "disk_to_device",
+    "device_to_disk",
 ]
 """What a stream other than compute can carry: collectives, `shift` being a message from each to the next one in a ring;
 messages between two, `exchange` being one each way at once; copies between a device and its host, `cast_` those that
-change the type of numbers on the host; an update of numbers in the host's memory by its cores; drives."""
+change the type of numbers on the host; an update of numbers in the host's memory by its cores; drives, and copies
+through the host's memory between them and devices."""
 MEASURED_KINDS: dict[CollectiveKind, Literal["all_gather", "reduce_scatter", "all_reduce"]] = {
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",

@@ -47,6 +47,17 @@ class Offload(Spec):
     """Weights that are not in use; absent: on the device."""
     activations: Tier | None = None
     """What a block keeps for its backward pass, or its input if it is recomputed; absent: on the device."""
+    swap_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """With `recompute` and `activations`: share of blocks, evenly spread, of which everything goes there instead of the
+    input alone, and which are not computed again (Ratel's `swap_ratio`)."""
+
+    def swaps(self, layer: int) -> bool:
+        """Tell whether a block is swapped whole, though others are recomputed.
+
+        >>> [Offload(activations="host", swap_share=0.5).swaps(layer) for layer in range(4)]
+        [False, True, False, True]
+        """
+        return int((layer + 1) * self.swap_share + 1e-9) > int(layer * self.swap_share + 1e-9)
 
     @property
     def tiers(self) -> frozenset[Tier]:

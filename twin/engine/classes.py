@@ -59,8 +59,8 @@ class _Engine:
         """Give ranks their streams and prices."""
         beside = 1.0 / (1.0 + setting.collective_slowdown)
         streams = {
-            communicator: [Stream([self.ranks[m] for m in of], beside) for of in members]
-            for communicator, members in setting.members.items()
+            name: [Stream([self.ranks[m] for m in of], beside, quiet=name in setting.quiet) for of in members]
+            for name, members in setting.members.items()
         }
         for rank in self.ranks:
             for call, (communicator, _, _) in enumerate(rank.program.calls):
@@ -243,6 +243,8 @@ class _Engine:
         pending, now = stream.queue[0], self.clock.now
         for rank, op in pending.arrived:
             rank.start[op] = now
+            if stream.quiet:
+                continue
             rank.collectives += 1
             if rank.collectives == 1 and rank.works_at != NOTHING:
                 self._change_pace(rank, slow=True)
@@ -269,6 +271,8 @@ class _Engine:
         for rank, op in pending.arrived:
             rank.end[op] = now
             rank.share[op] = share
+            if stream.quiet:
+                continue
             rank.collectives -= 1
             if not rank.collectives and rank.works_at != NOTHING:
                 self._change_pace(rank, slow=False)

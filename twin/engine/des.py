@@ -9,6 +9,7 @@ Each rank (or class of ranks with the same future) is a process that walks throu
   program, else it is slower by another factor. (Members at different ops are almost never all
   idle at once, and this way what slows a collective follows from program order alone, which is
   what lets the all-ranks engine agree exactly.)
+* What the device's units have no part in (copies to the host, its updates, drives) slows nothing and is not slowed.
 * Members that run different programs (a message between pipeline stages) are never at the same op: what
   joins them is taken to run beside compute.
 * A collective starts when its last member has arrived and the communicator's previous
@@ -52,7 +53,10 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
         for c, (slow, use) in enumerate(zip(setting.slowness, core_use, strict=True))
     ]
     streams = {
-        communicator: [Stream(environment, links, [ranks[m] for m in of], recorder, beside) for of in members]
+        communicator: [
+            Stream(environment, links, [ranks[m] for m in of], recorder, beside, quiet=communicator in setting.quiet)
+            for of in members
+        ]
         for communicator, members in setting.members.items()
     }
     for rank in ranks:

@@ -43,9 +43,10 @@ def run(program: Program, setting: Setting) -> Timeline:
 class _Running:
     """A collective under way: `until` its start-up is over, then until its transfer is."""
 
-    __slots__ = ("allowed", "call", "op", "remaining", "speed", "stream", "transferring", "until")
+    __slots__ = ("allowed", "call", "op", "quiet", "remaining", "speed", "stream", "transferring", "until")
 
-    def __init__(self, stream: str, call: int, op: int, until: float) -> None:
+    def __init__(self, stream: str, call: int, op: int, until: float, *, quiet: bool) -> None:
+        self.quiet = quiet
         self.stream = stream
         self.call = call
         self.op = op
@@ -77,6 +78,9 @@ class _Device:
         self._settled = 0.0
         self._busy = False
         self._running: list[_Running] = []
+        self._quiet = setting.quiet
+        self._loud = 0
+        """Of what is running: how much slows compute."""
         self._waiting: dict[str, deque[tuple[int, int]]] = {c: deque() for c in setting.group_class}
         self._free = dict.fromkeys(setting.group_class, True)
         self.start, self.end, self.arrival, self.share = (array("d", bytes(8 * len(program))) for _ in range(4))
@@ -156,10 +160,11 @@ class _Device:
 
     def _compute(self, work: float) -> None:
         """Work that takes so long undisturbed."""
-        running, stretch = self._running, self._stretch
+        running = self._running
         if running:
             self._set_busy(busy=True)
         while running:
+            stretch = self._stretch if self._loud else 1.0
             finish = self._now + work * stretch
             first = _first(running)
             if first.until > finish:
@@ -219,7 +224,9 @@ class _Device:
         self._free[stream] = False
         self.start[op] = self._now
         until = self._now + self._transfers[call].startup_seconds
-        self._running.append(_Running(stream, call, op, until))
+        quiet = stream in self._quiet
+        self._loud += not quiet
+        self._running.append(_Running(stream, call, op, until, quiet=quiet))
 
     def _happen(self, one: _Running) -> None:
         """A collective's start-up is over, or it has ended."""
@@ -235,6 +242,7 @@ class _Device:
         alone = self._transfers[one.call]
         self.share[one.op] = alone.transfer_seconds / one.allowed if alone.demands and one.allowed > 0.0 else 1.0
         self._running.remove(one)
+        self._loud -= not one.quiet
         self._share_links()
         self._free[one.stream] = True
         if queue := self._waiting[one.stream]:
@@ -255,7 +263,7 @@ class _Device:
         for one in self._running:
             if one.transferring:
                 one.remaining -= passed * one.speed
-                one.allowed += passed * limit
+                one.allowed += passed * (1.0 if one.quiet else limit)
 
     def _share_links(self) -> None:
         """Give the transfers under way their speeds, and plan their ends."""
@@ -265,7 +273,7 @@ class _Device:
         if self._shares_links:
             speeds = self._shared(tuple(one.call for one in moving))
         else:
-            speeds = [self._beside if self._busy else 1.0] * len(moving)
+            speeds = [self._beside if self._busy and not one.quiet else 1.0 for one in moving]
         for one, speed in zip(moving, speeds, strict=True):
             one.speed = speed
             one.until = self._now + max(0.0, one.remaining) / speed
@@ -274,11 +282,15 @@ class _Device:
         """Speeds of transfers that share links; the same ones meet again in every block."""
         found = self._speeds.get((self._busy, calls))
         if found is None:
-            limit = self._beside if self._busy else 1.0
-            flows = [Flow(t.demands, t.peak_rate, limit) for t in (self._transfers[c] for c in calls)]
+            flows = [self._flow_of(call) for call in calls]
             assign_speeds(flows, self._capacity)
             found = self._speeds[self._busy, calls] = [flow.speed for flow in flows]
         return found
+
+    def _flow_of(self, call: int) -> Flow:
+        """Return a call's transfer with the speed that compute lets it have."""
+        transfer, quiet = self._transfers[call], self._program.calls[call][0] in self._quiet
+        return Flow(transfer.demands, transfer.peak_rate, self._beside if self._busy and not quiet else 1.0)
 
 
 def _waits_for(program: Program, op: int, start: int) -> bool:

@@ -111,14 +111,28 @@ class Member:
 class Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
-    __slots__ = ("arrived", "beside", "done", "flow", "members", "queue", "running", "several_roles", "size", "steady")
+    __slots__ = (
+        "arrived",
+        "beside",
+        "done",
+        "flow",
+        "members",
+        "queue",
+        "quiet",
+        "running",
+        "several_roles",
+        "size",
+        "steady",
+    )
 
-    def __init__(self, members: list[Member], beside: float) -> None:
+    def __init__(self, members: list[Member], beside: float, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        """Whether it slows no compute and is not slowed by it."""
         self.members = members
         self.size = len(members)
         self.several_roles = any(member.program is not members[0].program for member in members)
-        self.beside = beside
-        self.steady = self.several_roles or beside == 1.0
+        self.beside = 1.0 if quiet else beside
+        self.steady = self.several_roles or self.beside == 1.0
         """Whether it does not matter for its speed what its members do."""
         self.queue: deque[Pending] = deque()
         self.arrived = dict.fromkeys((member.number for member in members), 0)

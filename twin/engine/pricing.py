@@ -1,8 +1,9 @@
 """Prices of a job's collectives on every placement that occurs, and the loads they put on links.
 
 Shared resources are numbered: first those of each node (NICs, then directed links, then
-ports, then its cores, then its sockets' memory and its drives), node after node, then the global links of each dragonfly group. Cores that
-all nodes share (a test bed on one host) are those of node 0.
+ports, then its cores, then the memory of its sockets and its drives), node after node, then the
+global links of each dragonfly group. Cores that all nodes share (a test bed on one host) are
+those of node 0.
 
 A resource that could carry everything that may ever run over it at once never slows anything
 down, so it is left out: that is exact, and it keeps links apart that nobody notices.
@@ -27,7 +28,7 @@ from twin.engine.program import Call
 from twin.engine.symmetry import Edges
 from twin.schedule.communicator import Communicator
 
-ResourceKind = Literal["nic", "link", "port", "cores", "memory", "read", "write", "uplink"]
+ResourceKind = Literal["nic", "link", "port", "cores", "memory", "drives", "uplink"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class _Resources:
     @property
     def per_node(self) -> int:
         """Resources of one node."""
-        return self.cores + 1 + self.sockets + 2 * self.drives
+        return self.cores + 1 + self.sockets + self.drives
 
     @property
     def cores(self) -> int:
@@ -105,16 +106,19 @@ class _Resources:
         if local == self.cores:
             return "cores"
         if local > self.cores:
-            kinds: tuple[ResourceKind, ...] = (*("memory",) * self.sockets, "read", "write")
-            return kinds[local - self.cores - 1]
+            return "memory" if local - self.cores <= self.sockets else "drives"
         return "link" if local < self.nics + self.devices * self.devices else "port"
 
     def local(self, kind: str, index: int) -> int:
         """Number of a resource within its node."""
         after = self.cores + 1
         offset = {
-            **{"nic": 0, "link": self.nics, "port": self.nics + self.devices * self.devices, "cores": self.cores},
-            **{"memory": after, "read": after + self.sockets, "write": after + self.sockets + 1},
+            "nic": 0,
+            "link": self.nics,
+            "port": self.nics + self.devices * self.devices,
+            "cores": self.cores,
+            "memory": after,
+            "drives": after + self.sockets,
         }
         return offset[kind] + index
 
@@ -288,8 +292,7 @@ def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degrad
     for socket in range(resources.sockets):
         node[resources.local("memory", socket)] = resource_capacity(machine, "memory", socket)
     if resources.drives:
-        for kind in ("read", "write"):
-            node[resources.local(kind, 0)] = resource_capacity(machine, kind, 0)
+        node[resources.local("drives", 0)] = resource_capacity(machine, "drives", 0)
     uplink = resource_capacity(machine, "uplink", 0)
     capacity = np.concatenate([np.tile(node, resources.nodes), np.full(resources.switch_groups, uplink)])
     for one in degraded:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.energy import step_joules
-from twin.cost.memory import MemoryUse, advice, memory_use
+from twin.cost.memory import MemoryUse, TierUse, advice, memory_use
 from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.engine.all_ranks import AllRanks
@@ -244,6 +244,16 @@ def _last_arrival(simulation: Simulation, axis: Axis, start: NDArray[np.int64]) 
     return gates
 
 
+def _tier(use: TierUse) -> dict[str, object]:
+    """Return what lies in a tier beyond the devices of a node."""
+    return {
+        "node_bytes": use.node_bytes,
+        "capacity_bytes": use.capacity_bytes,
+        "fits": use.fits,
+        "by_category": use.by_category,
+    }
+
+
 def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: float) -> dict[str, object]:
     """Return the object that `fourfold simulate --json` prints."""
     job = simulation.job
@@ -281,6 +291,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
             "fits": memory.fits,
             "advice": figures.memory_advice,
             "by_category": memory.by_category,
+            **({"tiers": {tier: _tier(use) for tier, use in memory.tiers.items()}} if memory.tiers else {}),
         },
         "energy_joules": figures.energy_joules,
         "ops": nominal.ops,

@@ -55,6 +55,8 @@ class Segments:
         """Find what may be planned; None if links are shared in other ways, or almost nothing may be."""
         if setting.cores or setting.compute_factor is not None or setting.collective_factor is not None:
             return None
+        if setting.quiet:  # a segment's clocks take every op of a stream to slow compute
+            return None
         if any(amount > 0.0 for p in programs for amount in _starts(p)):
             return None
         outer = _outer(programs, setting)

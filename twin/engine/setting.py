@@ -34,6 +34,9 @@ class Setting:
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()
     """Which resources are cores."""
+    quiet: frozenset[str] = frozenset()
+    """Communicators whose ops neither slow compute nor are slowed by it: copy engines, the host and its drives do them,
+    none of the device's units."""
     role: list[int] = field(default_factory=list)
     """Which of the programs each rank class runs; empty: there is one."""
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.cost.tiers import TIER_KINDS
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
@@ -259,8 +260,15 @@ def _setting(
             for number, resource in enumerate(partition.resource_representatives)
             if prices.kind_of(resource) == "cores"
         ),
+        quiet=quiet(calls),
         role=role_of_class,
     )
+
+
+def quiet(calls: Sequence[Call]) -> frozenset[str]:
+    """Name the communicators that carry nothing but copies, updates of the host, and what its drives do."""
+    loud = {communicator for communicator, kind, _ in calls if kind not in TIER_KINDS}
+    return frozenset(communicator for communicator, _, _ in calls) - loud
 
 
 def _core_use(machine: Machine, partition: Partition) -> list[tuple[tuple[int, float], ...]]:

@@ -214,13 +214,22 @@ class Stream:
     """The queue of one communicator on one class of groups: in order, all members together."""
 
     def __init__(
-        self, environment: simpy.Environment, links: Links, members: list[Rank], recorder: Recorder, beside: float
+        self,
+        environment: simpy.Environment,
+        links: Links,
+        members: list[Rank],
+        recorder: Recorder,
+        beside: float,
+        *,
+        quiet: bool = False,
     ) -> None:
         self._environment = environment
         self._links = links
         self._members = members
         self._several_roles = any(member.program is not members[0].program for member in members)
-        self._beside = beside
+        self._beside = 1.0 if quiet else beside
+        self._loud = () if quiet else members
+        """Members whose compute it slows."""
         self._flow: ActiveFlow | None = None
         self._recorder = recorder
         self._queue: list[_Pending] = []
@@ -249,7 +258,7 @@ class Stream:
         now = self._environment.now
         for rank, op in pending.ops:
             self._recorder.start[rank][op] = now
-        for member in self._members:
+        for member in self._loud:
             member.collective_begins(self)
 
         def start_flow(_event: simpy.Event) -> None:
@@ -277,7 +286,7 @@ class Stream:
         for rank, op in pending.ops:
             self._recorder.end[rank][op] = now
             self._recorder.share[rank][op] = share
-        for member in self._members:
+        for member in self._loud:
             member.collective_ends(self)
         self._queue.pop(0)
         self._done += 1

@@ -223,11 +223,18 @@ def _memory(console: Console, figures: Report) -> None:
         verdict += f": {escape(figures.memory_advice)}"
     need, have = format_si(memory.per_rank_bytes, "B"), format_si(memory.capacity_bytes, "B")
     console.print(f"\nMemory {need} of {have} per rank: {verdict}")
+    _categories(console, memory.by_category, max(memory.per_rank_bytes, memory.capacity_bytes))
+    for tier, use in memory.tiers.items():
+        what = "Host memory" if tier == "host" else "Drives"
+        verdict = "[green]fits[/]" if use.fits else "[bold red]does not fit[/]"
+        held, room = format_si(use.node_bytes, "B"), format_si(use.capacity_bytes, "B")
+        console.print(f"{what} {held} of {room} per node: {verdict}")
+        _categories(console, use.by_category, max(use.node_bytes, use.capacity_bytes))
+
+
+def _categories(console: Console, by_category: Mapping[str, float], whole: float) -> None:
+    """Print sizes by category with bars, as shares of what is there."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, size in memory.by_category.items():
-        table.add_row(
-            f"  {name}",
-            f"{format_si(size, 'B', digits=3):>9}",
-            _bar(size, max(memory.per_rank_bytes, memory.capacity_bytes), "magenta"),
-        )
+    for name, size in by_category.items():
+        table.add_row(f"  {name}", f"{format_si(size, 'B', digits=3):>9}", _bar(size, whole, "magenta"))
     console.print(table)

@@ -11,13 +11,12 @@ DeepSpeed's optimizer does while the host's cores update a sub-group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from twin.description.job import Job
-from twin.description.machine import Machine
-from twin.description.offload import Offload, OptimizerOffload
+from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator
 from twin.schedule.emit import Emitter
@@ -77,16 +76,11 @@ def host_share(offload: OptimizerOffload) -> float:
 
 @dataclass
 class GradientFlush:
-    """Gradients on their way to the host."""
+    """Gradients on their way to the host, in one micro-step."""
 
     offload: OptimizerOffload
     element_bytes: int
-    _open: list[tuple[Emitter, str]]
-
-    @classmethod
-    def of(cls, job: Job, offload: OptimizerOffload) -> GradientFlush:
-        """Begin a micro-step."""
-        return cls(offload, job.element_bytes, [])
+    _open: list[tuple[Emitter, str]] = field(default_factory=list)
 
     def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
         """Go on from gradients that are summed over ranks: add what is there, and send them.
@@ -117,23 +111,102 @@ class GradientFlush:
         self._open.clear()
 
 
-def update(emit: Emitter, job: Job, offload: OptimizerOffload, own: int) -> None:
+def flush_of(offload: Offload | None, element_bytes: int) -> GradientFlush | None:
+    """Return what becomes of gradients in one micro-step; None where the optimizer's states are on the device."""
+    if offload is None or offload.optimizer is None:
+        return None
+    if offload.optimizer.update == "consumed":
+        return ConsumedGradients(offload.optimizer, element_bytes, parameters=offload.parameters)
+    return GradientFlush(offload.optimizer, element_bytes)
+
+
+@dataclass
+class ConsumedGradients(GradientFlush):
+    """Gradients that the host's update uses up as they come, beside the rest of the backward pass.
+
+    What a part's update waits for was started when the part before came: so the device is held up only where the host
+    or its drives are slower than the backward pass.
+    """
+
+    parameters: Tier | None = None
+    _coming: list[_Part] = field(default_factory=list)
+
+    def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
+        """Send gradients; the last micro-step's are used up."""
+        count, e, disk = offloaded(self.offload, elements), self.element_bytes, self.offload.to == "disk"
+        here = emit.under("offload")
+        if not first:
+            here.wait(here.start("to_device", UP, count * e, "sum_up"))
+            here.compute("add", Memory(3.0 * count * e, work="accumulate"))
+        down = here.start("to_host", DOWN, count * e, "sum_down")
+        if not last:
+            self._open.append((here, down))
+            return
+        read = here.start("disk_read", READ, count * STATES_BYTES, "read") if disk else ""
+        self._coming.append(_Part(here, count, [down, *filter(None, (read,))]))
+        if len(self._coming) > 1:
+            self._update(self._coming.pop(0))
+
+    def end(self) -> None:
+        """Wait for what is under way, at the end of the backward pass."""
+        while self._coming:
+            self._update(self._coming.pop(0))
+        super().end()
+
+    def _update(self, part: _Part) -> None:
+        """Update a part whose gradients and states are there, once the one before is done."""
+        here, e = part.emit, self.element_bytes
+        for name in part.needs:
+            here.wait(name)
+        moved = UPDATE_BYTES + (0 if self.parameters is None else e)
+        here.wait(here.start("host_update", CPU, part.elements * moved, "update"))
+        if self.parameters is None:
+            self._open.append((here, here.start("cast_to_device", CAST, part.elements * e, "weights_cast")))
+        if written := written_bytes(self.offload, self.parameters, e):
+            self._open.append((here, here.start("disk_write", WRITE, part.elements * written, "write")))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Gradients that are coming to the host."""
+
+    emit: Emitter
+    elements: int
+    needs: list[str]
+    """What must be there for their update."""
+
+
+def written_bytes(offload: OptimizerOffload, parameters: Tier | None, element_bytes: int) -> int:
+    """Return what is written to drives of an updated element."""
+    states = STATES_BYTES if offload.to == "disk" else 0
+    return states + (element_bytes if parameters == "disk" else 0)
+
+
+def update(emit: Emitter, job: Job, beyond: Offload, own: int) -> None:
     """Update a rank's own elements: those on the device at once, the others sub-group by sub-group."""
+    offload = beyond.optimizer
+    assert offload is not None
     count, e = offloaded(offload, own), job.element_bytes
     if own > count:
         copied = FP32_BYTES + e if e < FP32_BYTES else 0
         kept = float((own - count) * (ADAM_BYTES_PER_ELEMENT + copied))
         emit.compute("adamw", Memory(kept, kernels=8, work="adamw"))
+    if offload.update == "consumed":
+        return
     groups = sub_groups(offload, count)
     if offload.stride is None:
-        _one_after_the_other(emit, groups, offload, e)
+        _one_after_the_other(emit, groups, beyond, e)
     else:
         _interleaved(emit, groups, offload, e)
 
 
-def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOffload, e: int) -> None:
+def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], beyond: Offload, e: int) -> None:
     """Update each sub-group on the host and copy its new weights; from and to drives beside the others' updates."""
+    offload = beyond.optimizer
+    assert offload is not None
     disk, read, written = offload.to == "disk", list[str](), list[tuple[Emitter, str]]()
+    moved = UPDATE_BYTES + (0 if beyond.parameters is None else e)
+    kept = written_bytes(offload, beyond.parameters, e)
     at = [emit.under(f"group{group.number}") for group in groups]
     if disk and groups:
         read.append(at[0].start("disk_read", READ, groups[0].elements * STATES_BYTES, "read"))
@@ -143,10 +216,11 @@ def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], offload: Opt
             if (after := group.number + 1) < len(groups):
                 size = groups[after].elements * STATES_BYTES
                 read.append(at[after].start("disk_read", READ, size, "read"))
-        here.wait(here.start("host_update", CPU, group.elements * UPDATE_BYTES, "update"))
-        here.wait(here.start("cast_to_device", CAST, group.elements * e, "weights_cast"))
-        if disk:
-            written.append((here, here.start("disk_write", WRITE, group.elements * STATES_BYTES, "write")))
+        here.wait(here.start("host_update", CPU, group.elements * moved, "update"))
+        if beyond.parameters is None:
+            here.wait(here.start("cast_to_device", CAST, group.elements * e, "weights_cast"))
+        if kept:
+            written.append((here, here.start("disk_write", WRITE, group.elements * kept, "write")))
     for here, name in written:
         here.wait(name)
 
@@ -174,11 +248,11 @@ def _interleaved(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOf
         here.wait(name)
 
 
-def check(offload: Offload | None, machine: Machine) -> list[Problem]:
-    """Return why a machine cannot do what `offload:` asks for."""
+def check(job: Job, offload: Offload | None) -> list[Problem]:
+    """Return why a job's machine cannot do what `offload:` asks for, and what of it does not go together."""
     if offload is None:
         return []
-    problems = []
+    problems, machine = list[Problem](), job.machine
     if machine.device.type == "cpu":
         problems.append(Problem("offload", f"{machine.device.name} is a CPU, whose memory is the host's"))
         return problems
@@ -191,8 +265,32 @@ def check(offload: Offload | None, machine: Machine) -> list[Problem]:
     if "disk" in offload.tiers and machine.disk is None:
         remedy = f"{machine.name} does not describe drives of its nodes; give it a `disk`, or use host"
         problems.append(Problem("offload", remedy, "disk"))
-    optimizer = offload.optimizer
-    if optimizer is not None and optimizer.to == "disk" and optimizer.stride is not None:
-        remedy = "interleaves with states in the host's memory; leave it out, or set offload.optimizer.to: host"
-        problems.append(Problem("offload.optimizer.stride", remedy, optimizer.stride))
+    return problems + _contradictions(offload, clip_gradients=job.clip_gradients, recompute=job.recompute)
+
+
+def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool) -> list[Problem]:
+    """Return what of `offload:` does not go together."""
+    optimizer, problems = offload.optimizer, list[Problem]()
+    if offload.swap_share and (offload.activations is None or not recompute):
+        remedy = "is of jobs with recompute: true and offload.activations; leave it out"
+        problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
+    if optimizer is None:
+        if offload.parameters is not None:
+            remedy = "the host updates weights that lie there: give offload.optimizer too"
+            problems.append(Problem("offload.parameters", remedy, offload.parameters))
+        return problems
+    if optimizer.stride is not None:
+        apart = [
+            ("offload.optimizer.to", optimizer.to == "disk", "disk"),
+            ("offload.parameters", offload.parameters is not None, offload.parameters),
+            ("offload.optimizer.update", optimizer.update == "consumed", "consumed"),
+        ]
+        remedy = "does not go with a stride, which updates on the device what lies in the host's memory; leave one out"
+        problems += [Problem(path, remedy, value) for path, given, value in apart if given]
+    if optimizer.update == "consumed" and clip_gradients:
+        remedy = "is over before the norm of all gradients is known; set clip_gradients: false, or update: after"
+        problems.append(Problem("offload.optimizer.update", remedy, "consumed"))
+    if offload.parameters is not None and optimizer.ratio < 1:
+        remedy = "must be 1 where weights lie beyond the device"
+        problems.append(Problem("offload.optimizer.ratio", remedy, optimizer.ratio))
     return problems

@@ -1,5 +1,7 @@
 """Sizes that every strategy has in common: what AdamW in mixed precision keeps and moves."""
 
+from twin.description.job import Job
+
 FP32_BYTES = 4
 MOMENTS_BYTES = 8
 """Of an element: two moments of AdamW."""
@@ -12,6 +14,13 @@ ADAM_BYTES_PER_ELEMENT = 28
 def optimizer_bytes(element_bytes: int) -> int:
     """Return what AdamW keeps of an element beside what layers compute with: in fp32 that is the master weight."""
     return OPTIMIZER_BYTES if element_bytes < FP32_BYTES else MOMENTS_BYTES
+
+
+def block_flops(job: Job) -> float:
+    """Return the flops of a block's forward pass over a step's tokens, of all ranks."""
+    model = job.model
+    products = sum(2.0 * n * k for n, k in model.block_linears.values())
+    return job.tokens_per_step * (products + 4.0 * model.sequence * model.qkv_parts[0])
 
 
 def accumulated_bytes(elements: int, reduce_bytes: int, *, first: bool) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from twin.description.grid import Axes, GridSpec, Mesh, divisors
 from twin.description.job import Job
+from twin.description.offload import Tier
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
@@ -110,6 +111,11 @@ class Strategy(ABC, Generic[J]):
     def memories(self, job: J) -> Sequence[Mapping[str, float]]:
         """Return those of all roles; of roles with equal ones one is enough."""
         return [self.memory(job, role) for role in self.roles(job)]
+
+    def tiers(self, job: J, role: Role) -> Mapping[Tier, Mapping[str, float]]:
+        """Return the bytes of a rank of a role beyond its device, by tier and category; by default none."""
+        del job, role
+        return {}
 
     @abstractmethod
     def candidates(self, job: J) -> Iterator[GridSpec]:

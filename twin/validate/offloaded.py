@@ -1,4 +1,4 @@
-"""Iterations of Megatron-DeepSpeed with the optimizer offloaded to the host, in a CSV file: ZeRO-3, bf16, recomputation.
+"""Iterations of Megatron-DeepSpeed with the optimizer on the host, in a CSV file: ZeRO-3, bf16, recomputation.
 
 A row says how many sub-groups are updated on the device (`interleaved`, `stride`), whether gradients leave beside the
 backward pass (`async_gradients`), and which share of states is offloaded (`offload_ratio`). What its `folder` was run
@@ -20,11 +20,18 @@ COLUMNS = (
     *("offload_ratio", "subgroup", "iteration_ms"),
 )
 MLP_WIDTHS = {
-    **{(24, 2048, 32): 8192, (30, 2560, 32): 8192, (32, 4096, 32): 11008, (72, 3072, 32): 11008},
-    **{(50, 4096, 32): 12400, (40, 5120, 40): 13824, (40, 5120, 64): 20480, (60, 6656, 52): 17920},
-    **{(128, 5120, 40): 20480, (80, 8192, 64): 28672},
+    (24, 2048, 32): 8192,
+    (30, 2560, 32): 8192,
+    (32, 4096, 32): 11008,
+    (72, 3072, 32): 11008,
+    (50, 4096, 32): 12400,
+    (40, 5120, 40): 13824,
+    (40, 5120, 64): 20480,
+    (60, 6656, 52): 17920,
+    (128, 5120, 40): 20480,
+    (80, 8192, 64): 28672,
 }
-"""By layers, hidden size and heads. Of what the scripts do not have the MLP is four times as wide as the hidden size."""
+"""By layers, hidden size and heads. Of what the scripts do not have the MLP is four times the hidden size."""
 KV_HEADS = 4
 OTHER_NODE = "twinflow"
 """In the name of a folder of the node of H100; all others were run on Polaris."""
@@ -50,10 +57,17 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
         "strategy": "fsdp",
         "flavour": "deepspeed",
         "model": {
-            **{"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": KV_HEADS},
-            **{"sequence": int(row["sequence"]), "vocabulary": vocabulary},
-            **{"mlp_width": MLP_WIDTHS.get((layers, hidden, heads), 4 * hidden), "activation": "swiglu"},
-            **{"norm": "rms", "positions": "rotary", "biases": False},
+            "layers": layers,
+            "hidden": hidden,
+            "heads": heads,
+            "kv_heads": KV_HEADS,
+            "sequence": int(row["sequence"]),
+            "vocabulary": vocabulary,
+            "mlp_width": MLP_WIDTHS.get((layers, hidden, heads), 4 * hidden),
+            "activation": "swiglu",
+            "norm": "rms",
+            "positions": "rotary",
+            "biases": False,
         },
         "machine": machine,
         "ranks": ranks,

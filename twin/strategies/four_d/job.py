@@ -12,7 +12,7 @@ from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 from twin.strategies.four_d.grid import Grid
-from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.sizes import FP32_BYTES, block_flops
 
 
 class Overlap(Spec):
@@ -124,10 +124,7 @@ class FourDJob(Job):
         """Flops of the blocks that keep everything, where others are computed again."""
         if not self.recompute:
             return 0.0
-        model = self.model
-        products = sum(2.0 * n * k for n, k in model.block_linears.values())
-        each = products + 4.0 * model.sequence * model.qkv_parts[0]
-        return self.tokens_per_step * (model.layers - self.recomputed_layers) * each
+        return (self.model.layers - self.recomputed_layers) * block_flops(self)
 
     @property
     def gather_element_bytes(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.strategies.fetch import Fetches
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.units import Unit, part
@@ -25,6 +26,15 @@ class Gathers:
     backward: bool = False
     _started: list[str] = field(default_factory=list)
     _arrived: int = 0
+    _fetches: Fetches | None = None
+    """Own parts of weights on their way from where they lie."""
+
+    def __post_init__(self) -> None:
+        offload, grid = self.job.offload, self.job.concrete_grid
+        if offload is not None and offload.parameters is not None:
+            size = self.job.element_bytes
+            parts = [(e.under(_leaf(unit)), float(size * part(unit.elements, grid.weights))) for e, unit in self.order]
+            self._fetches = Fetches(offload.parameters, parts, "weights_up")
 
     @property
     def split(self) -> bool:
@@ -43,7 +53,12 @@ class Gathers:
 
     def use(self, name: str) -> None:
         """Make a unit available to the next op, by its name; units come in the order of the pass."""
-        if not self.split or self._arrived == len(self.order) or self.order[self._arrived][1].name != name:
+        if self._arrived == len(self.order) or self.order[self._arrived][1].name != name:
+            return
+        if not self.split:
+            if self._fetches is not None:
+                self._fetches.use(self._arrived)
+                self._arrived += 1
             return
         self._start_until(self._arrived + 1)
         emit, unit = self.order[self._arrived]
@@ -58,6 +73,8 @@ class Gathers:
 
     def begin(self) -> None:
         """Start the first gather of the pass."""
+        if self._fetches is not None:
+            self._fetches.begin()
         if self.split and self.order:
             self._start_until(1)
 
@@ -74,7 +91,9 @@ class Gathers:
 
     def _start_until(self, end: int) -> None:
         groups = Groups(self.job.concrete_grid)
-        for emit, unit in self.order[len(self._started) : end]:
+        for number, (emit, unit) in enumerate(self.order[len(self._started) : end], len(self._started)):
+            if self._fetches is not None:
+                self._fetches.use(number)
             here = emit.under(_leaf(unit))
             element_bytes = 1 if self.quantized else self.job.element_bytes
             if self.quantized:

@@ -25,6 +25,7 @@ from twin.description.model import Positive
 from twin.description.offload import Offload
 from twin.description.problems import Problem
 from twin.strategies import offload as tiers
+from twin.strategies.sizes import block_flops
 
 BUCKET_ELEMENTS = 500_000_000
 PREFETCH_ELEMENTS = 50_000_000
@@ -121,6 +122,13 @@ class FsdpJob(Job):
         return self.concrete_grid.weights > 1 if self.overlap_reduction is None else self.overlap_reduction
 
     @property
+    def kept_flops(self) -> float:
+        """Flops of the blocks that are swapped whole, where others are computed again."""
+        if self.offload is None or not self.recompute:
+            return 0.0
+        return sum(map(self.offload.swaps, range(self.model.layers))) * block_flops(self)
+
+    @property
     def reduce_bytes(self) -> int:
         """Bytes of a gradient's number on its way."""
         return 4 if self.reduce_precision == "fp32" else self.element_bytes
@@ -143,7 +151,7 @@ def check(job: FsdpJob) -> list[Problem]:
     elif not job.reshard_after_forward:
         remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"
         problems.append(Problem("reshard_after_forward", remedy, False))
-    problems += tiers.check(job.offload, job.machine)
+    problems += tiers.check(job, job.offload)
     if job.lora is not None:
         problems.append(Problem("lora", "fsdp trains every weight; leave it out, or use strategy: four_d"))
     return problems if job.grid == "auto" else problems + check_sharded(job, job.grid)

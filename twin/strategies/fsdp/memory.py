@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from twin.description.offload import Tier
+from twin.strategies.beyond import Held
 from twin.strategies.four_d.memory import activation_bytes
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.step import Step
@@ -33,7 +35,27 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
     }
     if job.secondary is not None:
         used["second copy"] = float(e * part(total, job.secondary))
-    return used
+    return used if job.offload is None else _held(step).on_device(job.offload, used)
+
+
+def tiers(job: FsdpJob) -> dict[Tier, dict[str, float]]:
+    """Count the bytes of a rank beyond its device."""
+    return {} if job.offload is None else _held(Step(job)).tiers(job.offload)
+
+
+def _held(step: Step) -> Held:
+    job, units = step.job, step.units
+    grid = job.concrete_grid
+    unit = max(units.largest, units.first.elements, 0 if units.last is None else units.last.elements)
+    return Held(
+        element_bytes=job.element_bytes,
+        own=units.own(grid.optimizer_parts),
+        weights=units.own(grid.weights) - units.persistent,
+        unit=part(unit, grid.weights),
+        kept_bytes=[step.kept_bytes(layer) for layer in step.layers],
+        bucket=part(min(job.bucket, units.total), grid.optimizer_parts),
+        micro_steps=job.micro_steps,
+    )
 
 
 def _gathered(step: Step) -> float:

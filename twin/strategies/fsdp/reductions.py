@@ -10,7 +10,7 @@ from twin.schedule.ops import axis_of
 from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.units import Unit, part
-from twin.strategies.offload import GradientFlush
+from twin.strategies.offload import GradientFlush, flush_of
 from twin.strategies.sizes import FP32_BYTES, accumulated_bytes
 
 
@@ -36,9 +36,7 @@ class Reductions:
     """Their way to the host, where optimizer states lie there."""
 
     def __post_init__(self) -> None:
-        offload = self.job.offload
-        if offload is not None and offload.optimizer is not None:
-            self._flush = GradientFlush.of(self.job, offload.optimizer)
+        self._flush = flush_of(self.job.offload, self.job.element_bytes)
 
     @property
     def groups(self) -> Groups:

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from twin.description.job import Job
+from twin.description.offload import Tier
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Op, Repeat, Schedule, axis_of
 from twin.strategies import offload, work
+from twin.strategies.fetch import Fetches, Leaves
 from twin.strategies.four_d import block as compute
 from twin.strategies.four_d.grid import Grid as FourDGrid
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
 from twin.strategies.four_d.linear import backward as linear_backward
 from twin.strategies.four_d.linear import forward as linear_forward
+from twin.strategies.four_d.memory import block_bytes
 from twin.strategies.four_d.shapes import Linear, Shapes
 from twin.strategies.four_d.shapes import Unit as FourDUnit
 from twin.strategies.fsdp.gathers import Gathers
@@ -68,6 +71,25 @@ class Step:
         return Units(self.job)
 
     @property
+    def activations(self) -> Tier | None:
+        """Where what blocks keep for their backward pass lies; None: on the device."""
+        return None if self.job.offload is None else self.job.offload.activations
+
+    def recomputed(self, layer: int) -> bool:
+        """Tell whether a block is computed again for its backward pass."""
+        return self.job.recompute and not (self.job.offload is not None and self.job.offload.swaps(layer))
+
+    def kept_bytes(self, layer: int) -> float:
+        """What a block keeps for its backward pass: its input, where it is recomputed."""
+        if self.recomputed(layer):
+            return float(self.job.element_bytes * self.shapes.tokens * self.shapes.hidden_x)
+        return self._block_bytes
+
+    @cached_property
+    def _block_bytes(self) -> float:
+        return block_bytes(self.inner, self.shapes)
+
+    @property
     def layers(self) -> range:
         """Numbers of the blocks."""
         return range(self.job.model.layers)
@@ -110,12 +132,17 @@ def _forward(emit: Emitter, step: Step) -> None:
         compute.documents(emit.under("documents"), inner, shapes)
     gathers.begin()
     gathers.use(units.first.name)
+    leaves = None if step.activations is None else Leaves(step.activations, "activations_down")
     if units.last is None:
         compute.documents(emit.under("documents"), inner, shapes)
     compute.embedding_forward(emit.under("embedding"), inner, shapes)
     for layer, under in zip(step.layers, blocks, strict=True):
         gathers.use(f"block{layer}")
         compute.block_forward(under, inner, shapes, shapes.block_linears(layer), _use(gathers, layer))
+        if leaves is not None and layer != step.layers[-1]:  # the last block's are wanted at once
+            leaves.leave(under, step.kept_bytes(layer))
+    if leaves is not None:
+        leaves.end()
     if units.last is not None:
         gathers.use(units.last.name)
     compute.norm_forward(emit.under("final_norm"), inner, shapes)
@@ -135,14 +162,17 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
         order.append((backward.under(units.first.name), units.first))
     gathers = Gathers(job, order, backward=True)
     gathers.begin()  # the head is there: its hook asks for what comes next
+    fetches = _fetches(step, blocks)
     linear_backward(backward, inner, shapes.head, shapes.tokens, [shapes.head_unit], products)
     compute.norm_backward(backward.under("final_norm"), inner, shapes)
     if units.last is not None and units.head_weight:  # a tied one's gradient leaves with the table's
         reductions.ready(backward.under(units.last.name), units.last)
     for layer in reversed(step.layers):
         under, linears = blocks[layer], shapes.block_linears(layer)
+        if fetches is not None and layer != step.layers[-1]:
+            fetches.use(step.layers[-1] - 1 - layer)
         gathers.use(f"block{layer}")
-        if job.recompute:
+        if step.recomputed(layer):
             compute.block_forward(
                 again.under(f"block{layer}", layer=layer), inner, shapes, linears, _use(gathers, layer)
             )
@@ -157,6 +187,16 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
     if units.persistent:
         reductions.ready(backward.under("small"), Unit("small", units.persistent))
     reductions.end(backward)
+
+
+def _fetches(step: Step, blocks: Sequence[Emitter]) -> Fetches | None:
+    """Let what blocks keep for their backward pass come back, the last but one's first."""
+    if step.activations is None:
+        return None
+    layers = step.layers[-2::-1]
+    fetches = Fetches(step.activations, [(blocks[each], step.kept_bytes(each)) for each in layers], "activations_up")
+    fetches.begin()
+    return fetches
 
 
 def _use(gathers: Gathers, layer: int) -> Callable[[Linear], None]:
@@ -188,7 +228,7 @@ def _update(emit: Emitter, step: Step) -> None:
         clip_bytes = 2.0 * own * FP32_BYTES
         emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))
     if job.offload is not None and job.offload.optimizer is not None:
-        offload.update(emit, job, job.offload.optimizer, own)
+        offload.update(emit, job, job.offload, own)
         _gather_updated(emit, step)
         return
     # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from twin.description.grid import factorizations
+from twin.description.offload import Tier
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule
@@ -14,6 +15,7 @@ from twin.strategies.fsdp import job as rules
 from twin.strategies.fsdp import options as varying
 from twin.strategies.fsdp.job import FsdpJob, Grid
 from twin.strategies.fsdp.memory import memory_by_category
+from twin.strategies.fsdp.memory import tiers as beyond
 from twin.strategies.fsdp.step import generate
 from twin.strategies.strategy import Strategy
 
@@ -48,6 +50,11 @@ class Fsdp(Strategy[FsdpJob]):
         """Count what a rank holds."""
         del role
         return memory_by_category(job)
+
+    def tiers(self, job: FsdpJob, role: Role) -> Mapping[Tier, Mapping[str, float]]:
+        """Count what a rank holds beyond its device."""
+        del role
+        return beyond(job)
 
     def candidates(self, job: FsdpJob) -> Iterator[Grid]:
         """Yield every way to cut the ranks; PyTorch's FSDP cuts all three alike, or over replicas."""

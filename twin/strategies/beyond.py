@@ -1,0 +1,81 @@
+"""What lies where: bytes of a rank's state in its host's memory, on drives, and what that leaves on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twin.description.offload import Offload, OptimizerOffload, Tier
+from twin.strategies.fetch import AHEAD
+from twin.strategies.offload import STATES_BYTES, offloaded
+from twin.strategies.sizes import FP32_BYTES
+
+BUFFERS = 2 + AHEAD
+"""Of what passes through: what is used, what comes, and what goes."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds of a job, whatever tier it lies in; elements, and bytes of activations."""
+
+    element_bytes: int
+    own: int
+    """Elements that it updates."""
+    weights: int
+    """Elements of its part of the weights."""
+    unit: int
+    """Elements of the largest part of its own that travels at once."""
+    kept_bytes: Sequence[float]
+    """What each block keeps for its backward pass."""
+    bucket: int
+    """Elements of its own of gradients that arrive together."""
+    micro_steps: int
+
+    def tiers(self, offload: Offload) -> dict[Tier, dict[str, float]]:
+        """Count the bytes of each tier by category, those that pass through the host's memory included."""
+        found: dict[Tier, dict[str, float]] = {"host": {}, "disk": {}}
+        self._lay(found, "activations", offload.activations, sum(self.kept_bytes[:-1]), max(self.kept_bytes))
+        weights = float(self.element_bytes * self.weights)
+        self._lay(found, "weights", offload.parameters, weights, float(self.element_bytes * self.unit))
+        if (optimizer := offload.optimizer) is not None:
+            count = offloaded(optimizer, self.own)
+            at_once = self.bucket if optimizer.update == "consumed" else min(optimizer.sub_group_elements, count)
+            self._lay(found, "optimizer", optimizer.to, float(STATES_BYTES * count), float(STATES_BYTES * at_once))
+            found["host"]["gradients"] = self._gradients(optimizer, count)
+        return {tier: of for tier, of in found.items() if of}
+
+    def _gradients(self, optimizer: OptimizerOffload, count: int) -> float:
+        """Sums in the type of products, and the fp32 gradients that an update after all of them reads."""
+        if optimizer.update == "after":
+            return float(count * (self.element_bytes + FP32_BYTES))
+        return float(self.element_bytes * (count if self.micro_steps > 1 else min(count, BUFFERS * self.bucket)))
+
+    @staticmethod
+    def _lay(found: Mapping[Tier, dict[str, float]], name: str, tier: Tier | None, size: float, passing: float) -> None:
+        if tier is None or size <= 0.0:
+            return
+        found[tier][name] = size
+        if tier == "disk":
+            found["host"][f"{name}, passing"] = min(size, BUFFERS * passing)
+
+    def on_device(self, offload: Offload, used: Mapping[str, float]) -> dict[str, float]:
+        """Return what stays on the device of what would be there without offload, by category."""
+        left = dict(used)
+        if (optimizer := offload.optimizer) is not None:
+            count = offloaded(optimizer, self.own)
+            stay = self.own - count
+            left["optimizer"] = used["optimizer"] * stay / self.own if self.own else 0.0
+            left["gradients"] = used["gradients"] * stay / self.own if self.own else 0.0
+            if optimizer.stride is not None:
+                left["gradients"] += FP32_BYTES * count / optimizer.stride
+                left["passing states"] = float(BUFFERS * STATES_BYTES * min(optimizer.sub_group_elements, count))
+        if offload.parameters is not None:
+            left["weights"] = float(self.element_bytes * min(self.weights, BUFFERS * self.unit))
+        if offload.activations is not None:
+            left["activations"] = self._activations(used["activations"])
+        return left
+
+    def _activations(self, used: float) -> float:
+        """Return what stays of activations, of which as many as are the least would be kept of all blocks."""
+        usual, largest = min(self.kept_bytes), max(self.kept_bytes)
+        return used - usual * len(self.kept_bytes) + largest * min(len(self.kept_bytes), 1 + BUFFERS)
