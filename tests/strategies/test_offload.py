@@ -1,0 +1,214 @@
+"""State beyond the device: what moves, how long it takes, what it leaves, and that all engines agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.profiles import examples
+from twin.cost.memory import memory_use
+from twin.cost.tiers import CAST_TRAFFIC
+from twin.description.offload import OptimizerOffload
+from twin.description.problems import DescriptionError
+from twin.engine.simulate import simulate
+from twin.schedule.ops import Start, Wait
+from twin.strategies import load_job, strategy_of
+from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES, sub_groups
+
+MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
+FREE_HOST = ("machine.device.host=0 us", "machine.device.collective_host=0 us")
+
+
+def described(offload: Any, ranks: int = 1, machine: Any = "polaris", overrides: Any = (), **options: Any) -> Any:
+    raw = {
+        "strategy": "fsdp",
+        "flavour": "deepspeed",
+        "model": MODEL,
+        "machine": machine,
+        "ranks": ranks,
+        "grid": {"weights": ranks},
+        "batch": {"sequences": ranks * options.pop("micro_steps", 1), "micro_sequences": 1},
+        "offload": offload,
+        **options,
+    }
+    return load_job(raw, overrides)
+
+
+def named(job: Any) -> list[Any]:
+    strategy = strategy_of(job)
+    return list(strategy.schedule(job, strategy.roles(job)[0]).named())
+
+
+def moved(job: Any) -> Counter[str]:
+    """Bytes of each kind of what is beyond the device."""
+    found: Counter[str] = Counter()
+    for _, op in named(job):
+        if isinstance(op, Start):
+            found[op.kind] += round(op.bytes)
+    return found
+
+
+def test_deepspeed_s_blocking_optimizer_moves_what_its_blog_says() -> None:
+    """2 bytes of a gradient down and 2 of a new weight up for each parameter, and the host updates all of them."""
+    job = described({"optimizer": {"sub_group_elements": 1_000_000}})
+    own, found = job.model.parameters, moved(job)
+    assert found["cast_to_host"] == found["cast_to_device"] == 2 * own
+    assert found["host_update"] == UPDATE_BYTES * own
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5])
+def test_interleaving_moves_the_states_of_every_stride_th_sub_group(stride: int) -> None:
+    size = 1_000_000
+    job = described({"optimizer": {"sub_group_elements": size, "stride": stride, "overlapped_gradients": True}})
+    groups, found = sub_groups(job.offload.optimizer, job.model.parameters), moved(job)
+    device = sum(group.elements for group in groups if group.on_device)
+    assert [group.number for group in groups if group.on_device] == list(range(stride - 1, len(groups), stride))
+    assert found["to_device"] == STATES_BYTES * device
+    assert found["host_update"] == UPDATE_BYTES * (job.model.parameters - device)
+
+
+def test_micro_steps_send_sums_and_only_the_last_widens_them() -> None:
+    job = described({"optimizer": {}}, micro_steps=3)
+    own, found = job.model.parameters, moved(job)
+    assert found["to_host"] == 3 * 2 * own  # sums of each, in two bytes
+    assert found["to_device"] == 2 * 2 * own
+    assert found["cast_to_host"] == 2 * own
+
+
+def test_update_on_drives_reads_and_writes_all_states_once() -> None:
+    offload = {"optimizer": {"to": "disk", "update": "consumed"}, "parameters": "disk", "activations": "disk"}
+    job = described(offload, machine="rtx-4090-ssd", clip_gradients=False)
+    own, found = job.model.parameters, moved(job)
+    tokens = job.model.sequence
+    inputs = 2 * tokens * job.model.hidden * (job.model.layers - 1)
+    assert found["disk_read"] == STATES_BYTES * own
+    assert found["disk_write"] == (STATES_BYTES + 2) * own  # new weights beside them
+    assert found["device_to_disk"] == inputs
+    small = found["disk_to_device"] - inputs  # weights twice, but what is never dropped, and the head once
+    assert 2 * (2 * own) * 0.75 < small <= 2 * (2 * own)
+
+
+def test_one_update_takes_what_the_narrowest_part_does() -> None:
+    """A rank alone: its gradients, the update at the memory's rate, its weights; nothing beside."""
+    plain, job = (described(o, overrides=FREE_HOST) for o in (None, {"optimizer": {}}))
+    host, own = job.machine.host, job.model.parameters
+    memory = host.memory_bandwidth_bytes_per_second * host.memory_share
+    rate = min(memory, 32 / 4 * host.core_bandwidth_bytes_per_second)
+    casts = 2 * own / host.converting_down_bytes_per_second + 2 * own / host.converting_up_bytes_per_second
+    spans = {op.name: i for i, (op, _) in enumerate(simulate(job).program.ops) if isinstance(op, Wait)}
+    timeline = simulate(job).timeline
+    update = next(i for name, i in spans.items() if name.endswith("group0/update"))
+    waited = float(timeline.end[0, update] - timeline.start[0, update])
+    assert waited == pytest.approx(own * UPDATE_BYTES / rate, rel=1e-9)
+    assert simulate(job).step_seconds > simulate(plain).step_seconds + casts
+
+
+def test_ranks_of_a_socket_share_its_memory() -> None:
+    """Four ranks update a quarter each in the time of one that updates everything, where memory binds both."""
+    four = described({"optimizer": {}}, ranks=4)
+    host, own = four.machine.host, -(-four.model.parameters // 4)
+    waits = [
+        (simulation.timeline.end - simulation.timeline.start)[0, i]
+        for simulation in [simulate(four)]
+        for i, (op, _) in enumerate(simulation.program.ops)
+        if isinstance(op, Wait) and op.name.endswith("group0/update")
+    ]
+    expected = 4 * own * UPDATE_BYTES / (host.memory_bandwidth_bytes_per_second * host.memory_share)
+    assert waits[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_casts_are_bound_by_the_thread_not_by_the_memory() -> None:
+    host = described({"optimizer": {}}).machine.host
+    assert 4 * CAST_TRAFFIC * host.converting_down_bytes_per_second < (
+        host.memory_bandwidth_bytes_per_second * host.memory_share
+    )
+
+
+OFFLOADS = st.fixed_dictionaries(
+    {
+        "optimizer": st.fixed_dictionaries(
+            {
+                "ratio": st.sampled_from([0.5, 1.0]),
+                "sub_group_elements": st.sampled_from([300_000, 2_000_000]),
+                "stride": st.sampled_from([None, 2, 3]),
+                "overlapped_gradients": st.booleans(),
+            }
+        ),
+        "activations": st.sampled_from([None, "host", "disk"]),
+    }
+)
+
+
+@examples(0.4)
+@given(OFFLOADS, st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 2, 3]), st.booleans())
+def test_engines_agree(offload: Any, ranks: int, micro_steps: int, straggler: bool) -> None:
+    """Folded, in one loop or with several classes, and SimPy on every rank."""
+    options = {"stragglers": [{"rank": 0, "slowdown": 1.3}]} if straggler else {}
+    job = described(offload, ranks=ranks, machine="rtx-4090-ssd", micro_steps=micro_steps, **options)
+    folded, every = simulate(job), simulate(job, engine="des")
+    of_rank = folded.partition.rank_class
+    np.testing.assert_allclose(folded.timeline.end[of_rank], every.timeline.end, rtol=1e-9, atol=1e-12)
+
+
+def test_copies_beside_compute_slow_nothing() -> None:
+    """Activations that leave and come back in time cost nothing, on a link that is fast enough."""
+    overrides = (*FREE_HOST, "machine.host_link.bandwidth=1000 TB/s", "machine.host_link.latency=0 us")
+    overrides += ("machine.host.memory_bandwidth=1000000 TB/s",)
+    plain, job = (described(o, overrides=overrides) for o in (None, {"activations": "host"}))
+    assert simulate(job).step_seconds == pytest.approx(simulate(plain).step_seconds, rel=1e-5)
+
+
+def test_memory_lies_where_it_is_said_to() -> None:
+    """All that AdamW keeps is on the host; the device has weights and what passes through."""
+    plain, job = described(None), described({"optimizer": {}})
+    device, beyond = memory_use(plain), memory_use(job)
+    own = job.model.parameters
+    assert beyond.tiers["host"].by_category == {"optimizer": 12.0 * own, "gradients": 6.0 * own}
+    assert (
+        device.per_rank_bytes - beyond.per_rank_bytes
+        == device.by_category["optimizer"] + (device.by_category["gradients"])
+    )
+    assert "tiers" not in str(device.by_category)
+    assert not device.tiers
+
+
+def test_what_does_not_fit_says_which_tier_is_full() -> None:
+    job = described({"optimizer": {}}, overrides=("machine.host.memory=10 MB",))
+    use = memory_use(job)
+    assert not use.fits
+    assert use.full == "host"
+    from twin.cost.memory import advice
+
+    assert "more than a node's host has, most of it for optimizer; lay it on disk" in advice(job, use)
+
+
+@pytest.mark.parametrize(
+    ("offload", "options", "message"),
+    [
+        ({"optimizer": {"stride": 1}}, {}, "offload.optimizer.stride = 1"),
+        ({"optimizer": {"ratio": 0}}, {}, "offload.optimizer.ratio = 0"),
+        ({"optimizer": {"to": "disk"}}, {}, "does not describe drives of its nodes"),
+        ({"optimizer": {"update": "consumed"}}, {}, "is over before the norm of all gradients is known"),
+        ({"parameters": "host"}, {}, "give offload.optimizer too"),
+        ({"optimizer": {"stride": 2}, "parameters": "host"}, {}, "does not go with a stride"),
+        ({"optimizer": {"ratio": 0.5}, "parameters": "host"}, {}, "must be 1 where weights lie beyond"),
+        ({"swap_share": 0.3}, {}, "is of jobs with recompute: true and offload.activations"),
+        ({"optimizer": {}}, {"machine": "perlmutter"}, "does not describe the host of its nodes"),
+        ({"optimizer": {}}, {"machine": "laptop"}, "is a CPU, whose memory is the host's"),
+        ({"optimizer": {}}, {"flavour": "fsdp2"}, "is of DeepSpeed"),
+        ({"optimiser": {}}, {}, "offload.optimiser"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(offload: Any, options: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message.replace(".", r"\.")):
+        described(offload, **options)
+
+
+def test_sub_groups_cover_everything() -> None:
+    offload = OptimizerOffload(stride=3, sub_group_elements=7)
+    assert sum(group.elements for group in sub_groups(offload, 100)) == 100
