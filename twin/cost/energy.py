@@ -1,7 +1,7 @@
-"""Energy of a step: idle and active power of the devices, nothing else of the machine.
+"""Energy of a step on devices of which only two numbers are known: idle and busy power, nothing else of the machine.
 
 A device draws its busy power while it computes and its idle power otherwise. Host, network,
-cooling and conversion are not included.
+cooling and conversion are not included. Where watts by kind of work are known see `twin.engine.energy`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from twin.description.earlier import device_of_today
 from twin.description.parameter import Parameter
+from twin.description.power import Power
 from twin.description.spec import Spec
 
 Size = Annotated[int, Field(gt=0, strict=True)]
@@ -161,6 +162,8 @@ class Device(Spec):
     """Power with nothing running."""
     busy_watts: Parameter
     """Power of a device at work, at most its limit."""
+    power: Power | None = None
+    """Watts by kind of work; absent: a device at work draws `busy`, and one that waits `idle`."""
     gemm: GemmModel
     """Matrix products."""
     attention: dict[str, AttentionModel] = Field(min_length=1)
@@ -210,6 +213,8 @@ class Device(Spec):
             problems.append("reserved_memory: leaves no memory for tensors")
         if self.idle_watts > self.busy_watts:
             problems.append(f"idle: {self.idle_watts:g} W is more than busy {self.busy_watts:g} W")
+        if self.power is not None and self.power.context_watts > self.busy_watts:
+            problems.append(f"power.context: {self.power.context_watts:g} W is more than busy {self.busy_watts:g} W")
         if self.usual_attention not in self.attention:
             problems.append(f"usual_attention: {self.usual_attention!r} is none of {', '.join(self.attention)}")
         problems += [

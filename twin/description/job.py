@@ -21,6 +21,7 @@ from twin.description.lora import check as check_lora
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
 from twin.description.model import check as check_model
+from twin.description.power import EnergyInputs
 from twin.description.placement import PlacementChoice, check_placement
 from twin.description.problems import Problem
 from twin.description.spec import Spec
@@ -111,6 +112,11 @@ class Job(Spec):
     `cyclic`): spread over that many."""
     degraded: tuple[Degraded, ...] = ()
     """NICs, links and global links below their rate, such as `{node: 17, nic: 0, rate: 0.5}`."""
+    power_cap_watts: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Watts that no device may draw in the mean while it computes: its clock is lowered until it does. For simulation
+    only, on devices whose watts by kind of work are known."""
+    energy: EnergyInputs | None = None
+    """What turns the devices' energy into that of a facility, into carbon and into money."""
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     """Of all that is random: device speeds, jitter and noise of the all-ranks engine; in the runtime
     weights, dropout and the order of samples."""
@@ -193,6 +199,7 @@ def check(job: Job) -> list[Problem]:
         problems.append(
             Problem("precision", f"{machine.device.name} does not compute in it; use {known}", job.precision)
         )
+    problems += _check_power_cap(job)
     if job.cuda_graphs and machine.device.type == "cpu":
         problems.append(Problem("cuda_graphs", f"{machine.device.name} is a CPU; only GPUs have graphs", True))
     if job.profiler and machine.device.type == "cpu":
@@ -226,6 +233,20 @@ def _check_attention(job: Job) -> list[Problem]:
         return []
     known = ", ".join([*UNNAMED_ATTENTION, *device.attention])
     return [Problem("attention", f"no rate of it is known on {device.name}; choose from {known}", job.attention)]
+
+
+def _check_power_cap(job: Job) -> list[Problem]:
+    """Return why a power cap means nothing on a job's device."""
+    device, cap = job.machine.device, job.power_cap_watts
+    if cap is None:
+        return []
+    if device.power is None:
+        remedy = f"{device.name} does not say what it draws by kind of work; give its device a `power`"
+        return [Problem("power_cap", remedy, cap)]
+    if cap <= device.power.context_watts:
+        remedy = f"is no more than the {device.power.context_watts:g} W that {device.name} draws while it waits"
+        return [Problem("power_cap", remedy, cap)]
+    return []
 
 
 def check_grid(job: Job) -> list[Problem]:

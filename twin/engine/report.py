@@ -14,6 +14,8 @@ from twin.cost.memory import MemoryUse, TierUse, advice, memory_use
 from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.engine.all_ranks import AllRanks
+from twin.engine.bill import bill
+from twin.engine.energy import StepEnergy, step_energy
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.simulate import Part, Simulation
 from twin.schedule.ops import axis_of
@@ -61,6 +63,9 @@ class Report:
     """What would fit, if this does not."""
     energy_joules: float
     """Of all devices, for the step."""
+    energy: dict[str, Any] | None = None
+    """How it came about, where watts by kind of work are known: by kind, mean and peak power, joules a token, the
+    facility's, carbon and cost as far as their inputs are given, and what slowing waiting ranks down could save."""
 
     @property
     def hardware_percent_of_peak(self) -> float:
@@ -95,6 +100,7 @@ def report(simulation: Simulation) -> Report:
     return _figures(
         simulation.job,
         simulation.step_seconds,
+        energy=step_energy(simulation),
         compute_seconds=typical,
         slowest_device_wait_seconds=compute - typical,
         exposed_seconds=mean([part.exposed for part in parts]),
@@ -134,12 +140,34 @@ def report_all_ranks(every: AllRanks) -> Report:
         peers_by_axis={a: float(seconds.mean()) for a, seconds in outcome.peers.items()},
         compute_by_phase=outcome.compute_by_phase,
         communication_by_axis={a: s for a, s in outcome.communication_by_axis.items() if s > 0.0},
+        joules=_all_ranks_joules(every),
     )
 
 
-def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> Report:
+def _all_ranks_joules(every: AllRanks) -> float | None:
+    """Return the joules of a step of differing ranks: the same ops', and the context's for as long as it takes."""
+    nominal = step_energy(every.nominal)
+    if nominal is None:
+        return None
+    longer = every.step_seconds - every.nominal.step_seconds
+    return nominal.joules + every.job.ranks * nominal.power.context_watts * longer
+
+
+def _figures(
+    job: Job,
+    step: float,
+    *,
+    compute_seconds: float,
+    energy: StepEnergy | None = None,
+    joules: float | None = None,
+    **parts: Any,
+) -> Report:
     """Add what follows from the job and the length of its step."""
     device = job.machine.device
+    if energy is not None:
+        joules = energy.joules
+    elif joules is None:
+        joules = step_joules(device, job.ranks, step, compute_seconds)
     return Report(
         step_seconds=step,
         compute_seconds=compute_seconds,
@@ -149,9 +177,23 @@ def _figures(job: Job, step: float, *, compute_seconds: float, **parts: Any) -> 
         tokens_per_second=job.tokens_per_step / step,
         memory=(memory := memory_use(job)),
         memory_advice="" if memory.fits else advice(job, memory),
-        energy_joules=step_joules(device, job.ranks, step, compute_seconds),
+        energy_joules=joules,
+        energy=None if energy is None else _energy(job, step, energy),
         **parts,
     )
+
+
+def _energy(job: Job, step: float, energy: StepEnergy) -> dict[str, Any]:
+    """Write a step's energy as numbers."""
+    clock, saved = energy.slack()
+    return {
+        **bill(job, energy.joules, step, job.tokens_per_step),
+        "by_kind": energy.joules_by_kind,
+        "mean_watts": energy.mean_watts,
+        "peak_watts": energy.peak_watts,
+        "clock": energy.simulation.clock,
+        "slack": {"clock": clock, "joules_at_most": saved},
+    }
 
 
 @dataclass(frozen=True)
@@ -294,6 +336,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
             **({"tiers": {tier: _tier(use) for tier, use in memory.tiers.items()}} if memory.tiers else {}),
         },
         "energy_joules": figures.energy_joules,
+        **({} if figures.energy is None else {"energy": figures.energy}),
         "ops": nominal.ops,
         "classes": job.ranks if every else nominal.partition.rank_classes,
         "global_link_contention": not nominal.global_links_left_out,

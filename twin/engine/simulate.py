@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.cost.power import capped_clock, follows_clock
 from twin.cost.tiers import TIER_KINDS
 from twin.description.grid import Mesh
 from twin.description.job import Job
@@ -20,6 +21,7 @@ from twin.engine import classes, des, lockstep
 from twin.engine.garbage import uncollected
 from twin.engine.layout import CORES, Ints, Relation
 from twin.engine.links import Transfer
+from twin.engine.capped import work_of
 from twin.engine.priced import Cast, Priced
 from twin.engine.pricing import Prices
 from twin.engine.program import START, Call, Program
@@ -98,6 +100,8 @@ class Simulation:
     """Factor on compute time that all ranks share, because they wait for the slowest device."""
     global_links_left_out: bool = False
     """Whether contention on the links between dragonfly groups was left out to keep classes few."""
+    clock: float = 1.0
+    """Share of the full clock that a power cap leaves."""
 
     @cached_property
     def step_seconds(self) -> float:
@@ -157,6 +161,9 @@ def simulate(
     cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
     if scales != EXACT:
         programs = [program.stretched(scales.of) for program in programs]
+    clock = clock_of(job, programs)
+    if clock < 1.0:
+        programs = [p.stretched(lambda k: 1.0 / clock if follows_clock(k) else 1.0) for p in programs]
     speed, typical = _slowness(job)
     if differences is not None:
         speed, typical = differences.slowness, 1.0
@@ -181,7 +188,16 @@ def simulate(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
         for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
     )
-    return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out)
+    return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out, clock)
+
+
+def clock_of(job: Job, programs: Sequence[Program]) -> float:
+    """Return the share of the full clock that a job's power cap leaves: of the ranks that it leaves least."""
+    device = job.machine.device
+    if job.power_cap_watts is None or device.power is None:
+        return 1.0
+    works = (work_of(program, device, device.power) for program in programs)
+    return min(capped_clock(device.power, work, job.power_cap_watts) for work in works)
 
 
 def _run(programs: list[Program], setting: Setting, engine: Engine) -> list[Timeline]:

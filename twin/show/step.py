@@ -12,6 +12,7 @@ from rich.table import Table
 
 from twin.description.units import format_si
 from twin.show.console import make_console, step_time
+from twin.show.energy import drawn
 from twin.show.pipeline import pipeline
 from twin.strategies import strategy_of
 
@@ -101,6 +102,8 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         + (f"{energy / 3.6e6:,.1f} kWh" if energy >= 3.6e6 else format_si(energy, "J", digits=3))
         + " (devices alone)"
     )
+    if job.energy is not None or job.power_cap_watts is not None:
+        drawn(console, job, figures)
     console.print(
         f"[bold]{figures.hardware_percent_of_peak:.1f} %[/] of the {job.precision} peak with recomputation counted "
         f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "

@@ -1,0 +1,171 @@
+"""Energy of a simulated step, op by op and rank by rank, and its power over time.
+
+A rank draws what its context draws from the step's first moment to its last, and each op adds its own watts while it
+runs: so the joules of a step are those of its ops and of the context, and power over time integrates to them. Devices
+of typical speed are taken: what all wait for the slowest one is drawn at the context's watts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin.cost.power import LOWEST_CLOCK, follows_clock, memory_watts, unit_watts
+from twin.description.power import Power
+from twin.engine.program import COMPUTE, START, Program
+from twin.engine.simulate import Part, Simulation
+from twin.schedule.ops import Compute, Start
+
+Floats = NDArray[np.float64]
+CONTEXT, PRODUCTS, OTHERS, LINKS = "context", "products", "other kernels", "links and copies"
+"""What joules are booked under."""
+OFF_DEVICE = frozenset(("host_update", "disk_read", "disk_write"))
+"""What is done without the device and its links."""
+
+
+@dataclass(frozen=True)
+class StepEnergy:
+    """Energy of one simulated step, of the devices alone."""
+
+    simulation: Simulation
+    power: Power
+
+    @cached_property
+    def _watts(self) -> list[tuple[Floats, NDArray[np.int64]]]:
+        """Of each part: watts that each op adds, and what kind of work it is."""
+        return [self._watts_of(part.program) for part in self.simulation.parts]
+
+    def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int64]]:
+        device, clock = self.simulation.job.machine.device, self.simulation.clock
+        watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int64)
+        which, amounts = np.asarray(program.ops.which), np.asarray(program.amount)
+        _, firsts = np.unique(which, return_index=True)
+        for number, first in zip(np.unique(which).tolist(), firsts.tolist(), strict=True):
+            op = program.ops.distinct[number]
+            if isinstance(op, Compute):
+                kinds[number] = KINDS.index(PRODUCTS if follows_clock(op.kernel) else OTHERS)
+                moved = memory_watts(device, self.power, op.kernel, float(amounts[first]))
+                watts[number] = unit_watts(self.power, op.kernel, clock) + moved
+            elif isinstance(op, Start):
+                kinds[number] = KINDS.index(LINKS)
+                watts[number] = 0.0 if op.kind in OFF_DEVICE else self.power.links_watts
+        return watts[which], kinds[which]
+
+    def _durations(self, part: Part) -> Floats:
+        """Seconds of each op on a device of typical speed, (rank classes, ops)."""
+        timeline, code = part.timeline, np.asarray(part.program.code)
+        slower = np.where(code == COMPUTE, self.simulation.typical_slowness, 1.0)
+        runs = (code == COMPUTE) | (code == START)
+        found: Floats = np.where(runs, (timeline.end - timeline.start) / slower, 0.0)
+        return found
+
+    def op_joules(self, part: int) -> Floats:
+        """Return what each op of a part adds, of one rank of each of its classes, (rank classes, ops)."""
+        watts, _ = self._watts[part]
+        found: Floats = self._durations(self.simulation.parts[part]) * watts
+        return found
+
+    @property
+    def context_joules(self) -> float:
+        """What a rank's context draws in a step."""
+        return float(self.power.context_watts * self.simulation.step_seconds)
+
+    def rank_joules(self) -> Floats:
+        """Return the joules of one rank of each class, in the order of the classes' numbers."""
+        found = np.zeros(self.simulation.partition.rank_classes)
+        for number, part in enumerate(self.simulation.parts):
+            found[part.classes] = self.op_joules(number).sum(axis=1) + self.context_joules
+        return found
+
+    @cached_property
+    def _ranks_of_class(self) -> NDArray[np.int64]:
+        classes = self.simulation.partition.rank_class
+        return np.bincount(classes[classes >= 0], minlength=self.simulation.partition.rank_classes)
+
+    @cached_property
+    def joules_by_kind(self) -> dict[str, float]:
+        """Joules of all devices by what draws them."""
+        ranks = self._ranks_of_class
+        found = dict.fromkeys(KINDS, 0.0)
+        found[CONTEXT] = self.context_joules * float(ranks.sum())
+        for number, part in enumerate(self.simulation.parts):
+            of_ops = ranks[part.classes].astype(np.float64) @ self.op_joules(number)
+            sums = np.bincount(self._watts[number][1], weights=of_ops, minlength=len(KINDS))
+            for kind, joules in zip(KINDS[1:], sums[1:].tolist(), strict=True):
+                found[kind] += joules
+        return found
+
+    @property
+    def joules(self) -> float:
+        """Joules of all devices."""
+        return sum(self.joules_by_kind.values())
+
+    @property
+    def mean_watts(self) -> float:
+        """Mean power of all devices together."""
+        return self.joules / self.simulation.step_seconds if self.simulation.step_seconds else 0.0
+
+    @cached_property
+    def over_time(self) -> tuple[Floats, Floats]:
+        """Power of all devices together: when it changes, and watts from then on; the last time is the step's end."""
+        times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
+        for number, part in enumerate(self.simulation.parts):
+            watts = np.broadcast_to(self._watts[number][0], part.timeline.start.shape)
+            steps = (watts * self._ranks_of_class[part.classes][:, None]).ravel()
+            begin = part.timeline.start.ravel()
+            end = begin + self._durations(part).ravel()
+            times += [begin, end]
+            changes += [steps, -steps]
+        at, change = np.concatenate(times), np.concatenate(changes)
+        order = np.argsort(at, kind="stable")
+        level = np.cumsum(change[order])
+        moments, last = np.unique(at[order], return_index=True)
+        after = np.append(last[1:], len(order)) - 1
+        if moments[-1] < self.simulation.step_seconds:
+            moments, after = np.append(moments, self.simulation.step_seconds), np.append(after, after[-1])
+        return moments, level[after]
+
+    @property
+    def peak_watts(self) -> float:
+        """Highest power of all devices together."""
+        moments, watts = self.over_time
+        lasting = np.diff(moments, append=moments[-1]) > 0.0
+        return float(watts[lasting].max(initial=0.0))
+
+    def slack(self) -> tuple[float, float]:
+        """Bound what slowing ranks down that wait could save: mean clock, and joules of the step.
+
+        Each rank computes so slowly that it fills the time in which it does not compute (Perseus, SOSP '24). No step is
+        longer for it, but what waits for what is not looked at: so nobody can save more this way.
+        """
+        saved = clocks = 0.0
+        ranks = self._ranks_of_class
+        for number, part in enumerate(self.simulation.parts):
+            _, kinds = self._watts[number]
+            durations = self._durations(part)
+            compute = durations[:, np.asarray(part.program.code) == COMPUTE].sum(axis=1)
+            products = durations[:, kinds == KINDS.index(PRODUCTS)].sum(axis=1)
+            room = np.maximum(self.simulation.step_seconds - compute, 0.0)
+            clock = np.where(products > 0.0, products / np.maximum(products + room, 1e-300), 1.0)
+            clock = np.maximum(clock, LOWEST_CLOCK)
+            units = float(self.power.products_watts) * self.power.clocked(self.simulation.clock)
+            slowed = np.array([self.power.clocked(self.simulation.clock * each) / each for each in clock.tolist()])
+            now = self.power.clocked(self.simulation.clock)
+            gain = units * products * (1.0 - slowed / now)
+            weight = ranks[part.classes]
+            saved += float(weight @ np.maximum(gain, 0.0))
+            clocks += float(weight @ clock)
+        return clocks / float(ranks.sum()), saved
+
+
+KINDS: Sequence[str] = (CONTEXT, PRODUCTS, OTHERS, LINKS)
+
+
+def step_energy(simulation: Simulation) -> StepEnergy | None:
+    """Return the energy of a step; None where the device's watts by kind of work are not known."""
+    power = simulation.job.machine.device.power
+    return None if power is None else StepEnergy(simulation, power)
