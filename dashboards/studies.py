@@ -40,7 +40,7 @@ class Opened:
     @property
     def columns(self) -> list[Column]:
         """Columns of the table of points."""
-        return [*columns_of(self.study, self.rows), *target_columns(self.study)]
+        return [*columns_of(self.study, self.rows), *target_columns(self.study, self.rows)]
 
 
 def study_of(catalog: Catalog, entry: Entry) -> Opened:

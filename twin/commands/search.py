@@ -30,6 +30,7 @@ class ByName(StrEnum):
     """What decides the order."""
 
     simulation = "simulation"
+    energy = "energy"
     axonn = "axonn"
 
 
@@ -45,7 +46,8 @@ def search(
     by: Annotated[
         ByName,
         typer.Option(
-            help="simulation: every candidate is simulated; axonn: only the published communication model decides."
+            help="simulation: every candidate is simulated, the fastest is best; energy: the same, the devices' joules "
+            "decide; axonn: only the published communication model decides."
         ),
     ] = ByName.simulation,
     strategy: Annotated[
@@ -132,7 +134,7 @@ def search(
     counts = counts or [described.ranks]
     asked = [(unsettled(described, count), varied, only) for count in counts]
     with search_directory(None if dry_run else out, overwrite=force) as place, where.crew() as crew:
-        where.announce(asked if by is ByName.simulation else [], crew, pruned=False, as_json=as_json)
+        where.announce([] if by is ByName.axonn else asked, crew, pruned=False, as_json=as_json)
         with console.progress("simulating candidates") as advance:
             fleet = search_fleet(
                 described,

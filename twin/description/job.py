@@ -21,8 +21,8 @@ from twin.description.lora import check as check_lora
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
 from twin.description.model import check as check_model
-from twin.description.power import EnergyInputs
 from twin.description.placement import PlacementChoice, check_placement
+from twin.description.power import EnergyInputs
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 from twin.description.train import Train, check_train

@@ -52,7 +52,7 @@ class Power(Spec):
 
 
 class EnergyInputs(Spec):
-    """What turns joules of devices into those of a facility, into carbon and into money: inputs, none of them assumed."""
+    """What turns joules of devices into those of a facility, into carbon and into money; none of it is assumed."""
 
     node_watts: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Of a node besides its devices: processors, memory, NICs, fans, conversion."""

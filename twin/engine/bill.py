@@ -1,7 +1,8 @@
 """What a step's energy is in a facility, in carbon and in money; what is not known stays unknown.
 
 Boundaries are told apart: the devices alone; their nodes, if it is said what a node draws besides them; the facility,
-if its PUE is said too. Carbon and money are of the widest boundary that is known, and only if intensity or tariff is said.
+if its PUE is said too. Carbon and money are of the widest boundary that is known, and only if intensity or tariff is
+said.
 """
 
 from __future__ import annotations

@@ -110,6 +110,16 @@ class StepEnergy:
         return self.joules / self.simulation.step_seconds if self.simulation.step_seconds else 0.0
 
     @cached_property
+    def active_watts(self) -> float:
+        """Mean power of a device while it computes, as tools that sample busy devices report it."""
+        ranks, seconds = self._ranks_of_class, 0.0
+        for part in self.simulation.parts:
+            computes = np.asarray(part.program.code) == COMPUTE
+            seconds += float(ranks[part.classes] @ self._durations(part)[:, computes].sum(axis=1))
+        kernels = self.joules_by_kind[PRODUCTS] + self.joules_by_kind[OTHERS]
+        return float(self.power.context_watts) + (kernels / seconds if seconds else 0.0)
+
+    @cached_property
     def over_time(self) -> tuple[Floats, Floats]:
         """Power of all devices together: when it changes, and watts from then on; the last time is the step's end."""
         times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]

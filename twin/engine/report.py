@@ -191,6 +191,7 @@ def _energy(job: Job, step: float, energy: StepEnergy) -> dict[str, Any]:
         "by_kind": energy.joules_by_kind,
         "mean_watts": energy.mean_watts,
         "peak_watts": energy.peak_watts,
+        "active_watts_per_device": energy.active_watts,
         "clock": energy.simulation.clock,
         "slack": {"clock": clock, "joules_at_most": saved},
     }

@@ -18,10 +18,10 @@ from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import classes, des, lockstep
+from twin.engine.capped import work_of
 from twin.engine.garbage import uncollected
 from twin.engine.layout import CORES, Ints, Relation
 from twin.engine.links import Transfer
-from twin.engine.capped import work_of
 from twin.engine.priced import Cast, Priced
 from twin.engine.pricing import Prices
 from twin.engine.program import START, Call, Program

@@ -18,7 +18,7 @@ from twin.description.problems import DescriptionError, fail
 from twin.engine.crew import Workers
 from twin.search.candidates import unsettled
 from twin.search.entries import Progress
-from twin.search.search import NO_GRID, By, Search, search
+from twin.search.search import NO_GRID, By, Search, search, worth
 from twin.search.tables import entry_json, flat_table, search_json
 from twin.strategies import check
 
@@ -79,11 +79,11 @@ class Fleet:
 
     @property
     def chosen(self) -> Sized:
-        """The fewest ranks that keep the deadline; without one, or if none does, the fastest."""
+        """The fewest ranks that keep the deadline; without one, or if none does, the best."""
         if (fewest := self.fewest) is not None:
             return fewest
         able = [plan for plan in self.plans if plan.found is not None]
-        return min(able, key=lambda p: p.found.best.step_seconds if p.found else 0.0)
+        return min(able, key=lambda p: worth(p.found.entries[0].figures, p.found.by) if p.found else 0.0)
 
 
 def search_fleet(

@@ -46,7 +46,7 @@ def page(fleet: Fleet) -> str:
     found = fleet.chosen.found
     assert found is not None
     job = found.job
-    how = "every grid simulated" if found.by == "simulation" else "ranked by the published model"
+    how = {"simulation": "every grid simulated", "energy": "by energy"}.get(found.by, "ranked by the published model")
     return filled(
         "twin.search",
         "page.html",

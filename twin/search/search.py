@@ -22,7 +22,8 @@ from twin.search.floors import floors
 from twin.search.pruned import Pruned
 from twin.strategies import strategy_of
 
-By = Literal["simulation", "axonn"]
+By = Literal["simulation", "energy", "axonn"]
+"""What is best: the fastest, what draws the fewest joules, or the first by the published communication model."""
 TOP = 10
 """So many of the published model's best are followed into the simulated order."""
 NO_GRID = "no grid of so many ranks has the sizes that are asked for"
@@ -32,7 +33,7 @@ BATCH = 8
 
 @dataclass(frozen=True, repr=False)
 class Search:
-    """All candidates of a job: simulated ones first, fastest first; then the others."""
+    """All candidates of a job: simulated ones first, the best first; then the others."""
 
     job: Job
     """What was searched, its grid and micro-batch open."""
@@ -83,12 +84,12 @@ def search(
 
     With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`); nor are those that `refuse`
     names a reason against.
-    With `by="axonn"` the published communication model alone decides, and only its first is
-    simulated. Raises DescriptionError if nothing can run.
+    With `by="energy"` the devices' joules of a step decide. With `by="axonn"` the published communication model alone
+    decides, and only its first is simulated. Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()
     ordered = bool(strategy_of(job).ordered_by)
-    if by != "simulation" and not ordered:
+    if by == "axonn" and not ordered:
         raise fail("--by", f"strategy {job.strategy} has no published model to rank by; leave the option out", by)
     base = unsettled(job)
     found = candidates(base, over, only)
@@ -99,10 +100,10 @@ def search(
         refused = any(candidate.hindrance == "refused" for candidate in found)  # names its own keys
         raise fail("" if refused else "ranks" if found else "grid", why_nothing(found), job.ranks)
     ranked = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
-    if by == "simulation":
-        run = without_hopeless if prune else simulated
-        entries = _in_order(run(base, ranked, workers, progress))
-        entries, best = _fastest_done_properly(base, entries)
+    if by != "axonn":
+        run = without_hopeless if prune and by == "simulation" else simulated
+        entries = _in_order(run(base, ranked, workers, progress), by)
+        entries, best = _best_done_properly(base, entries, by)
     else:
         best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
@@ -173,18 +174,25 @@ def _done_properly(base: Job, found: list[RankedCandidate], number: int) -> bool
     return True
 
 
-def _in_order(entries: Sequence[RankedCandidate]) -> list[RankedCandidate]:
-    """Sort by simulated time, ties in the model's order, and number them."""
+def worth(figures: Figures | None, by: By) -> float:
+    """Return what is to be least: joules of a step, or its seconds."""
+    if figures is None:
+        return 0.0
+    return figures.energy_joules if by == "energy" else figures.step_seconds
+
+
+def _in_order(entries: Sequence[RankedCandidate], by: By) -> list[RankedCandidate]:
+    """Sort by simulated time or energy, ties in the model's order, and number them."""
     done = [e for e in entries if e.figures is not None]
-    done.sort(key=lambda e: (e.figures.step_seconds if e.figures else 0.0, e.model_rank))
+    done.sort(key=lambda e: (worth(e.figures, by), e.model_rank))
     numbered = [replace(entry, rank=number) for number, entry in enumerate(done, 1)]
     return numbered + [e for e in entries if e.figures is None]
 
 
-def _fastest_done_properly(base: Job, entries: list[RankedCandidate]) -> tuple[list[RankedCandidate], Simulation]:
-    """Simulate the fastest once more, with contention on global links, until it stays fastest.
+def _best_done_properly(base: Job, entries: list[RankedCandidate], by: By) -> tuple[list[RankedCandidate], Simulation]:
+    """Simulate the best once more, with contention on global links, until it stays the best.
 
-    Leaving contention out makes a candidate look faster, if anything.
+    Leaving contention out makes a candidate look faster and thriftier, if anything.
     """
     if entries[0].figures is None:
         raise fail("ranks", f"no candidate could be simulated; the first: {entries[0].failure}")
@@ -193,7 +201,7 @@ def _fastest_done_properly(base: Job, entries: list[RankedCandidate]) -> tuple[l
             whole = simulate(entries[0].candidate.job(base))
         except DescriptionError:  # too many classes; the result says what was left out
             break
-        entries = _in_order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]])
+        entries = _in_order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]], by)
         assert entries[0].figures is not None
     return entries, simulate(entries[0].candidate.job(base), max_classes=_classes(entries[0]))
 

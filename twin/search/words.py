@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from twin.description.grid import Axes
 from twin.search.candidates import Candidate, Hindrance
 from twin.search.fleet import DAY_SECONDS, Fleet
-from twin.search.search import TOP, Search
+from twin.search.search import TOP, By, Search
 from twin.search.tables import model_top
 from twin.strategies import strategy_of
 
@@ -61,11 +61,15 @@ def hindered(found: Search) -> list[str]:
     return words + ([f"{failed:,} for too many events to be simulated"] if failed else [])
 
 
+BEST_WORDS: dict[By, str] = {"simulation": "fastest", "energy": "fewest joules", "axonn": "first by the model"}
+"""What the first candidate is."""
+
+
 def model_words(found: Search) -> str:
     """Where the published communication model's best lie in the simulated order."""
     top = model_top(found)
     model = strategy_of(found.job).ordered_by
-    if found.by != "simulation" or not top["simulated_ranks"] or not model:
+    if found.by == "axonn" or not top["simulated_ranks"] or not model:
         return ""
     places = ", ".join("–" if rank is None else f"{rank:,}" for rank in top["simulated_ranks"])
     best, slower = len(top["simulated_ranks"]), top["best_slower_than_fastest"]
@@ -85,7 +89,7 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
     entry, bill = found.entries[0], fleet.bill(fleet.chosen)
     assert entry.figures is not None
     facts = [
-        ("fastest" if found.by == "simulation" else "first by the model", grid_words(entry.candidate.grid)),
+        (BEST_WORDS[found.by], grid_words(entry.candidate.grid)),
         ("options", ", ".join(options_words(entry.candidate, ()))),
         ("step", f"{entry.figures.step_seconds:.3f} s"),
         ("candidates", f"{len(found.entries):,}"),

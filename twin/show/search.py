@@ -15,7 +15,14 @@ from twin.show.console import make_console
 
 if TYPE_CHECKING:
     from twin.search.fleet import Fleet
-    from twin.search.search import Search
+    from twin.search.search import By, Search
+
+
+_FIRST: dict[By, str] = {
+    "simulation": "Fastest",
+    "energy": "Fewest joules",
+    "axonn": "First by the published communication model",
+}
 
 
 def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> None:
@@ -33,6 +40,7 @@ def search(fleet: Fleet, fixed: Sequence[str], top: int, out: Path | None) -> No
         console.print(f"The job fixes {escape(' and '.join(fixed))}; the search leaves that open.")
     if len(fleet.plans) > 1 or fleet.tokens is not None:
         _by_ranks(console, fleet)
+        _bill(console, fleet)
     console.print(
         f"\n[bold]{job.ranks:,} ranks[/]: {len(found.entries):,} candidates, {found.feasible:,} feasible, "
         f"{found.simulated:,} simulated, {found.wall_seconds:.1f} s"
@@ -67,8 +75,8 @@ def _candidates(console: Console, found: Search, top: int) -> None:
     from twin.search.search import options_varied
     from twin.search.words import axes_title, options_words
 
-    varied, simulated, ordered = options_varied(found), found.by == "simulation", bool(found.top_of_model)
-    console.print(f"\n{'Fastest' if simulated else 'First by the published communication model'}:")
+    varied, ordered = options_varied(found), bool(found.top_of_model)
+    console.print(f"\n{_FIRST[found.by]}:")
     table = Table(
         "",
         axes_title(found),
@@ -106,6 +114,30 @@ def _candidates(console: Console, found: Search, top: int) -> None:
             *([f"{entry.model_rank:,}"] if ordered else []),
         )
     console.print(table)
+
+
+def _bill(console: Console, fleet: Fleet) -> None:
+    """Print what the tokens cost with the best plan: energy, carbon and money as far as their inputs are given."""
+    from twin.engine.bill import KWH_JOULES, bill, missing
+    from twin.search.words import tokens_words
+
+    chosen, found = fleet.chosen, fleet.chosen.found
+    price = fleet.bill(chosen)
+    if price is None or found is None or fleet.tokens is None or (found.job.energy is None and found.by != "energy"):
+        return
+    trained = price.steps * found.job.tokens_per_step
+    whole = bill(found.job, price.energy_joules, price.seconds, trained)
+    parts = [
+        f"{whole['joules'] / KWH_JOULES / 1e3:,.1f} MWh ({whole['boundary']})",
+        f"{1e3 * whole['joules_per_token']:,.3g} mJ a token",
+    ]
+    if whole["carbon_kg"] is not None:
+        parts.append(f"{whole['carbon_kg'] / 1e3:,.2f} t CO2e")
+    if whole["cost"] is not None:
+        parts.append(f"{whole['cost']:,.0f} {escape(whole['currency'])}")
+    console.print(f"\n{tokens_words(fleet.tokens)} on {chosen.ranks:,} ranks: {', '.join(parts)}")
+    if unknown := missing(found.job):
+        console.print(f"[dim]not known: {', '.join(unknown)}[/]", soft_wrap=True)
 
 
 def _by_ranks(console: Console, fleet: Fleet) -> None:

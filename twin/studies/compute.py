@@ -126,7 +126,11 @@ def simulate_point(job: Job, options: PointOptions) -> tuple[Job, dict[str, Any]
         if simulation is None or options.engine == "des":
             simulation = simulate(job, engine=options.engine)
         columns = flat(as_json(simulation, report(simulation), 0.0))
-    return job, columns | {"tokens_per_step": job.tokens_per_step, "simulations": tried}
+    return job, columns | {
+        "tokens_per_step": job.tokens_per_step,
+        "parameters": job.model.parameters,
+        "simulations": tried,
+    }
 
 
 def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +144,9 @@ def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
         if key in PARTS:
             columns |= {f"{PARTS[key]}_{part}_seconds": seconds for part, seconds in value.items()}
         elif key == "memory":
-            columns |= {f"memory_{k}": v for k, v in value.items() if k != "by_category"}
+            columns |= {f"memory_{k}": v for k, v in value.items() if k not in {"by_category", "tiers"}}
+        elif key == "energy":
+            columns |= {f"energy_{k}": v for k, v in value.items() if not isinstance(v, Mapping)}
         elif key == "seeds":
             columns["seeds"] = value["count"]
             columns |= {

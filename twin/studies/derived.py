@@ -87,7 +87,7 @@ def add_efficiency(series: Sequence[Row], *, weak: bool) -> None:
 
 def to_target(target: Target, figures: Row) -> Row:
     """Return what it takes to train on the target's tokens, in whole steps."""
-    steps = math.ceil(target.tokens / figures["tokens_per_step"])
+    steps = math.ceil(target.tokens_of(figures.get("parameters", 0)) / figures["tokens_per_step"])
     seconds = steps * figures["step_seconds"]
     hours = seconds / 3600.0 * figures["ranks"]
     row: Row = {
@@ -96,6 +96,15 @@ def to_target(target: Target, figures: Row) -> Row:
         "target_gpu_hours": hours,
         "target_energy_joules": steps * figures["energy_joules"],
     }
+    if (watts := figures.get("energy_active_watts_per_device")) is not None:
+        row["target_active_energy_joules"] = watts * figures["ranks"] * seconds
+    for boundary in ("nodes", "facility"):
+        if (joules := figures.get(f"energy_{boundary}_joules")) is not None:
+            row[f"target_{boundary}_energy_joules"] = steps * joules
+    if (grams := figures.get("energy_carbon_kg")) is not None:
+        row["target_carbon_kg"] = steps * grams
+    if (cost := figures.get("energy_cost")) is not None:
+        row["target_energy_cost"] = steps * cost
     if target.price_per_gpu_hour is not None:
         row["target_cost"] = hours * target.price_per_gpu_hour
     return row

@@ -24,7 +24,7 @@ from twin.description.parameter import Kind
 from twin.description.problems import DescriptionError, did_you_mean, fail, from_pydantic
 from twin.description.spec import Spec
 from twin.description.strict_yaml import read_yaml
-from twin.description.units import SUFFIXES, parse_quantity
+from twin.description.units import SUFFIXES, format_si, parse_quantity
 from twin.studies.formulas import own_factors, problems_of
 from twin.studies.objective import ObjectiveName
 
@@ -40,8 +40,10 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Target(Spec):
     """A training run to price: how many tokens, and what an hour of a GPU costs."""
 
-    tokens: Annotated[float, Field(gt=0, le=MAX_TOKENS, allow_inf_nan=False)]
+    tokens: Annotated[float, Field(gt=0, le=MAX_TOKENS, allow_inf_nan=False)] | None = None
     """Tokens to train on."""
+    tokens_per_parameter: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    """In place of them: tokens for each parameter of a point's model, 20 by the rule of arXiv 2203.15556."""
     price_per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Price of one device for an hour; a GCD counts as one device."""
     currency: str = "USD"
@@ -50,7 +52,24 @@ class Target(Spec):
     @field_validator("tokens", mode="before")
     @classmethod
     def _read_tokens(cls, raw: Any) -> Any:
-        return parse_quantity(raw, SUFFIXES["_tokens"])
+        return None if raw is None else parse_quantity(raw, SUFFIXES["_tokens"])
+
+    @model_validator(mode="after")
+    def _one_number(self) -> Self:
+        if (self.tokens is None) == (self.tokens_per_parameter is None):
+            raise ValueError("give either tokens or tokens_per_parameter")
+        return self
+
+    def tokens_of(self, parameters: float) -> float:
+        """Return the tokens that a model of so many parameters is trained on."""
+        return self.tokens if self.tokens is not None else float(self.tokens_per_parameter or 0.0) * parameters
+
+    @property
+    def words(self) -> str:
+        """The tokens in words."""
+        if self.tokens is not None:
+            return format_si(self.tokens, "tokens")
+        return f"{self.tokens_per_parameter:g} tokens a parameter"
 
 
 class Measured(Spec):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from twin.description.units import format_si
 from twin.pages.picture import Picture
 from twin.strategies import known_axes
 from twin.studies.derived import Effect, Row, by_series, label_of
@@ -171,7 +170,7 @@ def _to_target(study: Study, rows: Sequence[Row]) -> Picture:
     days = [row | {"target_days": row["target_seconds"] / DAY} for row in rows]
     strong = study.study == "strong_scaling"
     drawn = _lines(study, days, "target_days", "Days to the target", "d", ideal=strong, measured=False)
-    note = f"To train on {format_si(target.tokens, 'tokens')}, without checkpoints, failures and restarts."
+    note = f"To train on {target.words}, without checkpoints, failures and restarts."
     return replace(drawn, note=note)
 
 

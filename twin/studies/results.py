@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twin.description.files import write_whole
-from twin.description.units import format_si
 from twin.strategies import load_job
 from twin.studies import factorial
 from twin.studies.derived import Effect, Row, effects, rows_of
@@ -58,7 +57,7 @@ def results_of(run: StudyRun) -> Results:
     if factors is not None and len(rows) > MAX_BEST:
         without = tuple(column for column in first if column.key != "reason")
         tables.insert(0, Table(BEST, without, tuple(best_first(rows, study.objective)[:MAX_BEST])))
-    if further := target_columns(study):
+    if further := target_columns(study, rows):
         named = tuple(column for column in first if column.key in {"point", *study.varied})
         tables.append(Table("To the target", named + tuple(further), tuple(rows)))
     return Results(run, tuple(rows), tuple(found), factors, tuple(tables), tuple(facts_of(run, rows)), caveats_of(run))
@@ -108,7 +107,7 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
             )
         )
     if run.loaded.study.target is not None:
-        facts.append(("target", format_si(run.loaded.study.target.tokens, "tokens")))
+        facts.append(("target", run.loaded.study.target.words))
     return facts
 
 

@@ -63,12 +63,19 @@ GRID = "grid_"
 OBJECTIVES = (
     Column("model_percent_of_peak", "MFU", lambda v: f"{v:.1f} %"),
     Column("tokens_per_second", "tokens/s", lambda v: f"{v:,.0f}"),
+    Column("parameters", "parameters", lambda v: f"{v / 1e9:,.2f}e9"),
+    Column("energy_joules_per_token", "J a token", lambda v: f"{v:,.3g}"),
 )
 """Shown where they are a study's objective."""
 TO_TARGET = (
     Column("target_seconds", "days", lambda v: f"{v / DAY:,.1f}"),
     Column("target_gpu_hours", "GPU hours", lambda v: f"{v:,.0f}"),
     Column("target_energy_joules", "energy", lambda v: f"{v / 3.6e9:,.1f} MWh"),
+    Column("target_active_energy_joules", "energy at active power", lambda v: f"{v / 3.6e9:,.1f} MWh"),
+    Column("target_nodes_energy_joules", "energy of nodes", lambda v: f"{v / 3.6e9:,.1f} MWh"),
+    Column("target_facility_energy_joules", "energy of the facility", lambda v: f"{v / 3.6e9:,.1f} MWh"),
+    Column("target_carbon_kg", "t CO2e", lambda v: f"{v / 1e3:,.1f}"),
+    Column("target_energy_cost", "cost of energy", lambda v: f"{v:,.0f}"),
     Column("target_cost", "cost", lambda v: f"{v:,.0f}"),
 )
 
@@ -96,14 +103,13 @@ def grid_of(row: Row) -> dict[str, int]:
     return {key.removeprefix(GRID): row[key] for key in row if key.startswith(GRID) and row[key] is not None}
 
 
-def target_columns(study: Study) -> list[Column]:
-    """Return the columns of what a target takes; none without one."""
+def target_columns(study: Study, rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of what a target takes, those that some row has; none without one."""
     target = study.target
     if target is None:
         return []
-    if target.price_per_gpu_hour is None:
-        return list(TO_TARGET[:-1])
-    return [*TO_TARGET[:-1], replace(TO_TARGET[-1], title=f"cost, {target.currency}")]
+    known = [column for column in TO_TARGET if any(row.get(column.key) is not None for row in rows)]
+    return [replace(c, title=f"cost, {target.currency}") if c.key == "target_cost" else c for c in known]
 
 
 def cell(column: Column, row: Row) -> str:

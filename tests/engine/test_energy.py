@@ -1,0 +1,185 @@
+"""Energy: the step's is the sum of its ops', power over time integrates to it; a cap does what published ones did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.profiles import examples
+from twin.cost.power import Work, capped_clock, mean_watts
+from twin.description.load import load_device
+from twin.description.parameter import Parameter
+from twin.description.power import Power
+from twin.description.problems import DescriptionError
+from twin.engine.all_ranks import simulate_ranks
+from twin.engine.bill import bill
+from twin.engine.energy import step_energy
+from twin.engine.report import report, report_all_ranks
+from twin.engine.simulate import simulate
+from twin.schedule.kernels import Memory
+from twin.schedule.ops import Compute
+from twin.strategies import load_job
+
+MODEL: dict[str, Any] = {"layers": 3, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024}
+V100_CAPS = {225: (1.02, 0.95), 200: (1.05, 0.87), 175: (1.09, 0.82), 150: (1.15, 0.76), 125: (1.25, 0.73)}
+A40_CAPS = {
+    275: (1.01, 0.96),
+    250: (1.02, 0.91),
+    225: (1.03, 0.84),
+    200: (1.08, 0.80),
+    175: (1.20, 0.79),
+    150: (1.64, 0.91),
+}
+"""Watts: time and energy over those uncapped, medians over networks of github ml-energy/zeus (traces of NSDI '23)."""
+A40_CLOCKS = {1200: (0.12739, 28.491), 1050: (0.13935, 27.167), 960: (0.14946, 28.084), 855: (0.16441, 29.053)}
+A40_FULL = (0.11407, 33.489)
+"""MHz: seconds and joules of GPT-3's forward pass on an A40 (github ml-energy/zeus, sosp24_data); at 1,440 MHz, which
+is what the limit of 300 W leaves of it, `A40_FULL`."""
+
+
+def described(machine: str = "dgx-h100", **options: Any) -> Any:
+    raw = {
+        "model": MODEL,
+        "machine": machine,
+        "ranks": 8,
+        "grid": {"z": 4, "y": 2},
+        "batch": {"sequences": 8, "micro_sequences": 1},
+        **options,
+    }
+    return load_job(raw)
+
+
+@examples(0.3)
+@given(
+    st.sampled_from(["frontier", "dgx-h100", "perlmutter"]),
+    st.sampled_from([{"data": 8}, {"z": 4, "y": 2}, {"x": 4, "data": 2}]),
+    st.booleans(),
+    st.sampled_from([None, "250 W"]),
+)
+def test_a_step_s_joules_are_those_of_its_ops_and_of_the_context(machine, grid, straggler, cap) -> None:
+    options = {"stragglers": [{"rank": 3, "slowdown": 1.4}]} if straggler else {}
+    options |= {} if cap is None else {"power_cap": cap}
+    simulation = simulate(described(machine, grid=grid, batch={"sequences": 16, "micro_sequences": 1}, **options))
+    energy = step_energy(simulation)
+    assert energy is not None
+    ranks = np.bincount(simulation.partition.rank_class)
+    by_op = float(ranks @ energy.op_joules(0).sum(axis=1))
+    context = 8 * energy.power.context_watts * simulation.step_seconds
+    assert energy.joules == pytest.approx(by_op + context, rel=1e-9)
+    assert energy.joules == pytest.approx(float(ranks @ energy.rank_joules()), rel=1e-9)
+    moments, watts = energy.over_time
+    assert float(np.diff(moments) @ watts[:-1]) == pytest.approx(energy.joules, rel=1e-9)
+    assert moments[-1] == pytest.approx(simulation.step_seconds)
+    assert energy.mean_watts <= energy.peak_watts
+    assert watts.min() >= 8 * energy.power.context_watts * (1 - 1e-9)
+
+
+def test_every_engine_draws_the_same() -> None:
+    job = described("frontier")
+    folded, every = simulate(job), simulate(job, engine="des")
+    first, second = step_energy(folded), step_energy(every)
+    assert first is not None
+    assert second is not None
+    assert first.joules == pytest.approx(second.joules, rel=1e-9)
+    ranks = report_all_ranks(simulate_ranks(job, random=False))
+    assert ranks.energy_joules == pytest.approx(first.joules, rel=1e-6)
+
+
+def test_a_cap_lengthens_products_alone_and_is_kept() -> None:
+    job, capped = (described(cuda_graphs=True, **options) for options in ({}, {"power_cap": "300 W"}))
+    plain, slower = simulate(job), simulate(capped)
+    energy = step_energy(slower)
+    assert energy is not None
+    assert slower.clock < 1.0 < slower.step_seconds / plain.step_seconds
+    assert energy.active_watts == pytest.approx(300.0, rel=0.05)
+    phases = zip(plain.program.ops, plain.program.amount, slower.program.amount, strict=True)
+    for (op, _), before, after in phases:
+        if isinstance(op, Compute):
+            factor = 1.0 if isinstance(op.kernel, Memory) else 1.0 / slower.clock
+            assert after == pytest.approx(before * factor)
+
+
+def power_of(device: str, **watts: float) -> Power:
+    power = load_device(device).power
+    assert power is not None
+    return power.model_copy(update={f"{key}_watts": Parameter(value) for key, value in watts.items()})
+
+
+def test_clocks_of_a40_draw_what_was_measured_of_gpt_3() -> None:
+    """Forward passes at locked clocks; 60 % of the time goes with the clock, as measured."""
+    power, full = power_of("a40"), A40_FULL[1] / A40_FULL[0]
+    units = full - power.context_watts - 0.5 * power.memory_watts
+    work = [Work(0.6, units, 0.5 * power.memory_watts, True), Work(0.4, units, 0.5 * power.memory_watts, False)]
+    for clock, (seconds, joules) in A40_CLOCKS.items():
+        share = clock / 1440
+        slower = 0.6 / share + 0.4
+        assert slower == pytest.approx(seconds / A40_FULL[0], rel=0.05)
+        assert mean_watts(power, work, share) == pytest.approx(joules / seconds, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("device", "limit", "caps", "products", "units", "most_time"),
+    [("v100-sxm2-32gb", 190.0, V100_CAPS, 0.3, 0.8, 0.05), ("a40", 210.0, A40_CAPS, 0.5, 0.6, 0.06)],
+)
+def test_caps_of_zeus(device, limit, caps, products, units, most_time) -> None:
+    """Small networks, of whose time so much goes with the clock, drawing what theirs drew uncapped (240 and 270 W)."""
+    power = power_of(device, products=limit)
+    work = [
+        Work(products, limit, 0.4 * power.memory_watts, True),
+        Work(1 - products, units * limit, 0.9 * power.memory_watts, False),
+    ]
+    uncapped = mean_watts(power, work)
+    for cap, (time, energy) in caps.items():
+        clock = capped_clock(power, work, cap)
+        longer = products / clock + 1 - products
+        assert longer == pytest.approx(time, rel=most_time)
+        assert longer * mean_watts(power, work, clock) / uncapped == pytest.approx(energy, rel=0.08)
+
+
+def test_what_is_not_given_is_not_known() -> None:
+    found = bill(described(), 3.6e6, 10.0, 100.0)
+    assert found["joules_per_token"] == 3.6e4
+    assert [found[key] for key in ("nodes_joules", "facility_joules", "carbon_kg", "cost")] == [None] * 4
+    given = {"node": "1 kW", "pue": 1.5, "grams_per_kwh": 475, "price_per_kwh": 0.2}
+    whole = bill(described(energy=given), 3.6e6, 10.0, 100.0)
+    joules = 1.5 * (3.6e6 + 1e4)
+    assert whole["facility_joules"] == pytest.approx(joules)
+    assert whole["carbon_kg"] == pytest.approx(joules / 3.6e6 * 0.475)
+    assert whole["cost"] == pytest.approx(joules / 3.6e6 * 0.2)
+
+
+def test_pue_without_nodes_makes_no_facility() -> None:
+    assert bill(described(energy={"pue": 1.5}), 1.0, 1.0, 1.0)["facility_joules"] is None
+
+
+def test_slack_is_none_where_nobody_waits() -> None:
+    job = described(ranks=1, grid={"data": 1}, batch={"sequences": 1, "micro_sequences": 1}, cuda_graphs=True)
+    energy = step_energy(simulate(job))
+    assert energy is not None
+    clock, saved = energy.slack()
+    assert clock == pytest.approx(1.0)
+    assert saved == pytest.approx(0.0, abs=1e-6 * energy.joules)
+
+
+def test_unknown_watts_are_not_printed_as_numbers() -> None:
+    figures = report(simulate(described("alps", ranks=4, grid={"z": 4}, batch={"sequences": 4, "micro_sequences": 1})))
+    assert figures.energy is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "message"),
+    [
+        ("alps", {"power_cap": "300 W"}, "does not say what it draws by kind of work"),
+        ("dgx-h100", {"power_cap": "100 W"}, "is no more than the 121.7 W that h100-sxm draws while it waits"),
+        ("dgx-h100", {"power_cap": "300 J"}, "is not a unit of power"),
+        ("dgx-h100", {"energy": {"pue": 0.5}}, "energy.pue = 0.5"),
+        ("dgx-h100", {"energy": {"intensity": 5}}, "energy.intensity"),
+    ],
+)
+def test_impossible_inputs_are_refused(machine, options, message) -> None:
+    with pytest.raises(DescriptionError, match=message.replace(".", r"\.")):
+        described(machine, **options)
