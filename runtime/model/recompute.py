@@ -1,4 +1,7 @@
-"""Activation checkpointing of a block: keep its input only, run it again before its backward."""
+"""Activation checkpointing of a block: keep its input only, run it again before its backward.
+
+Where inputs lie beyond the device the block's comes back first (`runtime.step.activations`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 
 import torch
 
+from runtime.step.activations import ActivationTier
+
 Block = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -14,19 +19,23 @@ class Recompute(torch.autograd.Function):
     """Runs a block without a graph; in backward runs it again with one, and differentiates that."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block]) -> torch.Tensor:
-        """Run the block; `again` wraps how it is run the second time."""
-        ctx.save_for_backward(inputs)
+    def forward(
+        ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block], tier: ActivationTier | None
+    ) -> torch.Tensor:
+        """Run the block; `again` wraps how it is run the second time, `tier` keeps its input if not the device."""
+        ctx.kept = None if tier is None else tier.leave(inputs)
+        if tier is None:
+            ctx.save_for_backward(inputs)
         ctx.block, ctx.again = block, again
         with torch.no_grad():
             return block(inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         """Run the block again and go backward through it."""
-        (inputs,) = ctx.saved_tensors
+        (inputs,) = ctx.saved_tensors if ctx.kept is None else (ctx.kept.back(),)
         leaf = inputs.detach().requires_grad_(True)
         with torch.enable_grad():
             output = ctx.again(ctx.block)(leaf)
         torch.autograd.backward(output, gradient)
-        return leaf.grad, None, None
+        return leaf.grad, None, None, None

@@ -10,6 +10,7 @@ import torch
 from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Ops
+from runtime.step.activations import ActivationTier, activations_of
 from runtime.weights.store import ParameterStore
 from twin.description.grid import Axis
 from twin.description.job import Job
@@ -40,6 +41,7 @@ class Context:
     """The axis whose ranks divide the layers of a plain model among them; None: each has all."""
     collectives: Collectives = field(init=False)
     store: ParameterStore = field(init=False)
+    _activations: ActivationTier | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
@@ -54,6 +56,16 @@ class Context:
             self.initialised,
             adapters_only=self.job.lora is not None,
         )
+        self._activations = activations_of(self.job, self.device)
+
+    def activations_of(self, layer: int) -> ActivationTier | None:
+        """Return where a recomputed block's input lies until its backward pass; None: on the device.
+
+        The last block's stays: it is wanted at once.
+        """
+        if self._activations is None or layer == self.job.model.layers - 1:
+            return None
+        return self._activations
 
     @classmethod
     def of_job(

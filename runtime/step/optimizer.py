@@ -42,18 +42,27 @@ class Optimizer:
         decayed, used = store.decayed, store.used
         bounds = [(first, min(stop, decayed)), (max(first, decayed), min(stop, used))]
         self.spans = [(begin, end) for begin, end in bounds if end > begin]
-        self._weights = [torch.nn.Parameter(store.master[b - first : e - first]) for b, e in self.spans]
-        groups = [
-            {"params": [weight], "weight_decay": settings.weight_decay if b < decayed else 0.0}
-            for weight, (b, _) in zip(self._weights, self.spans, strict=True)
-        ]
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
         """True if a gradient has not been finite: nothing is updated any more."""
-        self._moments = {name: torch.zeros_like(store.master) for name in MOMENTS}
+        self._moments = self._made_moments()
+        self._prepare(make_adam)
+        self._attach(0)
+
+    def _made_moments(self) -> dict[str, torch.Tensor]:
+        """Make both moments of this rank's part."""
+        return {name: torch.zeros_like(self.context.store.master) for name in MOMENTS}
+
+    def _prepare(self, make_adam: MakeAdam) -> None:
+        """Make what updates this rank's part."""
+        store, settings, first = self.context.store, self.settings, self.part.start
+        self._weights = [torch.nn.Parameter(store.master[b - first : e - first]) for b, e in self.spans]
+        groups = [
+            {"params": [weight], "weight_decay": settings.weight_decay if b < store.decayed else 0.0}
+            for weight, (b, _) in zip(self._weights, self.spans, strict=True)
+        ]
         self._adam: torch.optim.AdamW | None = None
         if groups:  # a rank's part may be padding alone
             self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
-            self._attach(0)
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and update; the next step overwrites the gradients.

@@ -82,7 +82,7 @@ def refuse(job: Job) -> None:
     for key, trained in getattr(strategy, "TRAINED_WITH", {}).items():
         if getattr(job, key) != trained:
             raise fail(key, f"is for simulation; the runtime trains with {key}: {trained}", getattr(job, key))
-    if problems := getattr(strategy, "refusals", _none)(job):
+    if problems := [*getattr(strategy, "refusals", _none)(job), *_without_place(job)]:
         raise DescriptionError(problems)
 
 
@@ -108,6 +108,14 @@ def trains(job: Job) -> MakeTrainee:
         return trainee
 
     return make
+
+
+def _without_place(job: Job) -> list[Problem]:
+    """Return what is missing where parts of a job's state lie on drives."""
+    offload = getattr(job, "offload", None)
+    if offload is None or "disk" not in offload.tiers or offload.directory is not None:
+        return []
+    return [Problem("offload.directory", "is missing: name a directory on the drives that `disk` means")]
 
 
 def _none(_job: Job) -> list[Problem]:

@@ -24,6 +24,7 @@ from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import CHOICE, JOB, RUN, prepare_directory, read_run, write_chosen
+from runtime.step.tiers import check_room
 from runtime.strategies import ranks_of, refuse
 from runtime.survive import elastic
 from runtime.survive.history import KEY, History
@@ -113,6 +114,7 @@ def _train(
 def _checked(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     """Refuse what cannot be trained, before anything is written."""
     refuse(plan.job)
+    check_room(plan.job, process.local_ranks)
     return check_plan(plan, process)
 
 

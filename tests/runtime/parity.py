@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from runtime.data.goldfish import Goldfish
-from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch
+from runtime.strategies.four_d.assembly import trainee_in
 from runtime.strategies.four_d.context import FourDContext
-from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
 from runtime.weights.store import ParameterStore
 from twin.description.job import Job
@@ -62,7 +61,7 @@ def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     """Make model and optimizer of one rank."""
     master = torch.float32 if dtype == torch.bfloat16 else dtype
     context = FourDContext(job, mesh, torch.device("cpu"), dtype, master)
-    return FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
+    return trainee_in(context, Adam())
 
 
 def weights_of(store: ParameterStore) -> tuple[int, int, torch.Tensor]:

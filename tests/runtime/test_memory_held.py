@@ -10,6 +10,7 @@ import torch
 
 from runtime.recorder.gpt import FAKE, LEARNING_RATE, MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
+from runtime.step.tiers import Room
 from runtime.strategies import ranks_of, recorded_on, trains
 from twin.cost.memory import memory_use
 from twin.description.job import Job
@@ -61,6 +62,15 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {"strategy": "fsdp", "recompute": False, "reshard_after_forward": False},
     ),
     "fsdp, replicas, grouped heads, tied": ({"data": 2, "weights": 8}, {"strategy": "fsdp", "model": QWEN3}),
+}
+OFFLOAD = {"optimizer": {"sub_group_elements": 100_000}}
+ON_HOST: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "one rank": ({"data": 1}, {}),
+    "one rank, fp32": ({"data": 1}, {"precision": "fp32"}),
+    "all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {}),
+    "sharded": ({"data": 4}, SHARDED),
+    "fsdp": ({"weights": 4}, {"strategy": "fsdp"}),
+    "fsdp, one rank": ({"weights": 1}, {"strategy": "fsdp"}),
 }
 TORCH = {"strategy": "megatron", "flavour": "torch"}
 ZB_V = {"schedule": "zb_v", "chunks": 2}
@@ -128,6 +138,28 @@ def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
     needed = memory_use(job).by_category
     kept = sum(needed[category] for category in KEPT) + (needed["buffers"] if job.strategy == "ddp" else 0.0)
     assert held_after_a_step(job, job.ranks - 1) == pytest.approx(kept, rel=0.02)
+
+
+@pytest.mark.parametrize("name", sorted(ON_HOST))
+def test_the_device_holds_less_by_what_lies_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken from a tier is counted apart: the device has the rest, the host what the twin says."""
+    taken: list[torch.Tensor] = []
+    zeros = Room.zeros
+
+    def counted(room: Room, elements: int, kind: torch.dtype) -> torch.Tensor:
+        taken.append(zeros(room, elements, kind))
+        return taken[-1]
+
+    monkeypatch.setattr(Room, "zeros", counted)
+    grid, options = ON_HOST[name]
+    job = described(grid, {**options, "machine": "polaris", "offload": OFFLOAD})
+    use = memory_use(job)
+    kept = sum(use.by_category[category] for category in KEPT)
+    held = held_after_a_step(job, job.ranks - 1)
+    beyond = sum(tensor.nbytes for tensor in taken)
+    assert held - beyond == pytest.approx(kept, rel=0.02)
+    ranks = min(job.ranks, job.machine.devices_per_node)
+    assert beyond == pytest.approx(use.tiers["host"].node_bytes / ranks, rel=0.02)
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))

@@ -190,7 +190,7 @@ def test_what_does_not_fit_says_which_tier_is_full() -> None:
 @pytest.mark.parametrize(
     ("offload", "options", "message"),
     [
-        ({"optimizer": {"stride": 1}}, {}, "offload.optimizer.stride = 1"),
+        ({"optimizer": {"stride": 0}}, {}, "offload.optimizer.stride = 0"),
         ({"optimizer": {"ratio": 0}}, {}, "offload.optimizer.ratio = 0"),
         ({"optimizer": {"to": "disk"}}, {}, "does not describe drives of its nodes"),
         ({"optimizer": {"update": "consumed"}}, {}, "is over before the norm of all gradients is known"),
@@ -199,8 +199,8 @@ def test_what_does_not_fit_says_which_tier_is_full() -> None:
         ({"optimizer": {"ratio": 0.5}, "parameters": "host"}, {}, "must be 1 where weights lie beyond"),
         ({"swap_share": 0.3}, {}, "is of jobs with recompute: true and offload.activations"),
         ({"optimizer": {}}, {"machine": "perlmutter"}, "does not describe the host of its nodes"),
-        ({"optimizer": {}}, {"machine": "laptop"}, "is a CPU, whose memory is the host's"),
-        ({"optimizer": {}}, {"flavour": "fsdp2"}, "is of DeepSpeed"),
+        ({"optimizer": {"ratio": 0.5}}, {"flavour": "fsdp2"}, "is of strategy fsdp with flavour: deepspeed"),
+        ({"activations": "host"}, {"flavour": "fsdp2", "recompute": False}, "set recompute: true"),
         ({"optimiser": {}}, {}, "offload.optimiser"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from twin.description.grid import divisors
 from twin.description.job import Job
@@ -73,8 +74,9 @@ def _tiers(job: Job) -> dict[Tier, TierUse]:
     strategy, machine = strategy_of(job), job.machine
     ranks, found = min(job.ranks, machine.devices_per_node), dict[Tier, TierUse]()
     room: dict[Tier, float] = {
-        "host": 0.0 if machine.host is None else float(machine.host.memory_bytes),
-        "disk": 0.0 if machine.disk is None else float(machine.disk.drives * machine.disk.capacity_bytes),
+        # of a machine that says nothing of them nothing is known: a job that needs to is refused before
+        "host": inf if machine.host is None else float(machine.host.memory_bytes),
+        "disk": inf if machine.disk is None else float(machine.disk.drives * machine.disk.capacity_bytes),
     }
     for role in strategy.roles(job):
         for tier, of in strategy.tiers(job, role).items():

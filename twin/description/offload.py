@@ -27,9 +27,10 @@ class OptimizerOffload(Spec):
     """Share of them; the rest stays on the device and is updated there (Twin-Flow's `ratio`)."""
     sub_group_elements: Annotated[int, Field(gt=0, le=10**13, strict=True)] = SUB_GROUP_ELEMENTS
     """Elements of a rank that are updated together (DeepSpeed's `sub_group_size`)."""
-    stride: Annotated[int, Field(ge=2, le=10_000, strict=True)] | None = None
-    """Of so many sub-groups the last is updated on the device, its states copied there and back beside the others'
-    updates, and new weights are copied beside the next update (Deep Optimizer States); absent: all by the host."""
+    stride: Annotated[int, Field(ge=1, le=10_000, strict=True)] | None = None
+    """Of so many sub-groups the last is updated on the device (1: all), its states copied there and back beside the
+    others' updates, and new weights are copied beside the next update (Deep Optimizer States); absent: the host
+    updates all."""
     overlapped_gradients: StrictBool = False
     """Gradients leave beside the backward pass, through pinned memory; false: each by a blocking copy that changes its
     type on the host, as DeepSpeed did until version 0.15."""
@@ -45,6 +46,8 @@ class Offload(Spec):
     """Optimizer states, master weights among them; absent: on the device."""
     parameters: Tier | None = None
     """Weights that are not in use; absent: on the device."""
+    directory: str | None = None
+    """For the runtime: where files of `disk` are made, on drives of each host. They have no names and leave nothing."""
     activations: Tier | None = None
     """What a block keeps for its backward pass, or its input if it is recomputed; absent: on the device."""
     swap_share: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -31,17 +31,25 @@ class Held:
     """Elements of its own of gradients that arrive together."""
     micro_steps: int
 
-    def tiers(self, offload: Offload) -> dict[Tier, dict[str, float]]:
-        """Count the bytes of each tier by category, those that pass through the host's memory included."""
+    def tiers(
+        self, offload: Offload, *, states_bytes: int = STATES_BYTES, gradients_stay: bool = False
+    ) -> dict[Tier, dict[str, float]]:
+        """Count the bytes of each tier by category, those that pass through the host's memory included.
+
+        `states_bytes` are those of an element's states that lie there; `gradients_stay` on the device until the update.
+        """
         found: dict[Tier, dict[str, float]] = {"host": {}, "disk": {}}
-        self._lay(found, "activations", offload.activations, sum(self.kept_bytes[:-1]), max(self.kept_bytes))
+        self._lay(
+            found, "activations", offload.activations, sum(self.kept_bytes[:-1]), max(self.kept_bytes, default=0.0)
+        )
         weights = float(self.element_bytes * self.weights)
         self._lay(found, "weights", offload.parameters, weights, float(self.element_bytes * self.unit))
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
             at_once = self.bucket if optimizer.update == "consumed" else min(optimizer.sub_group_elements, count)
-            self._lay(found, "optimizer", optimizer.to, float(STATES_BYTES * count), float(STATES_BYTES * at_once))
-            found["host"]["gradients"] = self._gradients(optimizer, count)
+            self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * at_once))
+            if not gradients_stay:
+                found["host"]["gradients"] = self._gradients(optimizer, count)
         return {tier: of for tier, of in found.items() if of}
 
     def _gradients(self, optimizer: OptimizerOffload, count: int) -> float:
@@ -58,16 +66,20 @@ class Held:
         if tier == "disk":
             found["host"][f"{name}, passing"] = min(size, BUFFERS * passing)
 
-    def on_device(self, offload: Offload, used: Mapping[str, float]) -> dict[str, float]:
+    def on_device(
+        self, offload: Offload, used: Mapping[str, float], *, gradients_stay: bool = False
+    ) -> dict[str, float]:
         """Return what stays on the device of what would be there without offload, by category."""
         left = dict(used)
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
             stay = self.own - count
             left["optimizer"] = used["optimizer"] * stay / self.own if self.own else 0.0
-            left["gradients"] = used["gradients"] * stay / self.own if self.own else 0.0
+            if not gradients_stay:
+                left["gradients"] = used["gradients"] * stay / self.own if self.own else 0.0
             if optimizer.stride is not None:
-                left["gradients"] += FP32_BYTES * count / optimizer.stride
+                if not gradients_stay:
+                    left["gradients"] += FP32_BYTES * count / optimizer.stride
                 left["passing states"] = float(BUFFERS * STATES_BYTES * min(optimizer.sub_group_elements, count))
         if offload.parameters is not None:
             left["weights"] = float(self.element_bytes * min(self.weights, BUFFERS * self.unit))
@@ -77,5 +89,7 @@ class Held:
 
     def _activations(self, used: float) -> float:
         """Return what stays of activations, of which as many as are the least would be kept of all blocks."""
+        if not self.kept_bytes:
+            return used
         usual, largest = min(self.kept_bytes), max(self.kept_bytes)
         return used - usual * len(self.kept_bytes) + largest * min(len(self.kept_bytes), 1 + BUFFERS)

@@ -248,14 +248,38 @@ def _interleaved(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOf
         here.wait(name)
 
 
-def check(job: Job, offload: Offload | None) -> list[Problem]:
+ONLY_DEEPSPEED = ("ratio", "overlapped_gradients", "update")
+"""Of `offload.optimizer` what only DeepSpeed's flavour has."""
+
+
+def check_held(job: Job, offload: Offload | None) -> list[Problem]:
+    """Do what `check` does for strategies whose gradients stay on the device until the update, as the runtime's do."""
+    problems = check(job, offload, held=True)
+    if offload is None:
+        return problems
+    remedy = "is of strategy fsdp with flavour: deepspeed, for simulation; leave it out"
+    optimizer = offload.optimizer
+    if optimizer is not None:
+        fields = type(optimizer).model_fields
+        given = [key for key in ONLY_DEEPSPEED if getattr(optimizer, key) != fields[key].default]
+        problems += [Problem(f"offload.optimizer.{key}", remedy, getattr(optimizer, key)) for key in given]
+    if offload.parameters is not None:
+        problems.append(Problem("offload.parameters", remedy, offload.parameters))
+    if offload.swap_share:
+        problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
+    if offload.activations is not None and not job.recompute:
+        remedy = "moves the inputs of recomputed blocks; set recompute: true"
+        problems.append(Problem("offload.activations", remedy, offload.activations))
+    return problems
+
+
+def check(job: Job, offload: Offload | None, *, held: bool = False) -> list[Problem]:
     """Return why a job's machine cannot do what `offload:` asks for, and what of it does not go together."""
     if offload is None:
         return []
     problems, machine = list[Problem](), job.machine
-    if machine.device.type == "cpu":
-        problems.append(Problem("offload", f"{machine.device.name} is a CPU, whose memory is the host's"))
-        return problems
+    if machine.device.type == "cpu":  # a second buffer or a file, which the runtime exercises
+        return _contradictions(offload, clip_gradients=job.clip_gradients, recompute=job.recompute, held=held)
     if machine.host is None:
         remedy = f"{machine.name} does not describe the host of its nodes; give the machine a `host` (see 4xh100)"
         problems.append(Problem("offload", remedy))
@@ -265,10 +289,10 @@ def check(job: Job, offload: Offload | None) -> list[Problem]:
     if "disk" in offload.tiers and machine.disk is None:
         remedy = f"{machine.name} does not describe drives of its nodes; give it a `disk`, or use host"
         problems.append(Problem("offload", remedy, "disk"))
-    return problems + _contradictions(offload, clip_gradients=job.clip_gradients, recompute=job.recompute)
+    return problems + _contradictions(offload, clip_gradients=job.clip_gradients, recompute=job.recompute, held=held)
 
 
-def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool) -> list[Problem]:
+def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool, held: bool) -> list[Problem]:
     """Return what of `offload:` does not go together."""
     optimizer, problems = offload.optimizer, list[Problem]()
     if offload.swap_share and (offload.activations is None or not recompute):
@@ -281,7 +305,7 @@ def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool) 
         return problems
     if optimizer.stride is not None:
         apart = [
-            ("offload.optimizer.to", optimizer.to == "disk", "disk"),
+            ("offload.optimizer.to", optimizer.to == "disk" and not held, "disk"),
             ("offload.parameters", offload.parameters is not None, offload.parameters),
             ("offload.optimizer.update", optimizer.update == "consumed", "consumed"),
         ]

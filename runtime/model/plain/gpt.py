@@ -19,6 +19,7 @@ from runtime.model.recompute import Block as Run
 from runtime.model.recompute import Recompute
 from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
+from runtime.step.activations import ActivationTier
 from runtime.weights.store import Parameter
 
 
@@ -58,8 +59,14 @@ class Block(nn.Module):
         run: Run = partial(self._run, sequences=sequences)
         if not (self.context.job.recompute and torch.is_grad_enabled()):
             return run(stream)
-        recomputed: torch.Tensor = Recompute.apply(stream, run, self._again)
+        recomputed: torch.Tensor = Recompute.apply(stream, run, self._again, self._tier)
         return recomputed
+
+    @property
+    def _tier(self) -> ActivationTier | None:
+        """Where the block's input waits for its backward pass, if not on the device."""
+        assert self.place.layer is not None
+        return self.context.activations_of(self.place.layer)
 
     def _again(self, run: Run) -> Run:
         def recomputed(stream: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
+from runtime.step.beyond import optimizer_of
+from runtime.step.optimizer import FUSED_ADAM, MakeAdam
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
@@ -14,4 +15,4 @@ CONTEXT = FourDContext
 
 def trainee_in(context: FourDContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FourDTrainee:
     """Make them."""
-    return FourDTrainee(context, GPT(context), Optimizer(context, settings, make_adam))
+    return FourDTrainee(context, GPT(context), optimizer_of(context, settings, make_adam))

@@ -196,7 +196,7 @@ class GPT(torch.nn.Module):
             stream = Notify.apply(stream, partial(self._block_done, layer))
             run: Run = partial(block, sequences=tokens.shape[0])
             if layer < job.recomputed_layers and torch.is_grad_enabled():
-                stream = Recompute.apply(stream, run, partial(self._again, layer))
+                stream = Recompute.apply(stream, run, partial(self._again, layer), self.context.activations_of(layer))
             else:
                 stream = Notify.apply(run(stream), partial(self.gather_again, layer))
         stream = Notify.apply(stream, partial(self._block_done, None))

@@ -9,9 +9,11 @@ from pydantic import Field, StrictBool
 
 from twin.description.grid import divisors, nearest
 from twin.description.job import Job
+from twin.description.offload import Offload
 from twin.description.problems import Problem
 from twin.description.spec import Spec
 from twin.strategies.four_d.grid import Grid
+from twin.strategies.offload import check_held
 from twin.strategies.sizes import FP32_BYTES, block_flops
 
 
@@ -96,6 +98,8 @@ class FourDJob(Job):
     """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
+    offload: Offload | None = None
+    """What of the job's state lies beyond the devices' memory."""
     recompute_inputs: Literal["device", "host"] = "device"
     """Where the inputs of blocks wait for their recomputation. host: in the host's memory; the device waits for both
     copies, as with DeepSpeed's `cpu_checkpointing` and PyTorch's `save_on_cpu`. For simulation only."""
@@ -159,6 +163,7 @@ def check(job: FourDJob) -> list[Problem]:
     problems += _check_beyond(job)
     if job.recompute_inputs == "host":
         problems += _check_host_inputs(job)
+    problems += _check_offload(job)
     if job.lora is not None and job.communication_precision.gathers == "fp32":
         remedy = "weights that do not train have no fp32 form to be gathered in; use compute with lora"
         problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
@@ -214,6 +219,21 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     if job.overlap.halves and micro != "auto" and micro % 2:
         remedy = "must be even for overlap.halves, which divides them in two"
         problems.append(Problem("batch.micro_sequences", remedy, micro))
+    return problems
+
+
+def _check_offload(job: FourDJob) -> list[Problem]:
+    """Return what does not go with parts of a job's state beyond the device."""
+    problems = check_held(job, job.offload)
+    if job.offload is None:
+        return problems
+    if job.offload.activations is not None:
+        others = {"overlap.halves": job.overlap.halves, "recompute_inputs": job.recompute_inputs == "host"}
+        remedy = "does not go with offload.activations; leave one out"
+        problems += [Problem(key, remedy) for key, given in others.items() if given]
+    if job.offload.optimizer is not None and job.communication_precision.gathers == "fp32" and job.element_bytes < 4:
+        remedy = "gathers master weights, which offload.optimizer takes off the device; leave one out"
+        problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
     return problems
 
 

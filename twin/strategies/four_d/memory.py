@@ -10,8 +10,10 @@ counts what the runtime holds.
 
 from __future__ import annotations
 
+from twin.description.offload import Tier
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
+from twin.strategies.beyond import Held
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
 from twin.strategies.four_d.trained import Trained
@@ -24,11 +26,11 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     e = job.element_bytes
     trained = Trained(job, shapes)
     elements, frozen = trained.elements, shapes.local_elements if job.lora is not None else 0
+    own = _own(job, elements)
     parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
-    own = -(-elements // parts)
     # what the reduce-scatter over data brings; gloo's direct exchange brings every member's own part
     arriving = elements if job.machine.device.type == "cpu" else own
-    return {
+    used = {
         "weights": float(e * (elements + frozen)),
         "gradients": float(FP32_BYTES * elements),
         "optimizer": float(optimizer_bytes(e) * own),
@@ -36,6 +38,29 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
         "gathered weights": gathered_bytes(job, shapes),
         "buffers": max(buffer_bytes(job, shapes), float(FP32_BYTES * arriving) if parts > 1 else 0.0),
     }
+    return used if job.offload is None else _held(job, shapes, own).on_device(job.offload, used, gradients_stay=True)
+
+
+def tiers(job: FourDJob) -> dict[Tier, dict[str, float]]:
+    """Count the bytes of a rank beyond its device."""
+    if job.offload is None:
+        return {}
+    shapes = Shapes(job)
+    own = _own(job, Trained(job, shapes).elements)
+    states = optimizer_bytes(job.element_bytes)
+    return _held(job, shapes, own).tiers(job.offload, states_bytes=states, gradients_stay=True)
+
+
+def _own(job: FourDJob, elements: int) -> int:
+    """Return the elements that a rank updates: of replicas that share states its part."""
+    parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
+    return -(-elements // parts)
+
+
+def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
+    layers = job.recomputed_layers
+    kept = [float(job.element_bytes * shapes.tokens * shapes.hidden_x)] * layers
+    return Held(job.element_bytes, own, own, 0, kept, own, job.micro_steps)
 
 
 def block_bytes(job: FourDJob, shapes: Shapes) -> float:

@@ -19,6 +19,7 @@ from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
 from twin.strategies.four_d.shapes import Shapes
 from twin.strategies.four_d.trained import Trained
+from twin.strategies.held import held_update
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 SCALAR_BYTES = 4
@@ -127,13 +128,21 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(elements))
-    # in reduced precision the weight that is computed with is a copy, made anew
-    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
-    emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
+    if (update := held_update(job, job.offload, rounds=e < FP32_BYTES)) is not None:
+        update.emit(emit, elements)
+    else:
+        _adamw(emit, e, elements)
     if sharded:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
     if Trained(job, shapes).tied:
         _tie(emit.under("tied"), job, shapes)
+
+
+def _adamw(emit: Emitter, e: int, elements: int) -> None:
+    """Update everything at once, on the device."""
+    # in reduced precision the weight that is computed with is a copy, made anew
+    adam = ADAM_BYTES_PER_ELEMENT + (FP32_BYTES + e if e < FP32_BYTES else 0)
+    emit.compute("adamw", Memory(float(elements * adam), kernels=8, work="adamw"))
 
 
 def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:

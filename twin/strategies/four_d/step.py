@@ -22,6 +22,7 @@ from twin.strategies.four_d.block import (
     norm_forward,
 )
 from twin.strategies.four_d.halves import interleaved
+from twin.strategies.four_d.inputs import InputsLeave, inputs_back
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters, WeightGathers, already_there
 from twin.strategies.four_d.linear import backward as linear_backward
@@ -81,10 +82,12 @@ def _passes(
     _forward(root.under("fwd"), job, shapes, blocks, gathers=gathers)
     use_again = _uses_again(job, shapes, again, backward, blocks) if gathers else lambda _layer: already_there
     _loss(root, job, shapes, scatters, reduction)
+    inputs = inputs_back(job, shapes, again)
     for layer in reversed(layers):
         linears, use = blocks[layer], use_again(layer)
         if layer < job.recomputed_layers:
             recompute = again.under(f"block{layer}", layer=layer)
+            inputs(layer)
             _copy_input(recompute, job, shapes, "to_device")
             block_forward(recompute, job, shapes, linears, use)
             use = already_there
@@ -140,10 +143,13 @@ def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Li
         use = ahead.use
     documents(emit.under("documents"), job, shapes)
     embedding_forward(emit.under("embedding"), job, shapes)
+    inputs = InputsLeave(job, shapes)
     for layer, (under, linears) in enumerate(zip(emitters, blocks, strict=True)):
         if layer < job.recomputed_layers:
             _copy_input(under, job, shapes, "to_host")
+            inputs.leave(under, layer)
         block_forward(under, job, shapes, linears, use)
+    inputs.end()
     norm_forward(emit.under("final_norm"), job, shapes)
     use(shapes.head)
     linear_forward(emit.under("head"), job, shapes.head, shapes.tokens)

@@ -10,6 +10,7 @@ import numpy as np
 
 from twin.description.grid import divisors
 from twin.description.job import with_below
+from twin.description.offload import Tier
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule, axis_of
@@ -18,9 +19,10 @@ from twin.strategies.four_d import job as rules
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
 from twin.strategies.four_d.job import FourDJob, may_shard
-from twin.strategies.four_d.memory import memory_by_category
+from twin.strategies.four_d.memory import memory_by_category, tiers
 from twin.strategies.four_d.options import VARIED, Options, variants
 from twin.strategies.four_d.step import generate
+from twin.strategies.offload import streams
 from twin.strategies.strategy import Strategy
 
 
@@ -51,7 +53,14 @@ class FourD(Strategy[FourDJob]):
         mesh = self.mesh(job)
         along = tuple(Communicator.along(mesh, axis_of(name), name) for name in Grid.streams)
         alone = np.arange(job.ranks).reshape(job.ranks, 1)
-        return (*along, Communicator.of("host", alone)) if job.recompute_inputs == "host" else along
+        beyond = () if job.offload is None else streams(job.ranks)
+        hosts = (Communicator.of("host", alone),) if job.recompute_inputs == "host" else ()
+        return (*along, *hosts, *beyond)
+
+    def tiers(self, job: FourDJob, role: Role) -> Mapping[Tier, Mapping[str, float]]:
+        """Count what a rank holds beyond its device."""
+        del role
+        return tiers(job)
 
     def schedule(self, job: FourDJob, role: Role) -> Schedule:
         """Write the step of sections 3 to 5 of the algorithm."""

@@ -93,7 +93,7 @@ class FsdpJob(Job):
     """qgZ of ZeRO++: instead of a reduce-scatter two all-to-alls in 4 bits, inside nodes and between them."""
 
     offload: Offload | None = None
-    """Of DeepSpeed: what of the job's state lies beyond the devices' memory."""
+    """What of the job's state lies beyond the devices' memory."""
 
     @property
     def concrete_grid(self) -> Grid:
@@ -136,7 +136,7 @@ class FsdpJob(Job):
 
 ONLY_DEEPSPEED = (
     *("bucket_elements", "prefetch_elements", "overlap_reduction"),
-    *("secondary", "quantized_weights", "quantized_gradients", "offload"),
+    *("secondary", "quantized_weights", "quantized_gradients"),
 )
 """Keys that only its flavour has."""
 
@@ -151,7 +151,7 @@ def check(job: FsdpJob) -> list[Problem]:
     elif not job.reshard_after_forward:
         remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"
         problems.append(Problem("reshard_after_forward", remedy, False))
-    problems += tiers.check(job, job.offload)
+    problems += (tiers.check if job.flavour == "deepspeed" else tiers.check_held)(job, job.offload)
     if job.lora is not None:
         problems.append(Problem("lora", "fsdp trains every weight; leave it out, or use strategy: four_d"))
     return problems if job.grid == "auto" else problems + check_sharded(job, job.grid)

@@ -35,12 +35,19 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
     }
     if job.secondary is not None:
         used["second copy"] = float(e * part(total, job.secondary))
-    return used if job.offload is None else _held(step).on_device(job.offload, used)
+    if job.offload is None:
+        return used
+    return _held(step).on_device(job.offload, used, gradients_stay=job.flavour != "deepspeed")
 
 
 def tiers(job: FsdpJob) -> dict[Tier, dict[str, float]]:
     """Count the bytes of a rank beyond its device."""
-    return {} if job.offload is None else _held(Step(job)).tiers(job.offload)
+    if job.offload is None:
+        return {}
+    deepspeed = job.flavour == "deepspeed"
+    rounds = deepspeed or (job.concrete_grid.weights == 1 and job.element_bytes < FP32_BYTES)
+    states = MOMENTS_BYTES + (FP32_BYTES if rounds else 0)
+    return _held(Step(job)).tiers(job.offload, states_bytes=states, gradients_stay=not deepspeed)
 
 
 def _held(step: Step) -> Held:

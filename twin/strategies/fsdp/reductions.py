@@ -36,7 +36,8 @@ class Reductions:
     """Their way to the host, where optimizer states lie there."""
 
     def __post_init__(self) -> None:
-        self._flush = flush_of(self.job.offload, self.job.element_bytes)
+        if self.job.flavour == "deepspeed":  # elsewhere gradients stay on the device until the update
+            self._flush = flush_of(self.job.offload, self.job.element_bytes)
 
     @property
     def groups(self) -> Groups:

@@ -31,6 +31,7 @@ from twin.strategies.fsdp.groups import Groups
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.reductions import Reductions
 from twin.strategies.fsdp.units import Unit, Units, part
+from twin.strategies.held import held_update
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 SCALAR_BYTES = 4
@@ -73,7 +74,9 @@ class Step:
     @property
     def activations(self) -> Tier | None:
         """Where what blocks keep for their backward pass lies; None: on the device."""
-        return None if self.job.offload is None else self.job.offload.activations
+        if self.job.offload is None or self.job.machine.device.type == "cpu":  # whose memory is the host's
+            return None
+        return self.job.offload.activations
 
     def recomputed(self, layer: int) -> bool:
         """Tell whether a block is computed again for its backward pass."""
@@ -218,7 +221,8 @@ def _update(emit: Emitter, step: Step) -> None:
     grid, e = job.concrete_grid, job.element_bytes
     # the runtime's sum of the loss lies behind its gradients
     own, groups = step.units.own(grid.optimizer_parts) + (job.flavour == "fsdp2"), Groups(grid)
-    clip, beyond = emit.under("clip"), job.offload is not None and job.offload.optimizer is not None
+    clip, deepspeed = emit.under("clip"), job.flavour == "deepspeed"
+    beyond = deepspeed and job.offload is not None and job.offload.optimizer is not None
     if not beyond:  # else each gradient's norm is taken as it leaves
         clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
     if grid.optimizer_parts > 1:
@@ -227,9 +231,13 @@ def _update(emit: Emitter, step: Step) -> None:
     if job.clip_gradients and not beyond:  # the host scales them as it updates
         clip_bytes = 2.0 * own * FP32_BYTES
         emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))
-    if job.offload is not None and job.offload.optimizer is not None:
+    if beyond and job.offload is not None:
         offload.update(emit, job, job.offload, own)
         _gather_updated(emit, step)
+        return
+    rounds = e < FP32_BYTES and grid.weights == 1
+    if not deepspeed and (update := held_update(job, job.offload, rounds=rounds)) is not None:
+        update.emit(emit, own)
         return
     # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew
     copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0

@@ -1,0 +1,82 @@
+"""Copies of sub-groups to a device and back, beside its work: two buffers and, on a GPU, a stream each way.
+
+On a CPU copies are done at once, in the same order: what is updated is a second buffer, as on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+BUFFERS = 2
+"""What is worked on, and what comes or goes meanwhile."""
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class Staging:
+    """One buffer of the device, with what of it is in use."""
+
+    buffer: torch.Tensor
+    """(3, elements of a sub-group)."""
+    tensors: Tensors
+    free: Any = None
+    """CUDA's event after which it may be filled again; torch.cuda has no types."""
+
+
+class Lanes:
+    """The way to the device and back."""
+
+    def __init__(self, device: torch.device, elements: int, kind: torch.dtype) -> None:
+        self._device, self._elements, self._kind = device, elements, kind
+        self._stagings: list[Staging] = []
+        self._next = 0
+        self._cuda = device.type == "cuda"
+        self._up = torch.cuda.Stream(device) if self._cuda else None
+        self._down = torch.cuda.Stream(device) if self._cuda else None
+
+    def fetch(self, tensors: Tensors) -> Staging:
+        """Bring weights and moments of a sub-group to the device; the device's work goes on once they are there."""
+        staging, count = self._staging(), tensors[0].numel()
+        first, second, third = (staging.buffer[row, :count] for row in range(3))
+        staging.tensors = (first, second, third)
+        if self._up is None:
+            for here, there in zip(staging.tensors, tensors, strict=True):
+                here.copy_(there)
+            return staging
+        if staging.free is not None:
+            self._up.wait_event(staging.free)
+        with torch.cuda.stream(self._up):
+            for here, there in zip(staging.tensors, tensors, strict=True):
+                here.copy_(there, non_blocking=True)
+        torch.cuda.current_stream(self._device).wait_stream(self._up)
+        return staging
+
+    def give_back(self, staging: Staging, tensors: Tensors) -> None:
+        """Take what the device has updated back to where it lies."""
+        if self._down is None:
+            for here, there in zip(staging.tensors, tensors, strict=True):
+                there.copy_(here)
+            return
+        self._down.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._down):
+            for here, there in zip(staging.tensors, tensors, strict=True):
+                there.copy_(here, non_blocking=True)
+            staging.free = torch.cuda.Event()
+            staging.free.record(self._down)
+
+    def finish(self) -> None:
+        """Wait until everything lies where it belongs: checkpoints read it on the host."""
+        if self._down is not None:
+            self._down.synchronize()
+
+    def _staging(self) -> Staging:
+        if len(self._stagings) < BUFFERS:
+            buffer = torch.empty((3, self._elements), dtype=self._kind, device=self._device)
+            self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
+            return self._stagings[-1]
+        self._next = (self._next + 1) % BUFFERS
+        return self._stagings[self._next]

@@ -1,0 +1,167 @@
+"""State beyond the device: the same training to the bit wherever it lies, killed or not; told where it cannot lie."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.step import tiers
+from runtime.step.activations import ActivationTier
+from runtime.step.tiers import Room, available_bytes, check_room
+from tests.runtime import fsdp_tasks, runs
+from tests.runtime.equal import assemble
+from tests.runtime.fsdp_tasks import as_four_d
+from tests.runtime.test_kill import killed_and_continued
+from twin.description.problems import DescriptionError
+from twin.strategies import load_job
+
+SMALL = {"sub_group_elements": 1024}
+OFFLOADS: dict[str, dict[str, Any]] = {
+    "host": {"optimizer": SMALL},
+    "file": {"optimizer": {"to": "disk", **SMALL}},
+    "on the device": {"optimizer": {"stride": 1, **SMALL}},
+    "interleaved, activations": {"optimizer": {"stride": 2, **SMALL}, "activations": "host"},
+    "everything in files": {"optimizer": {"to": "disk", "stride": 3, **SMALL}, "activations": "disk"},
+}
+GRIDS: list[tuple[dict[str, int], dict[str, Any]]] = [
+    ({"data": 1, "z": 1, "y": 1, "x": 1}, {}),
+    ({"data": 2, "z": 2, "y": 1, "x": 1}, {"data_reduction": {"mode": "sharded"}}),
+    ({"data": 1, "z": 1, "y": 2, "x": 2}, {"data_reduction": {"mode": "one_bucket"}}),
+]
+
+
+def placed(offload: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return {**offload, "directory": str(folder)} if "disk" in str(offload) else offload
+
+
+def same(first: list[Any], second: list[Any]) -> None:
+    for (loss, norm, pieces), (other_loss, other_norm, other_pieces) in zip(first, second, strict=True):
+        assert loss == other_loss
+        assert norm == other_norm
+        for name, of in pieces.items():
+            for (place, values), (other_place, other_values) in zip(of, other_pieces[name], strict=True):
+                assert place == other_place
+                np.testing.assert_array_equal(values, other_values)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("grid", "options"), GRIDS, ids=str)
+def test_four_d_trains_the_same_to_the_bit(pool: Any, tmp_path: Path, grid, options, dtype) -> None:
+    def trained(**more: Any) -> list[Any]:
+        ranks = int(np.prod(list(grid.values())))
+        task = "tests.runtime.parity:run"
+        return pool.run(task, ranks, grid=grid, dtype=dtype, recompute=True, **options, **more)
+
+    plain = trained()
+    for offload in OFFLOADS.values():
+        same(plain, trained(offload=placed(offload, tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("grid", [{"weights": 1}, {"weights": 4}, {"data": 2, "weights": 2}], ids=str)
+def test_fsdp_trains_the_same_to_the_bit(pool: Any, tmp_path: Path, grid) -> None:
+    def trained(**more: Any) -> list[Any]:
+        shared = fsdp_tasks.Shared(**grid)
+        kwargs = {"grid": as_four_d(grid), "shared": grid, "dtype": "float32", "recompute": True}
+        return pool.run("tests.runtime.fsdp_tasks:run", shared.ranks, **kwargs, **more)
+
+    plain = trained()
+    assert assemble([pieces for _, _, pieces in plain])
+    for offload in OFFLOADS.values():
+        same(plain, trained(offload=placed(offload, tmp_path)))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_a_killed_run_goes_on_as_if_nothing_had_been_offloaded_or_killed(undisturbed, tmp_path, where) -> None:
+    whole = undisturbed(12)
+    offload = placed({"optimizer": {"to": where, "sub_group_elements": 2048}}, tmp_path / "drives")
+    job = runs.write_job(tmp_path, offload=offload)
+    assert killed_and_continued(job, tmp_path / "run", 3, kills=1) == whole.losses
+    if where == "disk":
+        assert list((tmp_path / "drives").iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_directory_that_cannot_be_written_is_told_before_anything_is(tmp_path) -> None:
+    (tmp_path / "file").write_text("not a directory", encoding="utf-8")
+    offload = {"optimizer": {"to": "disk"}, "directory": str(tmp_path / "file")}
+    done = runs.train(runs.write_job(tmp_path, offload=offload), "--ranks", "2", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2, done.stderr
+    assert "offload.directory" in done.stderr
+    assert "name another directory, or use host" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def described(**offload: Any) -> Any:
+    return load_job({**runs.SMALL, "ranks": 1, "grid": {"data": 1}, "offload": offload})
+
+
+def test_files_need_a_directory() -> None:
+    from runtime.strategies import refuse
+
+    with pytest.raises(DescriptionError, match=r"offload\.directory: is missing"):
+        refuse(described(optimizer={"to": "disk"}))
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    room = Room("disk", torch.device("cpu"), tmp_path)
+    with pytest.raises(DescriptionError, match=r"offload\.directory .*No space left on device"):
+        room.zeros(1000, torch.float32)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_with_too_little_room_is_told_before_training(tmp_path, monkeypatch) -> None:
+    usage = tiers.shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(tiers.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DescriptionError, match=r"of which 1 kB are free; name another directory"):
+        check_room(described(optimizer={"to": "disk"}, directory=str(tmp_path)), 2)
+
+
+def test_too_little_memory_is_told_before_training(tmp_path, monkeypatch) -> None:
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal: 100 kB\nMemAvailable: 2 kB\n", encoding="utf-8")
+    assert available_bytes(info) == 2048
+    monkeypatch.setattr(tiers, "available_bytes", lambda: 2048)
+    with pytest.raises(DescriptionError, match=r"of this host's memory, of which 2.05 kB are free; use disk"):
+        check_room(described(optimizer={}), 2)
+    with pytest.raises(DescriptionError, match="use disk"):
+        Room("host", torch.device("cpu")).zeros(1000, torch.float32)
+
+
+def test_where_memory_is_not_told_it_is_tried(tmp_path) -> None:
+    assert available_bytes(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_activations_come_back_in_the_opposite_order_from_the_same_buffers(tmp_path, where) -> None:
+    tier = ActivationTier(Room(where, torch.device("cpu"), tmp_path), torch.device("cpu"))
+    buffers: set[int] = set()
+    for step in range(3):
+        tensors = [torch.randn(4, 6) + step for _ in range(5)]
+        kept = [tier.leave(tensor) for tensor in tensors]
+        buffers |= {each.buffer.data_ptr() for each in kept}
+        for tensor, each in zip(reversed(tensors), reversed(kept), strict=True):
+            assert torch.equal(each.back(), tensor)
+    assert len(buffers) == 5
+
+
+def test_changes_to_what_left_do_not_change_what_comes_back() -> None:
+    tier = ActivationTier(Room("host", torch.device("cpu")), torch.device("cpu"))
+    tensor = torch.ones(8)
+    kept = tier.leave(tensor)
+    tensor.zero_()
+    assert torch.equal(kept.back(), torch.ones(8))
