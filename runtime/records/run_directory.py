@@ -38,7 +38,9 @@ IMPORTED = "job.yaml"
 """Of what `fourfold import` writes: the job that starts from its weights."""
 COMPANIONS = "huggingface"
 """Of a run that started from a Hugging Face directory: its `config.json` and its tokenizer."""
-OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK, COMPANIONS, CHOSEN)
+ENERGY = "energy.json"
+"""What the latest start took by the counters that could be read, and why others could not."""
+OWN = (RUN, TEMPORARY, METRICS, CHECKPOINTS, TENSORBOARD, STOPPED, ALERTS, LATEST_LOOK, COMPANIONS, CHOSEN, ENERGY)
 """What a run writes, besides who owns it."""
 
 
@@ -140,6 +142,11 @@ def mark_stopped(out: Path, signal: str, step: int) -> None:
 
 def _write(out: Path, described: Mapping[str, Any]) -> None:
     _replace(out / RUN, json.dumps(described, indent=1) + "\n")
+
+
+def write_energy(out: Path, used: Mapping[str, Any]) -> None:
+    """Write what a start of the run took, in place of what was written of the one before."""
+    _replace(out / ENERGY, json.dumps(used, indent=1) + "\n")
 
 
 def _replace(file: Path, text: str) -> None:

@@ -3,5 +3,5 @@
 * `listener`: notes times while a step runs, by the host's clock or by device events.
 * `clock`: how far apart the hosts' clocks are.
 * `write`: notes to a table, all ranks to one trace directory.
-* `tracer`: which steps, and when.
+* `tracer`: which steps, and when. `energy`: joules of a while, where a counter can be read.
 """

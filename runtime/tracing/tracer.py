@@ -14,6 +14,7 @@ import torch.distributed as dist
 from runtime.launch.environment import Process
 from runtime.step.context import Context
 from runtime.tracing.clock import ClockOffset, align
+from runtime.tracing.energy import Meter, Reading, together
 from runtime.tracing.hosts import find_hosts
 from runtime.tracing.notes import StepNotes
 from runtime.tracing.probe import probe_links
@@ -32,17 +33,23 @@ class Told:
     clock: ClockOffset
     loading_ns: dict[int, int]
     """By step."""
+    energy: Reading | None = None
+    """Of all traced steps."""
 
 
 class Tracer:
     """Listens during the wanted steps; writes one trace of all ranks at the end."""
 
-    def __init__(self, wanted: TraceWanted, context: Context) -> None:
+    def __init__(self, wanted: TraceWanted, context: Context, meter: Meter | None = None) -> None:
         self.wanted, self.context = wanted, context
         self._heard = StepNotes(context)
+        self._meter = meter or Meter(reason="was not asked")
+        self._energy: Reading | None = None
 
     def before(self, step: int) -> None:
         """Begin to listen, if this step is wanted."""
+        if step == self.wanted.first_step:
+            self._meter.start()
         if self.wanted.first_step <= step <= self.wanted.last_step:
             self._heard.before(step)
 
@@ -50,9 +57,11 @@ class Tracer:
         """The step's samples are there."""
         self._heard.loaded(step)
 
-    def after(self, _step: int) -> None:
+    def after(self, step: int) -> None:
         """Keep what was heard."""
         self._heard.after()
+        if step == self.wanted.last_step:
+            self._energy = self._meter.stop()
 
     def write(self, process: Process) -> pa.Table | None:
         """Gather the notes of all ranks and write the trace on rank 0; every rank must call it."""
@@ -63,7 +72,7 @@ class Tracer:
             group, made = dist.new_group(backend="gloo", timeout=CLOCK_TIMEOUT), True
         clock, hosts = align(group, process.ranks, process.rank), find_hosts(group, process.ranks)
         known = {each.name: each for each in strategy_of(job).communicators(job)}
-        mine = Told(notes_table(self._heard.notes, mesh, clock, known), clock, self._heard.loading_ns)
+        mine = Told(notes_table(self._heard.notes, mesh, clock, known), clock, self._heard.loading_ns, self._energy)
         everyone: list[Any] | None = [mine]
         if group is not None:
             everyone = [None] * process.ranks if process.rank == 0 else None
@@ -86,6 +95,11 @@ class Tracer:
             facts["loading_ns"] = {str(s): [each.loading_ns.get(s, 0) for each in told] for s in steps}
         if probe is not None:
             facts["probe"] = probe
+        readings = [each.energy for each in told if each.energy is not None]
+        if len(readings) == len(told) and steps:
+            used = together(readings, len(steps), len(steps) * job.tokens_per_step)
+            if used["joules"] is not None:  # unknown is not there, and not 0
+                facts["energy"] = {key: value for key, value in used.items() if key not in {"ranks", "reasons"}}
         return write_run_trace(
             self.wanted.directory,
             job,

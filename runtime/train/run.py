@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import torch
 
+from runtime.launch.board import Board
 from runtime.launch.environment import Process
 from runtime.model.attention_backend import settled_backend
 from runtime.parallel.mesh import Mesh
@@ -20,12 +22,14 @@ from runtime.plan.sources import Sources
 from runtime.records.console import Display, Stopwatch
 from runtime.records.ownership import Ownership
 from runtime.records.records import Records, due
+from runtime.records.run_directory import write_energy
 from runtime.step.context import PRECISIONS
 from runtime.step.feed import Feed, goldfish_of
 from runtime.step.trainee import MicroBatch, StepFigures
 from runtime.strategies import trains
 from runtime.survive.history import KEY, History, longer
 from runtime.survive.stop import Stop
+from runtime.tracing.energy import Meter, Reading, together
 from runtime.tracing.tracer import Tracer
 from runtime.train import showing
 from runtime.train.diagnosis import find_non_finite
@@ -69,7 +73,11 @@ class Run:
         self.judge = Judge(plan, self.trainee, self.state, self.saving)
         self.display = Display(shown=False, steps=options.steps, start=0)
         self.records: Records | None = None
-        self.tracer = Tracer(plan.trace, self.context) if plan.trace else None
+        self.meter = Meter.of(device, process.local_rank)
+        self.energy: Reading | None = None
+        """What the run took since this start, once it is over."""
+        traced = Meter.of(device, process.local_rank)
+        self.tracer = Tracer(plan.trace, self.context, traced) if plan.trace else None
         self.lookout: Lookout | None = None
 
     def resume(self, *news: str) -> None:
@@ -124,6 +132,7 @@ class Run:
         if self.plan.watch is not None:
             self.lookout = Lookout(self.context, self.process, self.plan.out, self.plan.watch, self.display)
         listeners = [each for each in (self.tracer, self.lookout) if each is not None]
+        self.meter.start()
         if state.step == 0:
             with watch.paused():
                 self._evaluate()  # where it starts from
@@ -147,6 +156,21 @@ class Run:
             state.step = done
             with watch.paused():
                 self._between_steps(done)
+        self.energy = self.meter.stop()
+
+    def write_energy(self, board: Board) -> None:
+        """Write on rank 0 what all ranks' counters say of this start; what no counter says is unknown, with its reason.
+
+        Every rank must call it.
+        """
+        if self.energy is None:
+            return
+        told = board.gather(asdict(self.energy))
+        if not self.first:
+            return
+        steps = self.state.step - self.state.began
+        used = together([Reading(**each) for each in told], steps, steps * self.plan.job.tokens_per_step)
+        write_energy(self.plan.out, used)
 
     def _between_steps(self, done: int) -> None:
         options = self.plan.options

@@ -98,6 +98,7 @@ def _train(
         all_agree("files", run.open_files)
         run.loop()
         run.finish()
+        run.write_energy(board)
         all_agree("trace", run.write_trace)
         dismiss(board, process.ranks, spares)
     except NonFiniteError:

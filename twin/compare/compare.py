@@ -11,6 +11,7 @@ import numpy as np
 
 from twin.compare.account import AFTER, BEFORE, OTHER_TERMS, Account, account, terms_of
 from twin.compare.clocks import Clock, disagreement_ns
+from twin.compare.energy import ComparedEnergy, energy_of
 from twin.compare.errors import ErrorGroup, OpError, groups, samples, worst_ops
 from twin.compare.jobs import differences
 from twin.compare.pairing import SIDES, PairedStage, Unpaired, common_ranks, paired_stages
@@ -43,6 +44,8 @@ class Comparison:
     predicted_seconds: float
     measured_seconds: float
     difference_seconds: float
+    energy: ComparedEnergy | None
+    """Of a step, where both runs say it."""
     between_steps_seconds: float | None
     """From a rank's end of a measured step to its begin of the next, median; None for a single step."""
     terms: tuple[Term, ...]
@@ -105,6 +108,7 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         predicted_seconds=first / 1e9,
         measured_seconds=second / 1e9,
         difference_seconds=(second - first) / 1e9,
+        energy=energy_of(sides[0].manifest, sides[1].manifest),
         between_steps_seconds=_between([stage.steps for stage in sides[1].stages]),
         terms=decides.stage(after).terms,
         phases=decides.stage(after).phases,

@@ -98,6 +98,9 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         *pipeline_facts(found),
         ("clocks", f"{found.clock.method}, ± {seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]
+    if found.energy is not None:
+        both = f"{found.energy.predicted_joules:,.4g} J predicted, {found.energy.measured_joules:,.4g} J measured"
+        facts.append((f"energy of a step, devices ({found.energy.counter})", f"{both} ({found.energy.error:+.1%})"))
     if found.between_steps_seconds is not None:
         facts.append(("between two measured steps, in neither", seconds(found.between_steps_seconds)))
     return facts
