@@ -146,7 +146,8 @@ def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "memory":
             columns |= {f"memory_{k}": v for k, v in value.items() if k not in {"by_category", "tiers"}}
         elif key == "energy":
-            columns |= {f"energy_{k}": v for k, v in value.items() if not isinstance(v, Mapping)}
+            known = {k: v for k, v in value.items() if v is not None and not isinstance(v, Mapping)}
+            columns |= {f"energy_{k}": v for k, v in known.items()}
         elif key == "seeds":
             columns["seeds"] = value["count"]
             columns |= {
