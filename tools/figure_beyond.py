@@ -14,20 +14,26 @@ def predicted(answer: Answer) -> str:
         before, after = run["published"], run["beyond"]
         again = after["recompute_layers"]
         options = [f"{again} of {after['layers']} recomputed"] + ["two halves"] * after["halves"]
+        options += [f"{what} divided" for what in after["divided"]] + ["1d"] * (after["tensor"] == "1d")
         rows.append(
             [
                 run["name"],
                 *(f"{each['grid']}, {each['micro_sequences']} at once" for each in (before,)),
                 f"{before['step_seconds']:.2f} ({before['exposed_seconds']:.2f})",
-                f"{before['memory_bytes'] / 1e9:.0f}",
+                *_memory_and_energy(before),
                 f"{after['grid']}, {after['micro_sequences']} at once, {', '.join(options)}",
                 f"{after['step_seconds']:.2f} ({after['exposed_seconds']:.2f})",
-                f"{after['memory_bytes'] / 1e9:.0f}",
+                *_memory_and_energy(after),
                 percent(run["faster"], digits=1),
             ]
         )
-    head = ("run", "as published", "s (exposed)", "GB a rank", "beyond", "s (exposed)", "GB a rank", "less time")
-    return table(head, rows)
+    columns = ("s (exposed)", "GB a rank", "MJ a step")
+    return table(("run", "as published", *columns, "beyond", *columns, "less time"), rows)
+
+
+def _memory_and_energy(figures: Answer) -> tuple[str, str]:
+    """Write what a rank holds, and what all devices together draw in a step."""
+    return f"{figures['memory_bytes'] / 1e9:.0f}", f"{figures['energy_joules'] / 1e6:.1f}"
 
 
 def of_320b(answer: Answer) -> str:
