@@ -6,25 +6,18 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from dashboards.colours import DIVERGING, KINDS
-from dashboards.events import CATEGORIES, COLOURED_AXES, OTHER, Events
+from dashboards.colours import DIVERGING
+from dashboards.events import CATEGORIES, Events
+from dashboards.figures.timeline_picture import CHANGE_LIMIT, COLOURS, WORDS, change_bar, picture
 from dashboards.parts import escape, finished, seconds
-from dashboards.timeline.raster import coverage, dominant
 from dashboards.timeline.view import Lanes, Pair, View
-from twin.trace.palette import axis_colour
 
 MAX_BARS = 3000
 """Up to so many ops, each is a bar with words of its own; of more a picture is drawn, which costs the same for any."""
-COLUMNS = 1400
-"""Pixels of the picture: about those of the figure on a screen."""
 LANE_PIXELS, MAX_PIXELS = 20, 1200
 """Room for a lane's name, until the figure is as high as a screen."""
-WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
-COLOURS = [KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
-CHANGE_LIMIT = 2.0
-"""log2 of the ratio at which colours end: four times as long, or a quarter."""
 
 
 def height(shown: Lanes) -> int:
@@ -50,15 +43,19 @@ def timeline(
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
-    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
+    images: list[go.layout.Image] = []
     by_error = view.colour == "error" and len(pair.steps) > 1
     if len(at) <= MAX_BARS:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(others=others))]
-        words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
+        drawn = picture(shown, (low, high), by_error=by_error)
+        traces, images = list(drawn.traces), [drawn.image]
+        words = (
+            f"{len(at):,} ops, too many for bars: colours are as high as what they stand for is busy; zoom in for bars"
+        )
     figure = go.Figure(traces)
+    figure.update_layout(images=images)
     figure.update_xaxes(title="seconds", range=[low, high])
     figure.update_yaxes(
         tickvals=list(range(len(shown.names))),
@@ -84,58 +81,6 @@ def timeline(
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
-def _legend(*, others: bool = False) -> list[go.Bar]:
-    """Empty bars, for the legend of a picture; `others`: of axes without a colour of their own too."""
-    named = [(name, colour) for name, colour in zip(CATEGORIES, COLOURS, strict=True) if others or name != OTHER]
-    return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=colour) for name, colour in named]
-
-
-def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go.Heatmap:
-    low, high = window
-    lanes, pixel = len(shown.names), (high - low) / COLUMNS
-    centres = low + pixel * (np.arange(COLUMNS) + 0.5)
-    if by_error:
-        known = ~np.isnan(shown.change)
-        lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int8)
-        start, end = shown.start[known], shown.end[known]
-        change = np.clip(shown.change[known], -CHANGE_LIMIT, CHANGE_LIMIT)
-        shape = (1, lanes, COLUMNS)
-        share = coverage(lane, none, start, end, window, shape)[0]
-        sums = coverage(lane, none, start, end, window, shape, weight=change)[0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(share > 0.05, sums / share, np.nan)
-        return go.Heatmap(
-            z=mean.astype(np.float32),
-            x=centres,
-            y=np.arange(lanes),
-            colorscale=DIVERGING,
-            zmin=-CHANGE_LIMIT,
-            zmax=CHANGE_LIMIT,
-            colorbar=_colour_bar(),
-            hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
-        )
-    kinds = len(CATEGORIES)
-    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS))
-    # single bytes, for a picture of many lanes is large: -1 is nothing, and clear
-    numbers = np.nan_to_num(dominant(shares), nan=-1.0).astype(np.int8)
-    shades = ["rgba(0,0,0,0)", *COLOURS]
-    return go.Heatmap(
-        z=numbers,
-        x=centres,
-        y=np.arange(lanes),
-        zmin=-1.5,
-        zmax=kinds - 0.5,
-        showscale=False,
-        hoverongaps=False,
-        colorscale=[[(i + j) / len(shades), shade] for i, shade in enumerate(shades) for j in (0, 1)],
-        hovertemplate="%{x:.5g} s<extra></extra>",
-    )
-
-
-def _colour_bar() -> dict[str, object]:
-    return {"title": "measured over<br>predicted", "tickvals": [-2, -1, 0, 1, 2], "ticktext": ["¼", "½", "1", "2", "4"]}
-
-
 def _bars(
     pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], *, by_error: bool
 ) -> list[go.Bar]:
@@ -147,7 +92,7 @@ def _bars(
             "colorscale": DIVERGING,
             "cmin": -CHANGE_LIMIT,
             "cmax": CHANGE_LIMIT,
-            "colorbar": _colour_bar(),
+            "colorbar": change_bar(),
             "line": {"width": 0.5, "color": "#666"},
         }
         return [

@@ -10,7 +10,8 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.development.base_component import Component
 
 from dashboards.events import CATEGORIES, Events
-from dashboards.figures.timeline import WORDS, height, timeline
+from dashboards.figures.timeline import height, timeline
+from dashboards.figures.timeline_picture import WORDS
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
 from dashboards.parts import aria, card, graph, seconds, table

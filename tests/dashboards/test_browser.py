@@ -127,7 +127,7 @@ def test_zooming_until_bars_appear(visitor, queries):
     page = visitor.go("/timeline", {"run": queries["/ranks"]["run"]})
     words = page.locator("#timeline-words")
     expect(words).to_contain_text("too many for bars")
-    expect(page.locator("#timeline .hm image")).to_have_count(1)
+    expect(page.locator("#timeline .imagelayer image")).to_have_count(1)
     page.locator("#timeline-frame").focus()
     for _ in range(12):
         if "one bar each" in redrawn(page, lambda: page.keyboard.press("+")):
