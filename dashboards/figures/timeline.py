@@ -7,10 +7,11 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from dashboards.colours import DIVERGING
-from dashboards.events import CATEGORIES, Events
+from dashboards.events import CATEGORIES, GAP, WAIT, Events
 from dashboards.figures.timeline_picture import CHANGE_LIMIT, COLOURS, WORDS, change_bar, picture
-from dashboards.parts import escape, finished, seconds
-from dashboards.timeline.view import Lanes, Pair, View
+from dashboards.parts import escape, finished, seconds, seconds_axis
+from dashboards.timeline.lanes import Lanes
+from dashboards.timeline.view import Pair, View
 
 MAX_BARS = 3000
 """Up to so many ops, each is a bar with words of its own; of more a picture is drawn, which costs the same for any."""
@@ -39,13 +40,13 @@ def timeline(
 ) -> tuple[go.Figure, str]:
     """Draw what lies in a window of seconds, and say in a sentence what it is.
 
-    Bars carry the place of their event in `shown` as customdata.
+    Bars carry their run and the place of their event in its step as customdata, such as 1.345.
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
     images: list[go.layout.Image] = []
     by_error = view.colour == "error" and len(pair.steps) > 1
-    if len(at) <= MAX_BARS:
+    if len(at) <= MAX_BARS and not shown.grouped:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
@@ -56,7 +57,7 @@ def timeline(
         )
     figure = go.Figure(traces)
     figure.update_layout(images=images)
-    figure.update_xaxes(title="seconds", range=[low, high])
+    figure.update_xaxes(**seconds_axis("time from the step's begin"), range=[low, high])
     figure.update_yaxes(
         tickvals=list(range(len(shown.names))),
         ticktext=list(shown.names),
@@ -102,17 +103,14 @@ def _bars(
     traces = []
     alone = np.zeros(len(at), dtype=bool)
     if len(pair.steps) > 1:  # an op that the other run lacks is hatched
-        alone = np.isnan(shown.change[at]) & np.array(
-            [pair.partner[s][e] < 0 for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
-            dtype=bool,
-        )
+        alone = np.isnan(shown.other[at])
     for number, name in enumerate(CATEGORIES):
         of_kind = at[(shown.category[at] == number) & ~alone]
         if len(of_kind):
             traces.append(
                 _trace(pair, events, shown, of_kind, WORDS[name], {"color": COLOURS[number], "line": {"width": 0}})
             )
-    lonely = at[alone & (shown.category[at] != len(CATEGORIES) - 1)]
+    lonely = at[alone & (shown.category[at] != CATEGORIES.index(WAIT))]
     if len(lonely):
         traces.append(_trace(pair, events, shown, lonely, ALONE, HATCHED))
     return traces
@@ -129,7 +127,7 @@ def _trace(
         width=0.84,
         name=name,
         marker=marker,
-        customdata=at,
+        customdata=[f"{s}.{e}" for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
         hoverinfo="text",
         hovertext=[describe(pair, events, shown, place) for place in at.tolist()],
     )
@@ -141,21 +139,25 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
     step = pair.steps[side]
     row = int(step.row[event])
     of = events[side]
-    own = float(step.end[event] - step.start[event])
-    lines = [
-        escape(step.names[step.base[event]]),
-        f"rank {step.rank[event]}, {escape(of.stream[row])}, {pair.labels[side]}",
-    ]
-    partner = int(pair.partner[side][event])
-    if partner >= 0:
-        other = pair.steps[1 - side]
-        theirs = float(other.end[partner] - other.start[partner])
+    own, theirs = float(shown.end[place] - shown.start[place]), float(shown.other[place])
+    name, is_gap = escape(step.names[step.base[event]]), CATEGORIES[shown.category[place]] == GAP
+    if is_gap:
+        last = shown.start[place] >= step.end[event] + pair.shift[side]
+        name = f"nothing runs {'after the last op, ' if last else 'before '}{name}"
+    lines = [name, f"rank {step.rank[event]}, {escape(of.stream[row])}, {pair.labels[side]}"]
+    if not np.isnan(theirs):
         times = (own, theirs) if side == 0 else (theirs, own)
         lines += [f"{label}: {seconds(t)}" for label, t in zip(pair.labels, times, strict=True)]
         ratio = f" ({100 * (times[1] / times[0] - 1):+.0f} %)" if times[0] > 0 else ""
         lines.append(f"difference: {seconds(times[1] - times[0])}{ratio}")
     else:
         lines.append(seconds(own) + ("" if len(pair.steps) == 1 else ", not in the other run"))
+    return "<br>".join(lines if is_gap else [*lines, *_work(of, row, own)])
+
+
+def _work(of: Events, row: int, own: float) -> list[str]:
+    """Say how long an op waited for others, and what it computes or moves."""
+    lines = []
     late = (int(of.start_ns[row]) - int(of.arrival_ns[row])) / 1e9
     if late > 0:
         lines.append(f"waited {seconds(late)} for the last member")
@@ -164,4 +166,4 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
         lines.append(f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else ""))
     elif size:
         lines.append(f"{size / 1e6:.4g} MB")
-    return "<br>".join(lines)
+    return lines

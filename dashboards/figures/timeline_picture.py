@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from plotly.colors import hex_to_rgb, sample_colorscale
 from plotly.utils import image_array_to_data_uri
 
-from dashboards.colours import DIVERGING, KINDS
-from dashboards.events import CATEGORIES, COLOURED_AXES, OTHER, Floats
+from dashboards.colours import DIVERGING, KINDS, YELLOW
+from dashboards.events import CATEGORIES, COLOURED_AXES, GAP, OTHER, WAIT, Floats
 from dashboards.parts import escape, seconds
+from dashboards.timeline.lanes import Lanes
 from dashboards.timeline.raster import coverage, painted
-from dashboards.timeline.view import Lanes
 from twin.trace.palette import axis_colour
 
 COLUMNS = 1400
@@ -25,8 +25,13 @@ CELLS = 10_000
 """Places of the picture that have words of their own: they travel with it."""
 SOME = 0.0005
 """Shares below are said as none."""
-WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
-COLOURS = [KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
+WORDS = {
+    "compute": "compute",
+    **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)},
+    WAIT: "wait",
+    GAP: "gap between ops: host",
+}
+COLOURS = [YELLOW if name == GAP else KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
 CHANGE_LIMIT = 2.0
 """log2 of the ratio at which colours end: four times as long, or a quarter."""
 STEPS = 64
@@ -49,7 +54,7 @@ def change_bar() -> dict[str, object]:
 def picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> Drawn:
     """Draw a window of all lanes; by kind, or by how much longer ops took than in the other run."""
     shape = (len(CATEGORIES), len(shown.names), COLUMNS)
-    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, shape)
+    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, shape, shown.weight)
     pixels = _by_error(shown, window) if by_error else _by_kind(shown, shares)
     legend = [_error_legend()] if by_error else _legend(shares)
     return Drawn(placed(pixels, window, shape[1]), (_words(shown, shares, window), *legend))
@@ -59,8 +64,14 @@ def placed(pixels: NDArray[np.uint8], window: tuple[float, float], lanes: int) -
     """Lay a picture (rows, columns, 4) over a window of seconds and all lanes."""
     return go.layout.Image(
         source=image_array_to_data_uri(pixels, backend="pypng", compression=1),
-        xref="x", yref="y", x=window[0], y=-0.5,
-        sizex=window[1] - window[0], sizey=lanes, sizing="stretch", layer="below",
+        xref="x",
+        yref="y",
+        x=window[0],
+        y=-0.5,
+        sizex=window[1] - window[0],
+        sizey=lanes,
+        sizing="stretch",
+        layer="below",
     )
 
 

@@ -12,6 +12,7 @@ from dashboards.pages import (
     runs,
     scaling,
     timeline,
+    training,
     trust,
     verdict,
     whatif,
@@ -19,6 +20,7 @@ from dashboards.pages import (
 
 PAGES: tuple[Page, ...] = (
     runs.PAGE,
+    training.PAGE,
     verdict.PAGE,
     timeline.PAGE,
     configurations.PAGE,

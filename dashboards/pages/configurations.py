@@ -317,4 +317,4 @@ def register(app: Dash, context: PageContext) -> None:
     )(partial(save, context))
 
 
-PAGE = Page("/configurations", "Configurations", shown, register, needs="run")
+PAGE = Page("/configurations", "Configurations", shown, register, needs="run", kinds=("search",), runs=1)

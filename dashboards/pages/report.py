@@ -206,4 +206,4 @@ def register(app: Dash, context: PageContext) -> None:
         return {"content": text, "filename": "fourfold-report.html", "type": "text/html"}, f"{len(sections)} sections."
 
 
-PAGE = Page("/report", "Report", shown, register, needs="run,other")
+PAGE = Page("/report", "Report", shown, register, needs="run,other,step", kinds=("predicted", "measured"), runs=1)

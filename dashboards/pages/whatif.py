@@ -222,4 +222,4 @@ def _register_answers(app: Dash, pool: Pool) -> None:
     )(partial(zoom, pool))
 
 
-PAGE = Page("/whatif", "What-if", shown, register, needs="run")
+PAGE = Page("/whatif", "What-if", shown, register, needs="run", kinds=("predicted", "measured", "training"))

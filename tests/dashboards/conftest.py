@@ -26,6 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example runs, and a pair of runs made by hand."""
     folder = tmp_path_factory.mktemp("dashboard") / "runs"
     shutil.copytree(EXAMPLES, folder)
+    serving.write_training(folder / "training")
     write(folder / "by-hand" / "predicted", "predicted", table(by_hand_predicted()))
     write(folder / "by-hand" / "measured", "measured", table(by_hand_measured()))
     serving.write_hostile(folder / "hostile")
@@ -49,6 +50,7 @@ def queries(names: dict[str, str]) -> dict[str, dict[str, str]]:
     pair = {"run": names["testbed/2x2x2x1-predicted"], "other": names["testbed/2x2x2x1-measured"]}
     return {
         "/": {},
+        "/training": {"run": names["training"]},
         "/verdict": pair,
         "/timeline": pair,
         "/communication": pair,

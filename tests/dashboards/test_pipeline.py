@@ -133,7 +133,7 @@ def test_the_page_shows_the_pipeline_of_each_run(runs: PageContext) -> None:
     text = str(timeline.shown(runs, query))
     assert text.count("Pipeline, ") == 2
     assert "pipeline-1" in text
-    one = timeline_pipeline.repipe(runs, "0,4", None, f"?run={names['plain']}")
+    one = timeline_pipeline.repipe(runs, "0,4", f"?run={names['plain']}")
     assert len(one) == 1
     assert "stage 1 · rank 4" in str(one)
     assert "rank 8" not in str(one)

@@ -14,9 +14,10 @@ from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
 from dashboards.timeline import raster
+from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
 from dashboards.timeline.raster import coverage, painted
 from dashboards.timeline.step import partners, step_of
-from dashboards.timeline.view import MAX_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
+from dashboards.timeline.view import View, all_ranks, paired, parse_ranks
 from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from tests.profiles import examples
 from twin.description.problems import DescriptionError
@@ -119,8 +120,15 @@ def test_ranks_that_are_no_numbers_are_refused(text):
 
 
 def test_ranges_of_ranks_cost_nothing():
-    assert parse_ranks("0-99999999999999999,5", [2, 3]) == (2, 3)
+    assert parse_ranks("0-99999999999999999,3", [2, 3]) == (2, 3)
     assert parse_ranks("", [1]) == ()
+
+
+@pytest.mark.parametrize("text", ["5", "2,5", "4-9", "0,99999999"])
+def test_a_rank_without_events_is_refused_and_others_offered(text):
+    """It was drawn as if no rank had been named: all of them."""
+    with pytest.raises(DescriptionError, match="choose among 0-2"):
+        parse_ranks(text, [0, 1, 2])
 
 
 def test_the_largest_differences_come_first():
