@@ -39,7 +39,7 @@ def suited(page: Page, entries: Mapping[str, Entry], query: Query) -> str:
     """Say why a page cannot show what is chosen; nothing if it can."""
     if not page.kinds:
         return ""
-    wanted = " or ".join(WORDS[kind] for kind in page.kinds[:2])
+    wanted = words_of(page)
     for key in ("run", "other")[: page.runs]:
         if key not in query:
             return f"needs {'two runs' if page.runs == 2 else wanted}"
@@ -49,6 +49,13 @@ def suited(page: Page, entries: Mapping[str, Entry], query: Query) -> str:
         if found.kind not in page.kinds:
             return f"needs {wanted}, not {WORDS.get(found.kind or '', 'what is damaged')}"
     return ""
+
+
+def words_of(page: Page) -> str:
+    """Say what a page shows."""
+    if {"predicted", "measured"} <= set(page.kinds):
+        return "a run"
+    return " or ".join(WORDS[kind] for kind in page.kinds)
 
 
 def header(page: Page, catalog: Catalog, query: Query) -> Component:
@@ -106,8 +113,7 @@ def picker(page: Page, context: PageContext, why: str) -> Component:
     else:
         offered = [(f"{entry.label} ({entry.kind})", {"run": entry.name}) for entry in entries]
     if not offered:
-        kinds = " or ".join(WORDS[kind] for kind in page.kinds)
-        return card("Nothing to show here yet", f"This page {why}, and there is none here; it shows {kinds}.")
+        return card("Nothing to show here yet", f"This page {why}, and there is none here.")
     base = context.settings.prefix.rstrip("/") + page.path
     links = [dmc.Anchor(label, href=f"{base}?{urlencode(keys)}", size="sm") for label, keys in offered[:MAX_OFFERED]]
     more = [dmc.Text(f"and {len(offered) - MAX_OFFERED:,} more: choose above", size="sm")]

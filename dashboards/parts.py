@@ -101,7 +101,8 @@ def table(
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
     numeric = {name for row in rows for name, value in row.items() if isinstance(value, float)}
-    columns = [_looking(column) if column["field"] in numeric else column for column in columns]
+    timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith("(s)")}
+    columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
     return html.Div(
         [

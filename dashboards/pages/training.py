@@ -201,4 +201,4 @@ def register(app: Dash, context: PageContext) -> None:
     )(partial(look, context))
 
 
-PAGE = Page("/training", "Training", shown, register, needs="run,other", kinds=KINDS)
+PAGE = Page("/training", "Training", shown, register, needs="runs", kinds=KINDS)
