@@ -28,6 +28,18 @@ window.dash_clientside.fourfold = {
     place = placeOf(window.location.search);
     return Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
   },
+  // A lever's slider is in powers of 2, its number in times; the one that was moved sets the other.
+  lever(octaves, times) {
+    const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
+    if (!triggered) return [same, same];
+    if (triggered.prop_id.includes('"type":"times"')) {
+      if (!(times > 0)) return [same, same];
+      const found = Number(Math.log2(times).toFixed(6));
+      return [Math.abs(found - octaves) < 1e-5 ? same : found, same];
+    }
+    const found = Number((2 ** (octaves || 0)).toPrecision(6));
+    return [same, Math.abs(found - times) < 1e-4 * found ? same : found];
+  },
   // The tab's title names page and run.
   title(text) {
     if (text) document.title = text;

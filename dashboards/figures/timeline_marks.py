@@ -48,8 +48,15 @@ def mark(figure: go.Figure, pair: Pair, shown: Lanes, meetings: Meetings | None,
                 y=target,
                 ax=moment,
                 ay=source,
-                xref="x", yref="y", axref="x", ayref="y", text="", showarrow=True,
-                arrowhead=2, arrowwidth=1.5, arrowcolor=INK,
+                xref="x",
+                yref="y",
+                axref="x",
+                ayref="y",
+                text="",
+                showarrow=True,
+                arrowhead=2,
+                arrowwidth=1.5,
+                arrowcolor=INK,
             )
 
 

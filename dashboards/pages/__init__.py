@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.page import Page
 from dashboards.pages import (
     communication,
+    compare,
     configurations,
     memory,
     rank_map,
@@ -22,6 +23,7 @@ PAGES: tuple[Page, ...] = (
     runs.PAGE,
     training.PAGE,
     verdict.PAGE,
+    compare.PAGE,
     timeline.PAGE,
     configurations.PAGE,
     whatif.PAGE,

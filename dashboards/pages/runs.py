@@ -132,7 +132,9 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
     if len(runs) == 2:
         first, second = (predicted[0], measured[0]) if predicted and measured else (runs[0], runs[1])
         both = {"run": first.name, "other": second.name}
-        found += [("Verdict", "/verdict", both), ("Timeline of both", "/timeline", both)]
+        if predicted and measured:
+            found.append(("Verdict", "/verdict", both))
+        found += [("Compare", "/compare", both), ("Timeline of both", "/timeline", both)]
     elif runs:
         found += [
             ("Timeline", "/timeline", {"run": runs[0].name}),

@@ -27,6 +27,7 @@ def results(context: PageContext, query: Query) -> Component:
     return html.Div(
         [
             html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
+            html.Div(id="whatif-kept-card"),
             card(
                 "Step",
                 "From the step as it is to the step as it would be; the parts add up.",

@@ -53,6 +53,7 @@ def queries(names: dict[str, str]) -> dict[str, dict[str, str]]:
         "/training": {"run": names["training"]},
         "/verdict": pair,
         "/timeline": pair,
+        "/compare": {"run": names["testbed/2x2x2x1-measured"], "other": names["testbed/8x1x1x1-measured"]},
         "/communication": pair,
         "/memory": pair,
         "/trust": pair,

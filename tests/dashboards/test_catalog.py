@@ -10,7 +10,7 @@ import pytest
 
 from dashboards import catalog as module
 from dashboards.catalog import MAX_CACHED, MAX_DEPTH, Catalog, read_json
-from dashboards.events import events_of, step_seconds
+from dashboards.events import events_of
 from dashboards.rank_table import rank_table_of
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.description.problems import DescriptionError
