@@ -103,7 +103,9 @@ def _rank(events: Events, rows: np.ndarray, length: int) -> tuple[dict[str, floa
     )
     parts = {"compute": found.compute, **{f"exposed {a}": v for a, v in found.exposed_by_axis.items()}}
     parts["idle"] = found.idle
-    phases, kinds, streams = {}, {}, {}
+    phases: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    streams: dict[str, float] = {}
     for place, row in enumerate(rows.tolist()):
         if wait[place]:
             continue

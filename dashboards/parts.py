@@ -56,7 +56,10 @@ def aria(label: str, **more: str) -> dict[str, Any]:
 
 
 def graph(identifier: str, figure: go.Figure | None = None, *, label: str, height: int = 420) -> Component:
-    """Show a figure; `label` says to those who cannot see it what it is."""
+    """Show a figure; `label` says to those who cannot see it what it is.
+
+    Arrow keys go from point to point, Enter chooses one.
+    """
     inside = dcc.Graph(
         id=identifier,
         figure=go.Figure() if figure is None else figure,
@@ -64,7 +67,7 @@ def graph(identifier: str, figure: go.Figure | None = None, *, label: str, heigh
         style={"height": f"{height}px"},
         responsive=True,
     )
-    return html.Div(inside, role="figure", **aria(label))
+    return html.Div(inside, role="figure", tabIndex=0, className="figure", **aria(label))
 
 
 def finished(figure: go.Figure, **layout: Any) -> go.Figure:

@@ -91,7 +91,7 @@ def path(figure: go.Figure, pair: Pair, shown: Lanes, side: int, links: Sequence
 
 
 def overview(shown: Lanes, whole: tuple[float, float], window: tuple[float, float]) -> go.Figure:
-    """Draw the map of the whole step: what share of the lanes each kind has, and where the window is."""
+    """Draw the map of the whole step: each kind's share of the lanes, the busiest moment full, and where the window is."""
     lanes = max(len(shown.names), 1)
     shares = coverage(
         np.zeros(len(shown.lane), dtype=np.int16),
@@ -102,9 +102,10 @@ def overview(shown: Lanes, whole: tuple[float, float], window: tuple[float, floa
         (len(CATEGORIES), 1, COLUMNS),
         np.full(len(shown.lane), 1.0 / lanes),
     )
+    highest = float(shares.sum(axis=0).max()) or 1.0  # a map of what is where: the busiest moment fills it
     colours = np.array([hex_to_rgb(colour) for colour in COLOURS], dtype=np.float32)
     figure = go.Figure(go.Scatter(x=list(whole), y=[0, 0], mode="markers", marker={"opacity": 0}, hoverinfo="skip"))
-    figure.update_layout(images=[placed(painted(shares, colours, MAP_ROWS), whole, 1)])
+    figure.update_layout(images=[placed(painted(shares / highest, colours, MAP_ROWS), whole, 1)])
     figure.add_shape(
         type="rect",
         x0=window[0],

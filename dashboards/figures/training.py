@@ -88,14 +88,14 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
 
 
 def _written(name: str) -> dict[str, object]:
-    if name == "seconds":
-        return seconds_ticks()
-    return {
+    looks: dict[str, dict[str, object]] = {
+        "seconds": {**seconds_ticks()},
         "memory_bytes": {"tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
         "model_flops_utilisation": {"tickformat": ".0%", "rangemode": "tozero"},
         "tokens_per_second": {"rangemode": "tozero", "tickformat": "~s"},
         "learning_rate": {"exponentformat": "power"},
-    }.get(name, {})
+    }
+    return looks.get(name, {})
 
 
 def _validation(figure: go.Figure, curve: Curve, by: str, colour: str) -> None:

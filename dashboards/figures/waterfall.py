@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -92,7 +92,7 @@ def _bar(
     base: list[float],
     words: list[str],
     keys: list[str],
-    marker: dict[str, object],
+    marker: Mapping[str, object],
 ) -> go.Bar:
     return go.Bar(
         name=name,

@@ -34,7 +34,7 @@ def shown(context: PageContext, query: Query) -> Component:
     terms = terms_between(first, second)
     figure = waterfall(first.step_seconds, second.step_seconds, terms, ("first", "second"))
     rows = _rows(labels, first.parts, second.parts)
-    changed = ", ".join(differences(*entries, most=20)) or "nothing that the job says"
+    changed = ", ".join(differences(entries[0], entries[1], 20)) or "nothing that the job says"
     return html.Div(
         [
             card(

@@ -36,7 +36,6 @@ def shown(context: PageContext, query: Query) -> Component:
     figure = query.get("figure", "")
     name = figure if figure in found.figures else found.names[0]
     values, label = found.figures[name], label_of(name)
-    choices = [{"value": one, "label": label_of(one)} for one in found.names]
     known = values[~np.isnan(values)]
     written = written_as(name)
     summary = (
@@ -45,16 +44,13 @@ def shown(context: PageContext, query: Query) -> Component:
         f"{int(np.nanargmax(values)):,}."
     )
     who = diagnosis_of(context.catalog, entry)
-    select = dmc.Select(
-        id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs", **aria("figure")
-    )
     return html.Div(
         [
             diagnosis_card(who),
             card(
                 "Every rank",
                 summary,
-                dmc.Group([select, *_sides(query, entry)]),
+                dmc.Group([_figures(found, name), *_sides(query, entry)]),
                 with_table(
                     graph(
                         MAP,
@@ -101,6 +97,13 @@ def side_of(context: PageContext, query: Query) -> Entry:
     entries = [context.catalog.entry(query[key]) for key in ("run", "other") if query.get(key)]
     wanted = query.get("side") or "measured"
     return next((entry for entry in entries if entry.kind == wanted), entries[0])
+
+
+def _figures(found: RankTable, name: str) -> Component:
+    choices = [{"value": one, "label": label_of(one)} for one in found.names]
+    return dmc.Select(
+        id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs", **aria("figure")
+    )
 
 
 def _sides(query: Query, entry: Entry) -> list[Component]:

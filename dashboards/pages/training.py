@@ -38,7 +38,7 @@ def shown(context: PageContext, query: Query) -> Component:
     entries = [entry for entry in context.catalog.entries() if entry.kind in KINDS]
     chosen = chosen_of(entries, query)
     data = [{"value": entry.name, "label": entry.label} for entry in entries]
-    by = query.get("by") if query.get("by") == "hours" else "steps"
+    by = "hours" if query.get("by") == "hours" else "steps"
     choices = dmc.Group(
         [
             dmc.MultiSelect(

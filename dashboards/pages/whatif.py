@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
-from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.figures.change import change
@@ -167,14 +167,14 @@ def register(app: Dash, context: PageContext) -> None:
     _register_asking(app, context, pool)
     register_kept(app, context, pool)
     # a lever's number and its slider are one value: the one that was moved sets the other
-    app.clientside_callback(
-        ClientsideFunction("fourfold", "lever"),
-        Output({"type": "state", "key": MATCH}, "value"),
-        Output({"type": "times", "key": MATCH}, "value"),
-        Input({"type": "state", "key": MATCH}, "value"),
-        Input({"type": "times", "key": MATCH}, "value"),
-        prevent_initial_call=True,
-    )
+    for key in (field.key for field in FIELDS if field.kind == "lever"):
+        both = [(state(key), "value"), ({"type": "times", "key": key}, "value")]
+        app.clientside_callback(
+            ClientsideFunction("fourfold", "lever"),
+            *(Output(*one, allow_duplicate=True) for one in both),
+            *(Input(*one) for one in both),
+            prevent_initial_call=True,
+        )
     _register_answers(app, pool)
     app.callback(
         Output("whatif-file", "data"),

@@ -153,12 +153,23 @@ def _part(pair: Pair, view: View, side: int, rank: int, stream: str | None, lane
     at = np.arange(rows.start, rows.stop, dtype=np.int32)
     if stream is not None:
         at = at[step.stream[at] == (step.streams.index(stream) if stream in step.streams else -1)]
+    at = at[_wanted(step.category[at], view, whole=stream is None)]
     if len(pair.steps) == 1:
         other = np.full(len(at), np.nan)
     else:
         theirs, partner = pair.steps[1 - side], pair.partner[side][at]
         other = np.where(partner >= 0, (theirs.end - theirs.start)[partner], np.nan)
     return _Part(side, lane, at, step.start[at] + shift, step.end[at] + shift, other)
+
+
+def _wanted(category: NDArray[np.int8], view: View, *, whole: bool) -> NDArray[np.bool_]:
+    """Tell which events are drawn; where a lane holds all streams of a rank, no waits: they would hide the rest."""
+    wait = category == CATEGORIES.index(WAIT)
+    if view.show not in CATEGORIES:
+        return ~wait if whole else np.ones(len(category), dtype=bool)
+    keep = category == CATEGORIES.index(view.show)
+    # an axis' waits tell when it was missed
+    return keep if view.show in ("compute", WAIT) else keep | wait
 
 
 def _other_gaps(pair: Pair, side: int, rank: int, event: NDArray[np.int32]) -> Floats:
@@ -191,28 +202,9 @@ def _gathered(
     for number, step in enumerate(pair.steps):
         at = side == number
         category[at] = step.category[event[at]]
-    keep = np.ones(len(event), dtype=bool)
     if view.show == GAP:
         category[:] = CATEGORIES.index(GAP)
-    elif view.show in CATEGORIES:
-        keep = category == CATEGORIES.index(view.show)
-        if view.show not in ("compute", WAIT):  # an axis' waits tell when it was missed
-            keep |= category == CATEGORIES.index(WAIT)
-    elif by_rank:
-        keep = category != CATEGORIES.index(WAIT)
-    return Lanes(
-        tuple(names),
-        tuple(of),
-        side[keep],
-        event[keep],
-        lane[keep],
-        start[keep],
-        end[keep],
-        category[keep],
-        other[keep],
-        by_rank,
-        left_out,
-    )
+    return Lanes(tuple(names), tuple(of), side, event, lane, start, end, category, other, by_rank, left_out)
 
 
 def worst(pair: Pair, shown: Lanes) -> list[tuple[int, float]]:

@@ -63,9 +63,9 @@ def found_rows(pair: Pair, shown: Lanes, text: str) -> list[dict[str, Any]]:
     for name in names[:MAX_FOUND]:
         row: dict[str, Any] = {"op": name}
         for label, table in zip(pair.labels, tables, strict=True):
-            count, total, _ = table.get(name, (0, 0.0, -1))
-            row |= {f"{label}, times": count, f"{label}, total (s)": total}
-            row[f"{label}, mean (s)"] = total / count if count else None
+            times, seconds, _ = table.get(name, (0, 0.0, -1))
+            row |= {f"{label}, times": times, f"{label}, total (s)": seconds}
+            row[f"{label}, mean (s)"] = seconds / times if times else None
         side = next(side for side in reversed(range(len(tables))) if name in tables[side])
         rows.append(row | {"key": f"{side}.{tables[side][name][2]}"})
     return rows

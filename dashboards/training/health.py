@@ -33,7 +33,8 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Heal
     """Judge the latest steps by those before them, and by what the twin predicts."""
     if not len(record):
         return Health((), ("no step is written yet",))
-    good, worries = [], []
+    good: list[str] = []
+    worries: list[str] = []
     loss = np.frombuffer(record.columns["loss"])
     window = max(2, min(WINDOW, len(loss) // 5))
     latest, before = loss[-window:], loss[-2 * window : -window]

@@ -27,7 +27,7 @@ EXAMPLE = {
 
 
 def base_of(catalog: Catalog, name: str | None, candidate: str = "") -> tuple[Job, str]:
-    """Return the job to start from, and what it is called; of a search one of its candidates, the best if none is named.
+    """Return the job to start from, and what it is called; of a search a candidate, the first if none is named.
 
     Raises DescriptionError.
     """

@@ -24,7 +24,7 @@ MAX_KEPT, MAX_LETTERS = 12, 1500
 FIGURES = ("step", "tokens", "exposed", "memory", "energy")
 
 
-def keep(context: PageContext, pool: Pool, _clicks: Any, _clear: Any, ticket: Any, *given: Any) -> Any:
+def keep(pool: Pool, _clicks: Any, _clear: Any, ticket: Any, *given: Any) -> Any:
     """Add what the controls say, with the answer that is shown, to those kept; or forget all."""
     *values, kept, search = given
     if ctx.triggered_id == "whatif-forget":
@@ -115,5 +115,5 @@ def register_kept(app: Dash, context: PageContext, pool: Pool) -> None:
         State(KEPT, "data"),
         State("address", "search"),
         prevent_initial_call=True,
-    )(partial(keep, context, pool))
+    )(partial(keep, pool))
     app.callback(Output(CARD, "children"), Input(KEPT, "data"))(partial(show, context))
