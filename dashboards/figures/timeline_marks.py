@@ -91,7 +91,7 @@ def path(figure: go.Figure, pair: Pair, shown: Lanes, side: int, links: Sequence
 
 
 def overview(shown: Lanes, whole: tuple[float, float], window: tuple[float, float]) -> go.Figure:
-    """Draw the map of the whole step: each kind's share of the lanes, the busiest moment full, and where the window is."""
+    """Draw the map of the whole step: each kind's share of the lanes, the busiest moment full; and the window."""
     lanes = max(len(shown.names), 1)
     shares = coverage(
         np.zeros(len(shown.lane), dtype=np.int16),

@@ -12,6 +12,10 @@ from dashboards.timeline.step import Step
 from twin.compare.kinds import is_message
 
 WAIT_ENDING = "/wait"
+COMPUTE = "compute"
+TINY = 1e-12
+"""Seconds: what differs by less is rounding."""
+NONE: Floats = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ def critical_path(step: Step, meetings: Meetings, most: int = 20_000) -> list[Li
     """
     if not len(step.end):
         return []
-    ends = _by_rank(step)
+    ends = _by_stream(step)
+    computing = step.streams.index(COMPUTE) if COMPUTE in step.streams else 0
     at, moment, found = int(step.end.argmax()), float(step.end.max()), []
     for _ in range(most):
         if step.category[at] == CATEGORIES.index(WAIT):
@@ -105,8 +110,9 @@ def critical_path(step: Step, meetings: Meetings, most: int = 20_000) -> list[Li
         else:
             found.append(Link(at, begin, moment))
             rank = int(step.rank[at])
-        previous = ends.before(rank, begin)
-        if previous is None or float(step.end[previous]) > begin + 1e-12:
+        # a collective begins when it was asked for, and when the one before it on its stream is over
+        previous = ends.before(rank, tuple(dict.fromkeys((computing, int(step.stream[at])))), begin)
+        if previous is None:
             break
         at, moment = previous, float(step.end[previous])
     return found[::-1]
@@ -114,24 +120,32 @@ def critical_path(step: Step, meetings: Meetings, most: int = 20_000) -> list[Li
 
 @dataclass(frozen=True)
 class _Ends:
-    """Ops of the compute stream of each rank by their ends."""
+    """Ops of each stream of each rank by their ends; waits are of the compute stream."""
 
-    event: dict[int, NDArray[np.int32]]
-    end: dict[int, Floats]
+    event: dict[tuple[int, int], NDArray[np.int32]]
+    end: dict[tuple[int, int], Floats]
 
-    def before(self, rank: int, moment: float) -> int | None:
-        place = int(np.searchsorted(self.end[rank], moment + 1e-12, side="right")) - 1
-        return int(self.event[rank][place]) if place >= 0 else None
+    def before(self, rank: int, streams: tuple[int, ...], moment: float) -> int | None:
+        """Return the op of these streams that ended last until a moment; of two at once that of the first stream."""
+        best: tuple[float, int] | None = None
+        for stream in streams:
+            place = int(np.searchsorted(self.end.get((rank, stream), NONE), moment + TINY, side="right")) - 1
+            if place >= 0:
+                end = float(self.end[rank, stream][place])
+                if best is None or end > best[0] + TINY:
+                    best = (end, int(self.event[rank, stream][place]))
+        return None if best is None else best[1]
 
 
-def _by_rank(step: Step) -> _Ends:
-    event: dict[int, NDArray[np.int32]] = {}
-    end: dict[int, Floats] = {}
+def _by_stream(step: Step) -> _Ends:
+    event: dict[tuple[int, int], NDArray[np.int32]] = {}
+    end: dict[tuple[int, int], Floats] = {}
     for rank in np.unique(step.rank).tolist():
         rows = step.rows_of(rank)
         at = np.arange(rows.start, rows.stop, dtype=np.int32)
-        at = at[np.isin(step.category[at], [CATEGORIES.index("compute"), CATEGORIES.index(WAIT)])]
-        at = at[(step.end[at] > step.start[at])]
-        at = at[np.argsort(step.end[at], kind="stable")]
-        event[rank], end[rank] = at, step.end[at]
+        at = at[step.end[at] > step.start[at]]
+        for stream in np.unique(step.stream[at]).tolist():
+            mine = at[step.stream[at] == stream]
+            mine = mine[np.argsort(step.end[mine], kind="stable")]
+            event[rank, stream], end[rank, stream] = mine, step.end[mine]
     return _Ends(event, end)

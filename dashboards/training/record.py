@@ -118,10 +118,11 @@ class Record:
                     if len(known) < MAX_EVENTS and len(self.validation) <= 20:
                         known.append((after, _float(value)))
             return
-        self.step.append(_whole(line["step"]))
-        for name in FIGURES:
-            value = line.get(name)
-            self.columns[name].append(math.nan if value is None else _float(value))
+        step = _whole(line["step"])
+        values = [math.nan if line.get(name) is None else _float(line[name]) for name in FIGURES]
+        self.step.append(step)
+        for name, value in zip(FIGURES, values, strict=True):
+            self.columns[name].append(value)
 
 
 def _whole(value: Any) -> int:
