@@ -103,7 +103,7 @@ def table(
     """Show rows, to be sorted, filtered and downloaded as CSV."""
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
-    numeric = {name for row in rows for name, value in row.items() if isinstance(value, float)}
+    numeric = {name for row in rows for name, value in row.items() if type(value) in (int, float)}
     timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith("(s)")}
     columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}

@@ -75,7 +75,9 @@ def shown(context: PageContext, query: Query) -> Component:
                 dmc.NumberInput(
                     id=state("price"),
                     label="price of a device hour",
-                    description="in the currency of your allocation; empty: no cost",
+                    description=html.Span(
+                        "in the currency of your allocation; empty: no cost", style={"color": "var(--quiet)"}
+                    ),
                     value=query.get("price", ""),
                     min=0,
                     w=260,

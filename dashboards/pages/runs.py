@@ -16,6 +16,8 @@ from dashboards.parts import MOMENT, NUMBER, SECONDS, card, table
 from dashboards.run_rows import HEADINGS, NUMBERS, rows_of
 
 TABLE = "runs"
+WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 320, "differs": 420, "problem": 420}
+"""Pixels of columns whose words may come from strangers."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -59,7 +61,8 @@ def columns_of(sort: str) -> list[dict[str, Any]]:
     """Return the columns, sorted as an address says: `step` or `-step`."""
     number = {"filter": "agNumberColumnFilter", "type": "rightAligned", **NUMBER}
     looks: dict[str, Any] = dict.fromkeys(NUMBERS, number)
-    looks |= {"step": {**number, **SECONDS}, "changed": MOMENT, "label": {"pinned": "left"}}
+    looks |= {"step": {**number, **SECONDS}, "changed": MOMENT, "label": {"pinned": "left", "maxWidth": 320}}
+    looks |= {key: {"maxWidth": most} for key, most in WIDEST.items()}
     way = {sort.lstrip("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
     return [
         {"field": key, "headerName": title, **looks.get(key, {}), **way.get(key, {})} for key, title in HEADINGS.items()

@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.app import create_app
 from dashboards.security import cookie_name
 from dashboards.settings import Settings
-from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, collective, table, write
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "runs"
 EVIL = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><a href="javascript:alert(1)">\'&'
@@ -47,6 +47,23 @@ def write_training(folder: Path, steps: int = 40) -> Path:
     for after in (steps // 2, steps):
         (folder / "checkpoints" / f"step-{after:08d}").mkdir(parents=True)
     return folder
+
+
+def one_late(nanoseconds: int) -> dict[int, list[Row]]:
+    """Two ranks that multiply and meet; the second takes so much longer for its product."""
+    return {
+        rank: [
+            Row("micro0/fwd/qkv/gemm", "compute", 0, 1000 + rank * nanoseconds),
+            *collective(
+                "micro0/fwd/qkv/all_reduce_x",
+                1000 + rank * nanoseconds,
+                1000 + nanoseconds,
+                1200 + nanoseconds,
+                (1000 + rank * nanoseconds, 1200 + nanoseconds),
+            ),
+        ]
+        for rank in (0, 1)
+    }
 
 
 def step_line(step: int, loss: float, seconds: float = 0.5) -> dict[str, Any]:
