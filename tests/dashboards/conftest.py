@@ -27,7 +27,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dashboard") / "runs"
     shutil.copytree(EXAMPLES, folder)
     serving.write_training(folder / "training")
-    write(folder / "late", "measured", *(table(serving.one_late(500 * (step == 7)), step) for step in range(9)))
+    write(folder / "late", "measured", *(table(serving.one_late(step, 500 * (step == 7)), step) for step in range(9)))
     write(folder / "by-hand" / "predicted", "predicted", table(by_hand_predicted()))
     write(folder / "by-hand" / "measured", "measured", table(by_hand_measured()))
     serving.write_hostile(folder / "hostile")

@@ -49,21 +49,15 @@ def write_training(folder: Path, steps: int = 40) -> Path:
     return folder
 
 
-def one_late(nanoseconds: int) -> dict[int, list[Row]]:
-    """Two ranks that multiply and meet; the second takes so much longer for its product."""
-    return {
-        rank: [
-            Row("micro0/fwd/qkv/gemm", "compute", 0, 1000 + rank * nanoseconds),
-            *collective(
-                "micro0/fwd/qkv/all_reduce_x",
-                1000 + rank * nanoseconds,
-                1000 + nanoseconds,
-                1200 + nanoseconds,
-                (1000 + rank * nanoseconds, 1200 + nanoseconds),
-            ),
-        ]
-        for rank in (0, 1)
-    }
+def one_late(step: int, nanoseconds: int) -> dict[int, list[Row]]:
+    """Two ranks that multiply and meet, steps of 10 µs; the second takes so much longer for its product."""
+    found = {}
+    for rank in (0, 1):
+        begin = 10_000 * step
+        came, met = begin + 1000 + rank * nanoseconds, begin + 1000 + nanoseconds
+        meeting = collective("micro0/fwd/qkv/all_reduce_x", came, met, met + 200, (came, met + 200))
+        found[rank] = [Row("micro0/fwd/qkv/gemm", "compute", begin, came), *meeting]
+    return found
 
 
 def step_line(step: int, loss: float, seconds: float = 0.5) -> dict[str, Any]:
