@@ -12,6 +12,8 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from dashboards.catalog import Catalog
+from dashboards.chooser import header, nav_words, picker, suited
+from dashboards.chooser import register as register_chooser
 from dashboards.page import Page, PageContext
 from dashboards.pages import PAGES
 from dashboards.parts import aria, problem
@@ -35,6 +37,13 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
+LOADING: dict[str, Any] = {
+    "delay_show": 300,
+    "overlay_style": {"visibility": "visible", "opacity": 0.5},
+    "type": "circle",
+    "target_components": {"content": "children"},
+}
+"""Shown after 0.3 s, over the page as it was."""
 DEVELOPERS = (
     "dev_tools_ui",
     "dev_tools_props_check",
@@ -68,6 +77,7 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
     app.layout = frame(pages, settings)
     _route(app, pages, context)
     _keep_state(app)
+    register_chooser(app)
     for page in pages:
         page.register(app, context)
     guard(server, settings, policy(app.csp_hashes()))
@@ -86,7 +96,9 @@ def frame(pages: Sequence[Page], settings: Settings) -> Component:
     return dmc.MantineProvider(
         [
             dcc.Location(id="address", refresh="callback-nav"),
+            dcc.Location(id="chooser-leads", refresh="callback-nav"),
             dcc.Store(id="state"),
+            dcc.Store(id="titled"),
             html.A("Skip to content", href="#content", className="skip"),
             dmc.AppShell(
                 [
@@ -109,7 +121,7 @@ def frame(pages: Sequence[Page], settings: Settings) -> Component:
                         )
                     ),
                     dmc.AppShellNavbar(html.Nav(links, **aria("Pages")), p="xs"),
-                    dmc.AppShellMain(html.Div(id="content", role="region", **aria("Page"))),
+                    dmc.AppShellMain(dcc.Loading(html.Div(id="content", role="region", **aria("Page")), **LOADING)),
                 ],
                 header={"height": 52},
                 navbar={"width": 190, "breakpoint": "sm", "collapsed": {"mobile": False}},
@@ -127,31 +139,63 @@ def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
 
     @app.callback(
         Output("content", "children"),
-        Output({"type": "link", "path": ALL}, "href"),
-        Output({"type": "link", "path": ALL}, "active"),
+        Output("titled", "data"),
         Input("address", "pathname"),
         Input("address", "search"),
     )
-    def show(pathname: str | None, search: str | None) -> tuple[Component, list[str], list[bool]]:
+    def show(pathname: str | None, search: str | None) -> tuple[Component, str]:
+        query, page = query_of(search), by_path.get((pathname or "/").removeprefix(prefix) or "/")
+        return content(page, context, query), titled(page, context, query)
+
+    links = ("href", "active", "description", "className", "aria-label")
+
+    @app.callback(
+        *(Output({"type": "link", "path": ALL}, name) for name in links),
+        Input("address", "pathname"),
+        Input("address", "search"),
+        Input("state", "data"),
+    )
+    def link(pathname: str | None, search: str | None, kept: Any) -> tuple[list[Any], ...]:
         path = (pathname or "/").removeprefix(prefix) or "/"
-        query = query_of(search)
-        page = by_path.get(path)
+        chosen = {k: str(v) for k, v in kept.items() if k in ("run", "other")} if isinstance(kept, dict) else {}
+        query = {k: v for k, v in {**query_of(search), **chosen}.items() if v}
+        entries = {entry.name: entry for entry in context.catalog.entries()}
+        words = [nav_words(page, suited(page, entries, query)) for page in pages]
         return (
-            content(page, context, query),
             [prefix + p.path + carried(p, query) for p in pages],
-            [p is page for p in pages],
+            [p.path == path for p in pages],
+            *([one[name] for one in words] for name in links[2:]),
         )
+
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "title"), Output("titled", "storage_type"), Input("titled", "data")
+    )
 
 
 def content(page: Page | None, context: PageContext, query: dict[str, str]) -> Component:
-    """Show a page, or say why it cannot be shown."""
+    """Show a page, offer what it could show, or say why it cannot be shown."""
     if page is None:
         return problem("There is no such page; choose one on the left.")
+    entries = {entry.name: entry for entry in context.catalog.entries()}
+    why = suited(page, entries, query)
     try:
-        shown: Component = page.shown(context, query)
+        if not why:
+            shown: Component = page.shown(context, query)
+        else:
+            shown = picker(page, context, why)
     except DescriptionError as error:
         shown = problem(str(error))
-    return html.Div([dmc.Title(page.title, order=1, size="h2", mb="sm"), shown])
+    title = dmc.Title(page.title, order=1, size="h2", mb="sm")
+    return html.Div([title, header(page, context.catalog, query), shown])
+
+
+def titled(page: Page | None, context: PageContext, query: dict[str, str]) -> str:
+    """Name page and run, for the tab of the browser."""
+    if page is None:
+        return "Fourfold"
+    entries = {entry.name: entry.label for entry in context.catalog.entries()}
+    named = [entries[query[key]] for key in ("run", "other") if query.get(key) in entries and key in page.needs]
+    return " · ".join([page.title, *([" and ".join(named)] if named and page.kinds else []), "Fourfold"])
 
 
 def carried(page: Page, query: dict[str, str]) -> str:

@@ -83,8 +83,8 @@ def model_rows(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
     ]
 
 
-def comparison(chosen: Sequence[SavedCandidate]) -> Component:
-    """Show one candidate, or two side by side."""
+def comparison(chosen: Sequence[SavedCandidate], search: str = "", prefix: str = "") -> Component:
+    """Show one candidate, or two side by side; `search` is what addresses call the search they are of."""
     if not chosen:
         return html.Div()
     parts = [facts(c) for c in chosen]
@@ -94,7 +94,7 @@ def comparison(chosen: Sequence[SavedCandidate]) -> Component:
         bold = 700 if len(set(cells)) > 1 else 400
         shown_cells = [dmc.TableTd(dmc.Text(cell, size="sm", fw=bold)) for cell in cells]
         body.append(dmc.TableTr([dmc.TableTh(key), *shown_cells]))
-    heads = [dmc.TableTh(dmc.Group([c.name, _download(c)])) for c in chosen]
+    heads = [dmc.TableTh(dmc.Group([c.name, _download(c), *_what_if(c, search, prefix)])) for c in chosen]
     words = (
         "Choose a second one to compare."
         if len(chosen) == 1
@@ -107,6 +107,14 @@ def comparison(chosen: Sequence[SavedCandidate]) -> Component:
             [dmc.TableThead(dmc.TableTr([dmc.TableTh(chosen[0].axes), *heads])), dmc.TableTbody(body)], striped="even"
         ),
     )
+
+
+def _what_if(candidate: SavedCandidate, search: str, prefix: str) -> list[Component]:
+    """Lead to the page that simulates the candidate, shows its timeline, and changes it."""
+    if not search or candidate.micro_sequences is None:
+        return []
+    address = f"{prefix.rstrip('/')}/whatif?run={search}&candidate={candidate.number}"
+    return [dmc.Anchor("What if, timeline", href=address, size="sm", **aria(f"What if, of {candidate.name}"))]
 
 
 def _download(candidate: SavedCandidate) -> Component:

@@ -183,8 +183,8 @@ def _words(raw: Mapping[str, Any], key: str) -> str:
     return (value or "")[:MAX_WORDS]
 
 
-def job_text(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> str:
-    """Return the job file of a candidate: the search's own with its grid and options.
+def job_of_candidate(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> dict[str, Any]:
+    """Return the job of a candidate: the search's own with its grid and options.
 
     No path that the file names is opened. Raises DescriptionError.
     """
@@ -199,7 +199,12 @@ def job_text(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> str:
     for key in ("overlap", "data_reduction"):
         if not isinstance(raw.get(key) or {}, dict):
             raise fail(f"{entry.label}/{BEST}: {key}", "expected a mapping")
-    made = settled(raw, candidate.grid, candidate.micro_sequences, candidate.options)
+    return settled(raw, candidate.grid, candidate.micro_sequences, candidate.options)
+
+
+def job_text(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> str:
+    """Return the job file of a candidate. Raises DescriptionError."""
+    made = job_of_candidate(catalog, entry, candidate)
     place = "" if candidate.rank is None else f", place {candidate.rank:,}"
     return f"# A candidate that `fourfold search` found: {candidate.name}{place}.\n" + yaml.safe_dump(
         made, sort_keys=False, allow_unicode=True

@@ -20,9 +20,9 @@ from typing import Any, Literal, TypeVar
 from twin.description.problems import DescriptionError, fail
 from twin.trace.store import CLASSES, EVENTS, MANIFEST, Trace, read_manifest, read_trace
 
-Kind = Literal["predicted", "measured", "search", "study", "watch"]
-Head = Literal["search", "study", "watch"]
-RANKING, STUDY, WATCH = "ranking.json", "study.json", "watch.json"
+Kind = Literal["predicted", "measured", "search", "study", "watch", "training"]
+Head = Literal["search", "study", "watch", "training"]
+RANKING, STUDY, WATCH, RUN = "ranking.json", "study.json", "watch.json", "run.json"
 MAX_DEPTH, MAX_DIRECTORIES, MAX_ENTRIES = 5, 20_000, 2_000
 """Of what is looked through at each visit: a root that is a whole file system must not stop the server."""
 MAX_JSON_BYTES = 64 << 20
@@ -31,8 +31,16 @@ NAME_LENGTH = 12
 """Hexadecimal digits, 48 bits: no two of a few thousand entries are called the same."""
 MAX_CACHED = 8
 """Tables and pairs that stay in memory, of the few runs that are looked at: each may have some hundred megabytes."""
+MAX_NOTES = 8_000
+"""Figures that stay in memory, a few of each entry."""
 Value = TypeVar("Value")
-HEADS: tuple[tuple[str, Head | None], ...] = ((MANIFEST, None), (RANKING, "search"), (STUDY, "study"), (WATCH, "watch"))
+HEADS: tuple[tuple[str, Head | None], ...] = (
+    (MANIFEST, None),
+    (RANKING, "search"),
+    (STUDY, "study"),
+    (WATCH, "watch"),
+    (RUN, "training"),
+)
 """The file that tells what a directory is, and what that is; a run's manifest says it itself."""
 
 
@@ -61,6 +69,7 @@ class Catalog:
         self._root = root.resolve()
         self._heads: dict[Path, tuple[tuple[float, int], Entry]] = {}
         self._cache: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._notes: dict[tuple[Any, ...], Any] = {}
         self._lock = Lock()
 
     @property
@@ -96,6 +105,16 @@ class Catalog:
             while len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
         return made
+
+    def noted(self, entry: Entry, what: str, make: Callable[[], Value]) -> Value:
+        """Return a figure or a few words of an entry known before, or find them; thousands are kept."""
+        key = (entry.name, entry.changed, what)
+        if key not in self._notes:
+            if len(self._notes) >= MAX_NOTES:
+                self._notes.clear()
+            self._notes[key] = make()
+        found: Value = self._notes[key]
+        return found
 
     def trace(self, entry: Entry) -> Trace:
         """Read a run. Raises DescriptionError if it is damaged, or its files lie elsewhere."""

@@ -22,12 +22,16 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 OTHER = "other"
 COLOURED_AXES = known_axes()[::-1]
-CATEGORIES = ("compute", *COLOURED_AXES, OTHER, "wait")
-"""What an event is: compute, a collective by its axis, one of another axis, a wait of the compute stream."""
+WAIT, GAP = "wait", "gap"
+CATEGORIES = ("compute", *COLOURED_AXES, OTHER, WAIT, GAP)
+"""What an event is: compute, a collective by its axis, one of another axis, a wait of the compute stream; and what lies
+between events of the compute stream, when a rank stands still for its host."""
 MAX_AXES, MAX_SIZE = 16, 1 << 40
 """Of a manifest that may come from a stranger: products of sizes must stay small."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
+MAX_STEPS = 2_000
+"""Of a run that are offered to choose among."""
 MAX_READ_BYTES = 16 << 20
 """Of a run that is read for its step alone."""
 
@@ -109,7 +113,7 @@ def columns(table: pa.Table) -> Events:
     category[kind.are("collective")] = CATEGORIES.index(OTHER)
     for number, name in enumerate(COLOURED_AXES, start=1):
         category[axis.are(name)] = number
-    category[kind.are("wait")] = len(CATEGORIES) - 1
+    category[kind.are(WAIT)] = CATEGORIES.index(WAIT)
     category[kind.are("compute")] = 0
     return Events(
         rank=numbers("rank"),
@@ -161,6 +165,14 @@ def mesh_of(grid: object) -> Mesh | None:
     return Mesh(tuple(grid), tuple(grid.values())) if named and sized else None
 
 
+def steps_of(catalog: Catalog, entry: Entry) -> list[int]:
+    """Return the steps that a run's manifest says it has, else those of its events. Raises DescriptionError."""
+    said = entry.head.get("steps")
+    if isinstance(said, list) and all(type(n) is int for n in said):
+        return [int(n) for n in said[:MAX_STEPS]]
+    return events_of(catalog, entry).steps[:MAX_STEPS]
+
+
 def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
     """Return the length of a run's step: as its manifest says, or the median of those recorded.
 
@@ -175,7 +187,7 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
 
     def median() -> float | None:
         try:
-            events = events_of(catalog, entry)
+            events = columns(catalog.trace(entry).events)
         except DescriptionError:
             return None
         lengths = sorted(
@@ -184,4 +196,4 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
         )
         return lengths[(len(lengths) - 1) // 2] / 1e9 if lengths else None
 
-    return catalog.kept(entry, "step", median)
+    return catalog.noted(entry, "step", median)

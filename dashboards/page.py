@@ -39,6 +39,10 @@ class Page:
     register: Callable[[Dash, PageContext], None] = lambda _app, _context: None
     needs: str = ""
     """Which parameters the links in the menu carry to it, comma-separated: "run,other"."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of entries it shows, those of the picker; none if it shows whatever there is."""
+    runs: int = 0
+    """How many of them must be chosen before it shows anything."""
 
 
 def state(key: str) -> dict[str, str]:

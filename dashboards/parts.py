@@ -11,6 +11,8 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from twin.description.units import format_seconds as seconds
+
 GRAPH_CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
     "showSendToCloud": False,
@@ -22,8 +24,30 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 
 
 FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
-NUMBER = {"valueFormatter": {"function": "params.value == null ? '' : d3.format('.6~g')(params.value)"}}
-"""The look of a column of numbers; a file gets all digits."""
+NUMBER = {"valueFormatter": {"function": "number(params.value)"}}
+SECONDS = {
+    "valueFormatter": {"function": "seconds(params.value)"},
+    "headerValueGetter": {"function": "heading(params)"},
+}
+"""The look of columns of numbers, and of seconds, whose unit stands in their cells; a file gets all digits."""
+MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
+"""The look of a column of milliseconds since the epoch: time where the visitor is."""
+__all__ = [
+    "GRAPH_CONFIG",
+    "MOMENT",
+    "NUMBER",
+    "SECONDS",
+    "aria",
+    "card",
+    "escape",
+    "finished",
+    "graph",
+    "problem",
+    "seconds",
+    "seconds_axis",
+    "table",
+    "with_table",
+]
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:
@@ -32,7 +56,10 @@ def aria(label: str, **more: str) -> dict[str, Any]:
 
 
 def graph(identifier: str, figure: go.Figure | None = None, *, label: str, height: int = 420) -> Component:
-    """Show a figure; `label` says to those who cannot see it what it is."""
+    """Show a figure; `label` says to those who cannot see it what it is.
+
+    Arrow keys go from point to point, Enter chooses one.
+    """
     inside = dcc.Graph(
         id=identifier,
         figure=go.Figure() if figure is None else figure,
@@ -40,7 +67,7 @@ def graph(identifier: str, figure: go.Figure | None = None, *, label: str, heigh
         style={"height": f"{height}px"},
         responsive=True,
     )
-    return html.Div(inside, role="figure", **aria(label))
+    return html.Div(inside, role="figure", tabIndex=0, className="figure", **aria(label))
 
 
 def finished(figure: go.Figure, **layout: Any) -> go.Figure:
@@ -76,8 +103,9 @@ def table(
     """Show rows, to be sorted, filtered and downloaded as CSV."""
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
-    numeric = {name for row in rows for name, value in row.items() if isinstance(value, float)}
-    columns = [{**NUMBER, **column} if column["field"] in numeric else column for column in columns]
+    numeric = {name for row in rows for name, value in row.items() if type(value) in (int, float)}
+    timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith("(s)")}
+    columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
     return html.Div(
         [
@@ -100,6 +128,21 @@ def table(
             dmc.Button("Download as CSV", id={"type": "csv", "table": identifier}, variant="default", size="xs", mt=6),
         ]
     )
+
+
+def _looking(column: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a column of numbers its look: times with a unit each."""
+    return {**(SECONDS if str(column.get("headerName", "")).endswith("(s)") else NUMBER), **column}
+
+
+def seconds_axis(title: str = "") -> dict[str, Any]:
+    """Return the look of an axis of seconds: each tick with a unit that suits it."""
+    return {"title": title, **seconds_ticks()}
+
+
+def seconds_ticks() -> dict[str, Any]:
+    """Return how ticks of seconds are written, such as 20ms."""
+    return {"ticksuffix": "s", "tickformat": "~s"}
 
 
 def card(title: str, summary: str | Component, *content: Component, identifier: str = "") -> Component:
@@ -131,16 +174,3 @@ def with_table(figure: Component, rows: Component) -> Component:
 def problem(text: str) -> Component:
     """Say what is wrong, as text whatever it holds."""
     return dmc.Alert(text, title="This cannot be shown", color="orange", variant="light", mb="md", className="problem")
-
-
-def seconds(value: float, digits: int = 4) -> str:
-    """Write a time with a unit that suits it.
-
-    >>> seconds(0.00123), seconds(2.5), seconds(-0.02)
-    ('1.23 ms', '2.5 s', '-20 ms')
-    """
-    size = abs(value)
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if size >= factor:
-            return f"{value / factor:.{digits}g} {unit}"
-    return f"{value * 1e9:.{digits}g} ns" if value else "0 s"

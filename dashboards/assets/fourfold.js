@@ -1,4 +1,11 @@
 // The few things that happen in the browser alone.
+let settled = false, place = "";
+// An address without the window of the timeline.
+function placeOf(text) {
+  const query = new URLSearchParams(text);
+  query.delete("window");
+  return window.location.pathname + "?" + query.toString();
+}
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.fourfold = {
   // Controls' values go into the address, so that it can be shared; empty ones are left out.
@@ -12,9 +19,31 @@ window.dash_clientside.fourfold = {
     const text = query.toString();
     const address = window.location.pathname + (text ? "?" + text : "");
     if (address !== window.location.pathname + window.location.search) {
-      window.history.replaceState(window.history.state, "", address);
+      // another window of the timeline is a step that Back undoes; what a page says when it opens is none
+      const before = new URLSearchParams(window.location.search).get("window");
+      const how = settled && before !== query.get("window") ? "pushState" : "replaceState";
+      window.history[how](window.history.state, "", address);
     }
+    settled = ids.some((id) => id.key === "window");
+    place = placeOf(window.location.search);
     return Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
+  },
+  // A lever's slider is in powers of 2, its number in times; the one that was moved sets the other.
+  lever(octaves, times) {
+    const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
+    if (!triggered) return [same, same];
+    if (triggered.prop_id.includes('"type":"times"')) {
+      if (!(times > 0)) return [same, same];
+      const found = Number(Math.log2(times).toFixed(6));
+      return [Math.abs(found - octaves) < 1e-5 ? same : found, same];
+    }
+    const found = Number((2 ** (octaves || 0)).toPrecision(6));
+    return [same, Math.abs(found - times) < 1e-4 * found ? same : found];
+  },
+  // The tab's title names page and run.
+  title(text) {
+    if (text) document.title = text;
+    return window.dash_clientside.no_update;
   },
   // When the what-if page asked, by a clock that only goes forward.
   asked() {
@@ -36,6 +65,17 @@ window.dash_clientside.fourfold = {
   },
 };
 
+// Back undoes a zoom: the figure moves to the window of the address, and nothing is loaded.
+window.addEventListener("popstate", (event) => {
+  const figure = document.querySelector("#timeline-frame .js-plotly-plot"), here = placeOf(window.location.search);
+  if (!figure || place !== here) { place = here; return; }
+  event.stopImmediatePropagation();
+  const ends = (new URLSearchParams(window.location.search).get("window") || "").split("..").map(Number);
+  if (ends.length === 2 && ends.every(Number.isFinite)) {
+    window.Plotly.relayout(figure, { "xaxis.range[0]": ends[0], "xaxis.range[1]": ends[1] });
+  } else document.getElementById("timeline-all").click();
+}, true);
+
 // Keys move the timeline: arrows or A D pan, + - or W S zoom, Home shows all, Escape leaves it.
 (function () {
   const PAN = 0.25, ZOOM = 0.6, AGAIN_MILLISECONDS = 30;
@@ -54,13 +94,31 @@ window.dash_clientside.fourfold = {
     if (!frame || !frame.contains(document.activeElement) || event.ctrlKey || event.metaKey || event.altKey) return;
     const figure = frame.querySelector(".js-plotly-plot");
     if (!figure || !figure.layout) return;
-    if (event.key === "Escape") { document.activeElement.blur(); return; }
+    if (event.key === "Escape") { document.querySelectorAll(".measured").forEach((one) => one.remove()); document.activeElement.blur(); return; }
     if (event.key === "Home") { document.getElementById("timeline-all").click(); event.preventDefault(); return; }
+    if (event.key === "n" || event.key === "p") { event.preventDefault(); choose(figure, event.key === "n" ? 1 : -1); return; }
     if (moved(event.key, 0, 1)) {
       event.preventDefault();
       move(figure, event.key);
     }
   });
+  // N and P go from op to op of the window, in the order of time, and choose them as a click does.
+  function choose(figure, way) {
+    const [low, high] = figure.layout.xaxis.range, ops = [];
+    (figure.data || []).forEach((trace, curveNumber) => {
+      if (trace.type !== "bar" || !trace.customdata || !trace.base) return;
+      Array.from(trace.customdata).forEach((key, pointNumber) => {
+        const start = trace.base[pointNumber];
+        if (start >= low && start <= high) ops.push({ key, start, lane: trace.y[pointNumber], curveNumber, pointNumber });
+      });
+    });
+    if (!ops.length) return;
+    ops.sort((a, b) => a.start - b.start || a.lane - b.lane);
+    const now = ops.findIndex((op) => op.key === figure.dataset.op);
+    const next = ops[now < 0 ? (way > 0 ? 0 : ops.length - 1) : (now + way + ops.length) % ops.length];
+    figure.dataset.op = next.key;
+    window.dash_clientside.set_props("timeline", { clickData: { points: [{ customdata: next.key, curveNumber: next.curveNumber, pointNumber: next.pointNumber }] } });
+  }
   // Dash hears of what moves a figure only when it has drawn it: a key pressed before would move the
   // axis, and the words, the ops and the address would stay behind.
   function move(figure, key) {
@@ -71,4 +129,105 @@ window.dash_clientside.fourfold = {
     const range = moved(key, ...figure.layout.xaxis.range);
     window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
   }
+
+  // The wheel zooms at the pointer: at once the old picture is stretched, and when the wheel rests the server is asked.
+  const WHEEL = 0.0015, REST_MILLISECONDS = 120;
+  let wanted = null, timer = 0;
+  const span = (figure) => figure._fullLayout.xaxis;
+  function stretch(figure, low, high) {
+    const axis = span(figure), [a, b] = axis.range.map(Number), scale = (b - a) / (high - low);
+    const left = axis._offset + ((a - low) / (high - low)) * axis._length - axis._offset * scale;
+    for (const part of figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer")) {
+      part.setAttribute("transform", part.classList.contains("barlayer") ? `translate(${left - axis._offset * (1 - scale)},0) scale(${scale},1)` : `translate(${left},0) scale(${scale},1)`);
+    }
+  }
+  document.addEventListener("wheel", (event) => {
+    const frame = document.getElementById("timeline-frame");
+    if (!frame || !frame.contains(event.target) || event.shiftKey) return;
+    const figure = frame.querySelector(".js-plotly-plot");
+    if (!figure || !figure._fullLayout) return;
+    const axis = span(figure), x = event.clientX - figure.getBoundingClientRect().left - axis._offset;
+    if (x < 0 || x > axis._length) return;
+    event.preventDefault();
+    const [low, high] = wanted || axis.range.map(Number), at = low + (x / axis._length) * (high - low);
+    const factor = Math.exp(Math.max(-300, Math.min(300, event.deltaY)) * WHEEL);
+    wanted = [at - (at - low) * factor, at + (high - at) * factor];
+    stretch(figure, ...wanted);
+    window.clearTimeout(timer);
+    timer = window.setTimeout(() => zoom(figure), REST_MILLISECONDS);
+  }, { passive: false });
+  function zoom(figure) {
+    if (figure.classList.contains("dash-graph--pending")) {
+      if (figure.isConnected) timer = window.setTimeout(() => zoom(figure), AGAIN_MILLISECONDS);
+      return;
+    }
+    for (const part of figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer")) part.removeAttribute("transform");
+    const range = wanted;
+    wanted = null;
+    if (range) window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
+  }
+  // Shift and a drag measure the time between two points; the band stays until the next drag or Escape.
+  let band = null, from = null;
+  const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+  const written = (t) => { const [f, u] = units.find(([f]) => t >= f) || units[3]; return `${Number((t / f).toPrecision(4))} ${u}`; };
+  document.addEventListener("mousedown", (event) => {
+    if (band) { band.remove(); band = null; }
+    const frame = document.getElementById("timeline-frame");
+    if (!event.shiftKey || !frame || !frame.contains(event.target)) return;
+    const figure = frame.querySelector(".js-plotly-plot");
+    if (!figure || !figure._fullLayout) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const box = figure.getBoundingClientRect(), axis = span(figure);
+    from = { figure, box, axis, x: event.clientX - box.left };
+    band = document.createElement("div");
+    band.className = "measured";
+    figure.style.position = "relative";
+    figure.appendChild(band);
+  }, true);
+  document.addEventListener("mousemove", (event) => {
+    if (!from || !band) return;
+    const x = event.clientX - from.box.left, left = Math.min(x, from.x), width = Math.abs(x - from.x);
+    const [low, high] = from.axis.range.map(Number);
+    band.style.left = `${left}px`;
+    band.style.width = `${width}px`;
+    band.textContent = written((width / from.axis._length) * (high - low));
+  });
+  document.addEventListener("mouseup", () => { from = null; });
+})();
+
+// Figures by keyboard: with one focused, arrows go from point to point or from bar to bar, Enter chooses as a click does.
+(function () {
+  const places = new WeakMap();
+  function points(figure) {
+    const found = [];
+    (figure._fullData || []).forEach((trace, curveNumber) => {
+      if (trace.visible !== true || trace.hoverinfo === "skip" || !["bar", "scatter"].includes(trace.type)) return;
+      const count = Math.min((trace._length ?? (trace.x || []).length) || 0, 5000);
+      for (let pointNumber = 0; pointNumber < count; pointNumber++) {
+        if (trace.x[pointNumber] !== null && trace.x[pointNumber] !== undefined) found.push({ curveNumber, pointNumber });
+      }
+    });
+    return found;
+  }
+  document.addEventListener("keydown", (event) => {
+    const holder = document.activeElement;
+    if (!holder || !holder.classList.contains("figure") || holder.closest("#timeline-frame")) return;
+    if (!["ArrowLeft", "ArrowRight", "Enter", "Escape"].includes(event.key)) return;
+    const figure = holder.querySelector(".js-plotly-plot");
+    if (!figure || !figure._fullLayout) return;
+    const all = points(figure), at = places.get(figure);
+    if (event.key === "Escape") { window.Plotly.Fx.unhover(figure); return; }
+    if (!all.length) return;
+    event.preventDefault();
+    if (event.key === "Enter") {
+      const one = all[at ?? 0], trace = figure.data[one.curveNumber], custom = trace.customdata;
+      const point = { ...one, customdata: custom && (custom[one.pointNumber] ?? custom), x: trace.x[one.pointNumber], y: trace.y && trace.y[one.pointNumber] };
+      window.dash_clientside.set_props(holder.querySelector(".dash-graph").id, { clickData: { points: [point] } });
+      return;
+    }
+    const next = at === undefined ? 0 : (at + (event.key === "ArrowRight" ? 1 : -1) + all.length) % all.length;
+    places.set(figure, next);
+    window.Plotly.Fx.hover(figure, [all[next]]);
+  });
 })();

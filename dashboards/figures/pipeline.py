@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from plotly.colors import hex_to_rgb
 
+from dashboards.figures.timeline_picture import placed, rows_of, spaced
 from dashboards.parts import finished, seconds
-from dashboards.timeline.raster import coverage, dominant
+from dashboards.timeline.raster import coverage, painted
 from twin.trace.bubbles import WORDS, PipelineRun, StageRun
 from twin.trace.palette import pass_colour
 from twin.trace.passes import KINDS, PASS_KINDS
@@ -47,8 +49,9 @@ def pipeline(run: PipelineRun) -> tuple[go.Figure, str]:
         figure = go.Figure(_boxes(run, shown))
         words = "one box each; a number is its micro-batch's, and vanishes where it has no room: zoom in"
     else:
-        figure = go.Figure([_picture(run, shown), *_legend(run)])
-        words = "too many for boxes: each pixel shows what took most of its time; name fewer ranks for boxes"
+        figure = go.Figure(_legend(run))
+        figure.update_layout(images=[_picture(run, shown)])
+        words = "too many for boxes: colours are as high as passes are busy; name fewer ranks for boxes"
     figure.update_xaxes(title="seconds", range=[0.0, run.step_seconds], showgrid=False, zeroline=False)
     figure.update_yaxes(
         tickvals=list(range(len(shown))),
@@ -139,7 +142,7 @@ def _legend(run: PipelineRun) -> list[go.Bar]:
     ]
 
 
-def _picture(run: PipelineRun, shown: list[StageRun]) -> go.Heatmap:
+def _picture(run: PipelineRun, shown: list[StageRun]) -> go.layout.Image:
     kinds = _kinds(run)
     number = {kind: i for i, kind in enumerate(kinds)}
     lane = np.repeat(np.arange(len(shown)), [len(stage.passes) for stage in shown])
@@ -149,16 +152,6 @@ def _picture(run: PipelineRun, shown: list[StageRun]) -> go.Heatmap:
     start, end = (np.concatenate([getattr(stage.passes, name) for stage in shown]) for name in ("start", "end"))
     window = (0.0, run.step_seconds)
     shares = coverage(lane, kind, start, end, window, (len(kinds), len(shown), COLUMNS))
-    numbers = np.nan_to_num(dominant(shares), nan=-1.0).astype(np.int8)
-    shades = ["rgba(0,0,0,0)", *(pass_colour(*one, run.chunks) for one in kinds)]
-    return go.Heatmap(
-        z=numbers,
-        x=run.step_seconds / COLUMNS * (np.arange(COLUMNS) + 0.5),
-        y=np.arange(len(shown)),
-        zmin=-1.5,
-        zmax=len(kinds) - 0.5,
-        showscale=False,
-        hoverongaps=False,
-        colorscale=[[(i + j) / len(shades), shade] for i, shade in enumerate(shades) for j in (0, 1)],
-        hovertemplate="%{x:.5g} s<extra></extra>",
-    )
+    colours = np.array([hex_to_rgb(pass_colour(*one, run.chunks)) for one in kinds], dtype=np.float32)
+    rows, gap = rows_of(len(shown))
+    return placed(spaced([painted(shares, colours, rows - gap)], len(shown), gap), window, len(shown))

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from dashboards.events import Floats
-from dashboards.parts import finished
+from dashboards.parts import finished, seconds_axis, seconds_ticks
 from twin.description.grid import Axes
 
 MAX_TICKS = 16
@@ -18,25 +18,27 @@ MAX_NAMED = 4096
 """Of more ranks the pointer shows the number alone."""
 
 
-def rank_map(values: Floats, grid: Axes, label: str, culprits: Sequence[int] = ()) -> go.Figure:
+def rank_map(
+    values: Floats, grid: Axes, label: str, culprits: Sequence[int] = (), *, seconds: bool = False
+) -> go.Figure:
     """Draw the outer half of the axes downwards and the inner half across; customdata is the rank.
 
-    `values` are (ranks,), NaN where nothing is known; `culprits` are marked.
+    `values` are (ranks,), NaN where nothing is known; `culprits` are marked; `seconds`
+    says that values are times.
     """
     half = len(grid.axes) // 2
     rows, columns = prod(grid.sizes[:half]), prod(grid.sizes[half:])
     ranks = np.arange(grid.ranks).reshape(rows, columns)
     where = [[_place(grid, int(r)) for r in row] for row in ranks] if grid.ranks <= MAX_NAMED else None
+    value = "%{z:.4~s}s" if seconds else "%{z:.4~g}"
     figure = go.Figure(
         go.Heatmap(
             z=values.reshape(rows, columns),
             customdata=ranks,
             colorscale="Cividis",
-            colorbar={"title": label},
+            colorbar={"title": label, **(seconds_ticks() if seconds else {})},
             text=where,
-            hovertemplate="%{text}<br>%{z:.5g}<extra></extra>"
-            if where
-            else "rank %{customdata}<br>%{z:.5g}<extra></extra>",
+            hovertemplate=f"{'%{text}' if where else 'rank %{customdata}'}<br>{value}<extra></extra>",
         )
     )
     if culprits:
@@ -71,9 +73,9 @@ def _place(grid: Axes, rank: int) -> str:
     return f"rank {rank}: " + ", ".join(f"{axis} {at}" for axis, at in grid.coordinates(rank).items())
 
 
-def spread(values: Floats, label: str) -> go.Figure:
+def spread(values: Floats, label: str, *, seconds: bool = False) -> go.Figure:
     """Draw how the figure is spread over ranks."""
     figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=60, marker_color="#0072B2"))
-    figure.update_xaxes(title=label)
-    figure.update_yaxes(title="ranks")
+    figure.update_xaxes(**{**(seconds_axis() if seconds else {}), "title": label})
+    figure.update_yaxes(title="number of ranks")
     return finished(figure, bargap=0.02)

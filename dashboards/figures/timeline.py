@@ -6,25 +6,19 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from dashboards.colours import DIVERGING, KINDS
-from dashboards.events import CATEGORIES, COLOURED_AXES, OTHER, Events
-from dashboards.parts import escape, finished, seconds
-from dashboards.timeline.raster import coverage, dominant
-from dashboards.timeline.view import Lanes, Pair, View
-from twin.trace.palette import axis_colour
+from dashboards.colours import DIVERGING
+from dashboards.events import CATEGORIES, GAP, WAIT, Events
+from dashboards.figures.timeline_picture import CHANGE_LIMIT, COLOURS, WORDS, change_bar, picture
+from dashboards.parts import escape, finished, seconds, seconds_axis
+from dashboards.timeline.lanes import Lanes
+from dashboards.timeline.view import Pair, View
 
 MAX_BARS = 3000
 """Up to so many ops, each is a bar with words of its own; of more a picture is drawn, which costs the same for any."""
-COLUMNS = 1400
-"""Pixels of the picture: about those of the figure on a screen."""
 LANE_PIXELS, MAX_PIXELS = 20, 1200
 """Room for a lane's name, until the figure is as high as a screen."""
-WORDS = {"compute": "compute", **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)}, "wait": "wait"}
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
-COLOURS = [KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
-CHANGE_LIMIT = 2.0
-"""log2 of the ratio at which colours end: four times as long, or a quarter."""
 
 
 def height(shown: Lanes) -> int:
@@ -46,20 +40,24 @@ def timeline(
 ) -> tuple[go.Figure, str]:
     """Draw what lies in a window of seconds, and say in a sentence what it is.
 
-    Bars carry the place of their event in `shown` as customdata.
+    Bars carry their run and the place of their event in its step as customdata, such as 1.345.
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
-    others = bool((shown.category == CATEGORIES.index(OTHER)).any())
+    images: list[go.layout.Image] = []
     by_error = view.colour == "error" and len(pair.steps) > 1
-    if len(at) <= MAX_BARS:
+    if len(at) <= MAX_BARS and not shown.grouped:
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        traces = [_picture(shown, (low, high), by_error=by_error), *([] if by_error else _legend(others=others))]
-        words = f"{len(at):,} ops, too many for bars: each pixel shows what took most of its time; zoom in for bars"
+        drawn = picture(shown, (low, high), by_error=by_error)
+        traces, images = list(drawn.traces), [drawn.image]
+        words = (
+            f"{len(at):,} ops, too many for bars: colours are as high as what they stand for is busy; zoom in for bars"
+        )
     figure = go.Figure(traces)
-    figure.update_xaxes(title="seconds", range=[low, high])
+    figure.update_layout(images=images)
+    figure.update_xaxes(**seconds_axis("time from the step's begin"), range=[low, high])
     figure.update_yaxes(
         tickvals=list(range(len(shown.names))),
         ticktext=list(shown.names),
@@ -84,58 +82,6 @@ def timeline(
     return figure, f"{seconds(low)} to {seconds(high)}: {words}."
 
 
-def _legend(*, others: bool = False) -> list[go.Bar]:
-    """Empty bars, for the legend of a picture; `others`: of axes without a colour of their own too."""
-    named = [(name, colour) for name, colour in zip(CATEGORIES, COLOURS, strict=True) if others or name != OTHER]
-    return [go.Bar(x=[None], y=[None], name=WORDS[name], marker_color=colour) for name, colour in named]
-
-
-def _picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> go.Heatmap:
-    low, high = window
-    lanes, pixel = len(shown.names), (high - low) / COLUMNS
-    centres = low + pixel * (np.arange(COLUMNS) + 0.5)
-    if by_error:
-        known = ~np.isnan(shown.change)
-        lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int8)
-        start, end = shown.start[known], shown.end[known]
-        change = np.clip(shown.change[known], -CHANGE_LIMIT, CHANGE_LIMIT)
-        shape = (1, lanes, COLUMNS)
-        share = coverage(lane, none, start, end, window, shape)[0]
-        sums = coverage(lane, none, start, end, window, shape, weight=change)[0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(share > 0.05, sums / share, np.nan)
-        return go.Heatmap(
-            z=mean.astype(np.float32),
-            x=centres,
-            y=np.arange(lanes),
-            colorscale=DIVERGING,
-            zmin=-CHANGE_LIMIT,
-            zmax=CHANGE_LIMIT,
-            colorbar=_colour_bar(),
-            hovertemplate="%{x:.5g} s: %{z:.2f} octaves longer<extra></extra>",
-        )
-    kinds = len(CATEGORIES)
-    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, (kinds, lanes, COLUMNS))
-    # single bytes, for a picture of many lanes is large: -1 is nothing, and clear
-    numbers = np.nan_to_num(dominant(shares), nan=-1.0).astype(np.int8)
-    shades = ["rgba(0,0,0,0)", *COLOURS]
-    return go.Heatmap(
-        z=numbers,
-        x=centres,
-        y=np.arange(lanes),
-        zmin=-1.5,
-        zmax=kinds - 0.5,
-        showscale=False,
-        hoverongaps=False,
-        colorscale=[[(i + j) / len(shades), shade] for i, shade in enumerate(shades) for j in (0, 1)],
-        hovertemplate="%{x:.5g} s<extra></extra>",
-    )
-
-
-def _colour_bar() -> dict[str, object]:
-    return {"title": "measured over<br>predicted", "tickvals": [-2, -1, 0, 1, 2], "ticktext": ["¼", "½", "1", "2", "4"]}
-
-
 def _bars(
     pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], *, by_error: bool
 ) -> list[go.Bar]:
@@ -147,7 +93,7 @@ def _bars(
             "colorscale": DIVERGING,
             "cmin": -CHANGE_LIMIT,
             "cmax": CHANGE_LIMIT,
-            "colorbar": _colour_bar(),
+            "colorbar": change_bar(),
             "line": {"width": 0.5, "color": "#666"},
         }
         return [
@@ -157,17 +103,14 @@ def _bars(
     traces = []
     alone = np.zeros(len(at), dtype=bool)
     if len(pair.steps) > 1:  # an op that the other run lacks is hatched
-        alone = np.isnan(shown.change[at]) & np.array(
-            [pair.partner[s][e] < 0 for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
-            dtype=bool,
-        )
+        alone = np.isnan(shown.other[at])
     for number, name in enumerate(CATEGORIES):
         of_kind = at[(shown.category[at] == number) & ~alone]
         if len(of_kind):
             traces.append(
                 _trace(pair, events, shown, of_kind, WORDS[name], {"color": COLOURS[number], "line": {"width": 0}})
             )
-    lonely = at[alone & (shown.category[at] != len(CATEGORIES) - 1)]
+    lonely = at[alone & (shown.category[at] != CATEGORIES.index(WAIT))]
     if len(lonely):
         traces.append(_trace(pair, events, shown, lonely, ALONE, HATCHED))
     return traces
@@ -184,7 +127,7 @@ def _trace(
         width=0.84,
         name=name,
         marker=marker,
-        customdata=at,
+        customdata=[f"{s}.{e}" for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
         hoverinfo="text",
         hovertext=[describe(pair, events, shown, place) for place in at.tolist()],
     )
@@ -196,21 +139,25 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
     step = pair.steps[side]
     row = int(step.row[event])
     of = events[side]
-    own = float(step.end[event] - step.start[event])
-    lines = [
-        escape(step.names[step.base[event]]),
-        f"rank {step.rank[event]}, {escape(of.stream[row])}, {pair.labels[side]}",
-    ]
-    partner = int(pair.partner[side][event])
-    if partner >= 0:
-        other = pair.steps[1 - side]
-        theirs = float(other.end[partner] - other.start[partner])
+    own, theirs = float(shown.end[place] - shown.start[place]), float(shown.other[place])
+    name, is_gap = escape(step.names[step.base[event]]), CATEGORIES[shown.category[place]] == GAP
+    if is_gap:
+        last = shown.start[place] >= step.end[event] + pair.shift[side]
+        name = f"nothing runs {'after the last op, ' if last else 'before '}{name}"
+    lines = [name, f"rank {step.rank[event]}, {escape(of.stream[row])}, {pair.labels[side]}"]
+    if not np.isnan(theirs):
         times = (own, theirs) if side == 0 else (theirs, own)
         lines += [f"{label}: {seconds(t)}" for label, t in zip(pair.labels, times, strict=True)]
         ratio = f" ({100 * (times[1] / times[0] - 1):+.0f} %)" if times[0] > 0 else ""
         lines.append(f"difference: {seconds(times[1] - times[0])}{ratio}")
     else:
         lines.append(seconds(own) + ("" if len(pair.steps) == 1 else ", not in the other run"))
+    return "<br>".join(lines if is_gap else [*lines, *_work(of, row, own)])
+
+
+def _work(of: Events, row: int, own: float) -> list[str]:
+    """Say how long an op waited for others, and what it computes or moves."""
+    lines = []
     late = (int(of.start_ns[row]) - int(of.arrival_ns[row])) / 1e9
     if late > 0:
         lines.append(f"waited {seconds(late)} for the last member")
@@ -219,4 +166,4 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
         lines.append(f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else ""))
     elif size:
         lines.append(f"{size / 1e6:.4g} MB")
-    return "<br>".join(lines)
+    return lines

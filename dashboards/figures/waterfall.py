@@ -1,14 +1,47 @@
-"""From the predicted step to the measured one, term by term."""
+"""From the predicted step to the measured one, term by term: what it takes longer first, then what it saves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
 from dashboards.colours import GREY, MEASURED, PREDICTED, SKY, YELLOW
-from dashboards.parts import finished, seconds
+from dashboards.parts import escape, finished, seconds, seconds_axis
 from twin.compare.terms import Term
+
+LONGER, SHORTER, UNEXPLAINED = "takes longer", "takes less", "longer, and no op accounts for it"
+COLOURS = {LONGER: MEASURED, SHORTER: SKY, UNEXPLAINED: YELLOW}
+PATTERNS = {LONGER: "", SHORTER: "/", UNEXPLAINED: "."}
+"""So that they are told apart without colour too."""
+
+
+def in_order(terms: Sequence[Term]) -> list[Term]:
+    """Sort terms: those that take longer, the largest first; then savings, the largest first; then the rest."""
+    longer = sorted((t for t in terms if t.difference_seconds > 0), key=lambda t: -t.difference_seconds)
+    shorter = sorted((t for t in terms if t.difference_seconds < 0), key=lambda t: t.difference_seconds)
+    return [*longer, *shorter, *(t for t in terms if t.difference_seconds == 0)]
+
+
+def largest(terms: Sequence[Term], difference_seconds: float) -> Term | None:
+    """Return the term that has most of a difference, in its direction; None if none has."""
+    sign = 1.0 if difference_seconds >= 0 else -1.0
+    found = max(terms, key=lambda t: sign * t.difference_seconds, default=None)
+    return found if found is not None and sign * found.difference_seconds > 0 else None
+
+
+def times_as_long(first_seconds: float, second_seconds: float) -> str:
+    """Say how the second time compares with the first.
+
+    >>> times_as_long(1.0, 1.64), times_as_long(2.0, 1.0), times_as_long(1.0, 1.0)
+    ('1.64 × slower', '2.00 × faster', 'as fast')
+    """
+    if first_seconds <= 0 or second_seconds <= 0:
+        return "not comparable"
+    ratio = second_seconds / first_seconds
+    if f"{ratio:.2f}" == "1.00":
+        return "as fast"
+    return f"{ratio:.2f} × slower" if ratio > 1 else f"{1 / ratio:.2f} × faster"
 
 
 def waterfall(
@@ -17,41 +50,61 @@ def waterfall(
     terms: Sequence[Term],
     names: tuple[str, str] = ("predicted", "measured"),
 ) -> go.Figure:
-    """Draw both steps as bars and each term from where the one before ended.
+    """Draw both steps as bars from zero, and each term from where the one before ended.
 
-    A bar's customdata is the term's name. Bars are told apart by label and place, colours only help:
-    longer than predicted, shorter, unexplained.
+    A bar's customdata is the term's name.
     """
-    level, base, length, colour = predicted_seconds, [0.0], [predicted_seconds], [PREDICTED]
-    for term in terms:
-        base.append(level)
-        length.append(term.difference_seconds)
-        colour.append(YELLOW if term.unexplained else MEASURED if term.difference_seconds > 0 else SKY)
+    ordered, level = in_order(terms), predicted_seconds
+    bars: dict[str, list[tuple[Term, float]]] = {LONGER: [], SHORTER: [], UNEXPLAINED: []}
+    for term in ordered:
+        longer = term.difference_seconds > 0
+        bars[UNEXPLAINED if term.unexplained and longer else LONGER if longer else SHORTER].append((term, level))
         level += term.difference_seconds
-    labels = [names[0], *(term.label for term in terms), names[1]]
-    shown = [
-        seconds(predicted_seconds),
-        *(("+" if t.difference_seconds > 0 else "") + seconds(t.difference_seconds) for t in terms),
-        seconds(measured_seconds),
-    ]
-    figure = go.Figure(
-        go.Bar(
-            y=labels,
-            x=[*length, measured_seconds],
-            base=[*base, 0.0],
-            orientation="h",
-            text=shown,
-            textposition="outside",
-            cliponaxis=False,
-            marker_color=[*colour, GREY],
-            customdata=["predicted", *(term.name for term in terms), "measured"],
-            hovertext=[f"{label}: {words}" for label, words in zip(labels, shown, strict=True)],
-            hoverinfo="text",
-        )
+    ends = ((names[0], "predicted", predicted_seconds, PREDICTED), (names[1], "measured", measured_seconds, GREY))
+    figure = go.Figure([_end(*end) for end in ends])
+    for name, found in bars.items():
+        if found:
+            figure.add_trace(_terms(name, found))
+    edges = [predicted_seconds, measured_seconds, *(at for found in bars.values() for _, at in found)]
+    labels = [names[0], *(escape(term.label) for term in ordered), names[1]]
+    figure.update_xaxes(**seconds_axis(), range=[0.0, 1.18 * (max(edges) or 1.0)])
+    figure.update_yaxes(autorange="reversed", automargin=True, categoryorder="array", categoryarray=labels)
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    return finished(figure, barmode="overlay", legend=legend, showlegend=True)
+
+
+def _end(label: str, name: str, length: float, colour: str) -> go.Bar:
+    return _bar(label, [label], [length], [0.0], [seconds(length)], [name], {"color": colour})
+
+
+def _terms(name: str, found: Sequence[tuple[Term, float]]) -> go.Bar:
+    lengths = [term.difference_seconds for term, _ in found]
+    words = [("+" if length > 0 else "") + seconds(length) for length in lengths]
+    marker = {"color": COLOURS[name], "pattern": {"shape": PATTERNS[name], "size": 5}}
+    labels, keys = [escape(term.label) for term, _ in found], [term.name for term, _ in found]
+    return _bar(name, labels, lengths, [at for _, at in found], words, keys, marker)
+
+
+def _bar(
+    name: str,
+    labels: list[str],
+    lengths: list[float],
+    base: list[float],
+    words: list[str],
+    keys: list[str],
+    marker: Mapping[str, object],
+) -> go.Bar:
+    return go.Bar(
+        name=name,
+        y=labels,
+        x=lengths,
+        base=base,
+        orientation="h",
+        text=words,
+        textposition="outside",
+        cliponaxis=False,
+        marker=marker,
+        customdata=keys,
+        hovertext=[f"{label}: {said}" for label, said in zip(labels, words, strict=True)],
+        hoverinfo="text",
     )
-    edges = [predicted_seconds, measured_seconds, *(b + n for b, n in zip(base, length, strict=True))]
-    low, high = min(edges), max(edges)
-    room = 0.15 * (high - low or high or 1.0)
-    figure.update_xaxes(title="seconds", range=[max(0.0, low - room), high + room])
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    return finished(figure, showlegend=False)

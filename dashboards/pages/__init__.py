@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.page import Page
 from dashboards.pages import (
     communication,
+    compare,
     configurations,
     memory,
     rank_map,
@@ -12,6 +13,7 @@ from dashboards.pages import (
     runs,
     scaling,
     timeline,
+    training,
     trust,
     verdict,
     whatif,
@@ -19,7 +21,9 @@ from dashboards.pages import (
 
 PAGES: tuple[Page, ...] = (
     runs.PAGE,
+    training.PAGE,
     verdict.PAGE,
+    compare.PAGE,
     timeline.PAGE,
     configurations.PAGE,
     whatif.PAGE,

@@ -101,4 +101,4 @@ def _total(label: str, found: Collectives) -> str:
     )
 
 
-PAGE = Page("/communication", "Communication", shown, needs="run,other")
+PAGE = Page("/communication", "Communication", shown, needs="run,other", kinds=("predicted", "measured"), runs=1)

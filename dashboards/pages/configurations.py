@@ -98,7 +98,11 @@ def shown(context: PageContext, query: Query) -> Component:
     return html.Div(
         [
             _memory_card(found, kept, chosen, query, first),
-            html.Div(comparison(chosen), id="configurations-pair", role="status"),
+            html.Div(
+                comparison(chosen, query.get("run", ""), context.settings.prefix),
+                id="configurations-pair",
+                role="status",
+            ),
             dcc.Input(id=state("pair"), type="hidden", value=query.get("pair", "")),
             dcc.Download(id="configurations-file"),
             html.Div(id="configurations-problem", role="alert"),
@@ -225,7 +229,7 @@ def narrow(context: PageContext, *given: Any) -> Any:
         summary_of(found, kept),
         model_summary(kept),
         _refused_words(kept),
-        comparison(chosen),
+        comparison(chosen, query.get("run", ""), context.settings.prefix),
         "",
     )
 
@@ -317,4 +321,4 @@ def register(app: Dash, context: PageContext) -> None:
     )(partial(save, context))
 
 
-PAGE = Page("/configurations", "Configurations", shown, register, needs="run")
+PAGE = Page("/configurations", "Configurations", shown, register, needs="run", kinds=("search",), runs=1)

@@ -125,4 +125,4 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
     return finished(figure, barmode="stack")
 
 
-PAGE = Page("/memory", "Memory", shown, needs="run,other")
+PAGE = Page("/memory", "Memory", shown, needs="run,other", kinds=("predicted", "measured"), runs=1)

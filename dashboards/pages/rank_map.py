@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,15 +11,18 @@ import numpy as np
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
+from dashboards.catalog import Entry
 from dashboards.diagnosis import Shown, diagnosis_of
 from dashboards.figures.rank_map import rank_map, spread
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import aria, card, graph, table, with_table
+from dashboards.parts import aria, card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from dashboards.rank_table import RankTable, label_of, rank_table_of
 from twin.description.problems import DescriptionError, fail
 
 MAP = "rank-map"
+SECONDS = "_seconds"
+"""How names of figures end that are times."""
 WORST = 12
 """Ranks in the table of the slowest: as many as stand beside the map without scrolling."""
 LOOK_MILLISECONDS = 5000
@@ -26,19 +30,18 @@ LOOK_MILLISECONDS = 5000
 
 
 def shown(context: PageContext, query: Query) -> Component:
-    """Show one figure of every rank of a run."""
-    if "run" not in query:
-        raise fail("run", "choose a run on the page Runs first")
-    entry = context.catalog.entry(query["run"])
+    """Show one figure of every rank of a run; of a pair that of the measured one, or of the other if asked for."""
+    entry = side_of(context, query)
     found = rank_table_of(context.catalog, entry)
     figure = query.get("figure", "")
     name = figure if figure in found.figures else found.names[0]
     values, label = found.figures[name], label_of(name)
-    choices = [{"value": one, "label": label_of(one)} for one in found.names]
     known = values[~np.isnan(values)]
+    written = written_as(name)
     summary = (
-        f"{entry.label}: {label} of {len(known):,} of {found.grid.ranks:,} ranks; median {np.median(known):.5g}, "
-        f"largest {known.max():.5g} on rank {int(np.nanargmax(values)):,}."
+        f"{entry.label} ({entry.kind}): {label} of {len(known):,} of {found.grid.ranks:,} ranks; "
+        f"median {written(float(np.median(known)))}, largest {written(float(known.max()))} on rank "
+        f"{int(np.nanargmax(values)):,}."
     )
     who = diagnosis_of(context.catalog, entry)
     return html.Div(
@@ -47,11 +50,14 @@ def shown(context: PageContext, query: Query) -> Component:
             card(
                 "Every rank",
                 summary,
-                dmc.Select(
-                    id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs", **aria("figure")
-                ),
+                dmc.Group([_figures(found, name), *_sides(query, entry)]),
                 with_table(
-                    graph(MAP, rank_map(values, found.grid, label, who.ranks), label=summary, height=520),
+                    graph(
+                        MAP,
+                        rank_map(values, found.grid, label, who.ranks, seconds=name.endswith(SECONDS)),
+                        label=summary,
+                        height=520,
+                    ),
                     table("rank-table", rows(found, list(np.argsort(-np.nan_to_num(values, nan=-1.0)))[:2000])),
                 ),
                 dmc.Text("Choose a rank to see its timeline.", size="sm"),
@@ -61,7 +67,12 @@ def shown(context: PageContext, query: Query) -> Component:
                     card(
                         "Spread",
                         f"How {label} is spread over ranks.",
-                        graph("spread", spread(values, label), label=f"Histogram of {label}", height=300),
+                        graph(
+                            "spread",
+                            spread(values, label, seconds=name.endswith(SECONDS)),
+                            label=f"Histogram of {label}",
+                            height=300,
+                        ),
                     ),
                     card(
                         "Means along the axes",
@@ -77,6 +88,38 @@ def shown(context: PageContext, query: Query) -> Component:
             dcc.Interval(id="rank-look", interval=LOOK_MILLISECONDS, disabled=entry.kind != "watch"),
         ]
     )
+
+
+def side_of(context: PageContext, query: Query) -> Entry:
+    """Return the run that is drawn: of two the measured one, unless the address asks for the predicted one."""
+    if "run" not in query:
+        raise fail("run", "choose a run on the page Runs first")
+    entries = [context.catalog.entry(query[key]) for key in ("run", "other") if query.get(key)]
+    wanted = query.get("side") or "measured"
+    return next((entry for entry in entries if entry.kind == wanted), entries[0])
+
+
+def _figures(found: RankTable, name: str) -> Component:
+    choices = [{"value": one, "label": label_of(one)} for one in found.names]
+    return dmc.Select(
+        id=state("figure"), data=choices, value=name, w=330, allowDeselect=False, mb="xs", **aria("figure")
+    )
+
+
+def _sides(query: Query, entry: Entry) -> list[Component]:
+    """Offer a switch between the two runs of a pair."""
+    if not query.get("other"):
+        return []
+    return [
+        dmc.SegmentedControl(
+            id=state("side"), data=["measured", "predicted"], value=entry.kind, size="xs", mb="xs", **aria("which run")
+        )
+    ]
+
+
+def written_as(name: str) -> Callable[[float], str]:
+    """Return how values of a figure are written: times with their unit, ratios as they are."""
+    return seconds if name.endswith(SECONDS) else "{:.4g}".format
 
 
 def diagnosis_card(who: Shown) -> Component:
@@ -107,7 +150,10 @@ def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
     made = []
     for rank in map(int, ranks):
         at: dict[str, Any] = {str(axis): place for axis, place in found.grid.coordinates(rank).items()}
-        figures = {label_of(name): _plain(values[rank]) for name, values in found.figures.items()}
+        figures = {
+            label_of(name) + (" (s)" if name.endswith(SECONDS) else ""): _plain(values[rank])
+            for name, values in found.figures.items()
+        }
         made.append({"rank": rank, **at, **figures})
     return made
 
@@ -115,7 +161,7 @@ def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
 def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
     """The highest mean along each axis, and how far above the others it lies."""
     values = found.figures[name].reshape(found.grid.sizes)
-    made = []
+    made, unit = [], " (s)" if name.endswith(SECONDS) else ""
     for number, (axis, size) in enumerate(zip(found.grid.axes, found.grid.sizes, strict=True)):
         if size == 1:
             continue
@@ -128,8 +174,8 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
             {
                 "axis": axis,
                 "highest at": at,
-                "mean there": _plain(mean[at]),
-                "median of all": _plain(middle),
+                f"mean there{unit}": _plain(mean[at]),
+                f"median of all{unit}": _plain(middle),
                 "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None,
             }
         )
@@ -148,14 +194,18 @@ def register(app: Dash, context: PageContext) -> None:
         Output("rank-leads", "href"),
         Input(MAP, "clickData"),
         Input(state("figure"), "value"),
+        Input({"type": "state", "key": "side"}, "value", allow_optional=True),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def lead(clicked: Any, figure: str | None, search: str | None) -> Any:
+    def lead(clicked: Any, figure: str | None, side: str | None, search: str | None) -> Any:
         query = query_of(search)
         if clicked:
             rank = str(clicked["points"][0].get("customdata", ""))
-            return f"{prefix}/timeline?{urlencode({'run': query.get('run', ''), 'ranks': rank})}"
+            pair = {key: query[key] for key in ("run", "other") if query.get(key)}
+            return f"{prefix}/timeline?{urlencode({**pair, 'ranks': rank})}"
+        if side and side != query.get("side", "measured"):
+            return f"{prefix}/ranks?{urlencode({**query, 'side': side})}"
         if figure and figure != query.get("figure"):
             return f"{prefix}/ranks?{urlencode({**query, 'figure': figure})}"
         return no_update
@@ -176,4 +226,4 @@ def register(app: Dash, context: PageContext) -> None:
         return no_update if changed == known else f"{path}{search or ''}"
 
 
-PAGE = Page("/ranks", "Rank map", shown, register, needs="run,other")
+PAGE = Page("/ranks", "Rank map", shown, register, needs="run,other", kinds=("predicted", "measured", "watch"), runs=1)

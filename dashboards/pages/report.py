@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 from typing import Any
 
@@ -25,6 +25,7 @@ from dashboards.pages.verdict import compared, term_row
 from dashboards.pairs import pairs_of
 from dashboards.parts import aria, card, problem, seconds
 from dashboards.query import query_of
+from dashboards.report_front import Front, front_of, written
 from dashboards.timeline.opened import opened, view_of
 from twin import __version__
 from twin.compare.jobs import work_of
@@ -40,10 +41,13 @@ SECTIONS = {
     "trust": "Op by op",
 }
 STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
-table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: 13px } td, th { padding: .15rem .7rem .15rem 0;
-text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } h2 { margin-top: 2rem }
-.note { color: #555 } @media print { h2 { break-before: page } h2:first-of-type { break-before: auto } }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a;
+background: #fff } table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: 13px }
+td, th { padding: .15rem .7rem .15rem 0; text-align: left; border-bottom: 1px solid #ddd; vertical-align: top }
+h2 { margin-top: 2rem } .note { color: #555 } .conclusion { font-size: 17px; max-width: 75ch }
+@page { size: A4 landscape; margin: 12mm }
+@media print { body { margin: 0; max-width: none } h2 { break-before: page } h2:first-of-type { break-before: auto }
+table, .plotly-graph-div { break-inside: avoid } }
 """
 MAX_ROWS = 40
 """Of a table on paper."""
@@ -63,6 +67,24 @@ def shown(context: PageContext, query: Query) -> Component:
         "One file",
         f"A page about {' and '.join(names)} that needs no server and no network: about 5 MB, most of it Plotly. "
         "Print it from the browser for a PDF.",
+        dmc.Group(
+            [
+                dmc.TextInput(
+                    id=state("title"), label="name", value=query.get("title", ""), placeholder=names[0], w=360
+                ),
+                dmc.NumberInput(
+                    id=state("price"),
+                    label="price of a device hour",
+                    description=html.Span(
+                        "in the currency of your allocation; empty: no cost", style={"color": "var(--quiet)"}
+                    ),
+                    value=query.get("price", ""),
+                    min=0,
+                    w=260,
+                ),
+            ],
+            align="end",
+        ),
         dmc.CheckboxGroup(
             id=state("sections"),
             value=wanted,
@@ -156,9 +178,9 @@ def _trust(context: PageContext, query: Query) -> Section:
     return ("Op by op", f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.", [figure], [])
 
 
-def page(title: str, sections: list[Section]) -> str:
+def page(title: str, sections: list[Section], front: Front | None = None) -> str:
     """Write one HTML page that holds all it needs. Everything that comes from runs is escaped."""
-    parts = []
+    parts = [] if front is None else [written(front)]
     for number, (heading, words, figures, rows) in enumerate(sections):
         parts.append(f"<h2>{escape(heading)}</h2><p>{escape(words)}</p>")
         for place, figure in enumerate(figures):
@@ -174,7 +196,7 @@ def page(title: str, sections: list[Section]) -> str:
                 "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in one.values()) + "</tr>" for one in rows
             )
             parts.append(f"<table><tr>{head}</tr>{body}</table>")
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body><h1>{escape(title)}</h1>"
@@ -190,20 +212,23 @@ def register(app: Dash, context: PageContext) -> None:
         Output("report-words", "children"),
         Input("report-make", "n_clicks"),
         State(state("sections"), "value"),
+        State(state("title"), "value"),
+        State(state("price"), "value"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def make(clicks: int | None, wanted: list[str] | None, search: str | None) -> Any:
+    def make(clicks: int | None, wanted: list[str] | None, name: Any, price: Any, search: str | None) -> Any:
         if not clicks:
             return no_update, no_update
         query = query_of(search)
         try:
             sections = sections_of(context, query, wanted or [])
-            label = context.catalog.entry(query.get("run", "")).label
+            front = front_of(context, query, str(name or ""), price)
+            title = front.name
         except DescriptionError as error:
             return no_update, problem(str(error))
-        text = page(f"Fourfold: {label}", sections)
+        text = page(title, sections, front)
         return {"content": text, "filename": "fourfold-report.html", "type": "text/html"}, f"{len(sections)} sections."
 
 
-PAGE = Page("/report", "Report", shown, register, needs="run,other")
+PAGE = Page("/report", "Report", shown, register, needs="run,other,step", kinds=("predicted", "measured"), runs=1)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
 from typing import Any, get_args
 from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, html, no_update
+from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from dashboards.catalog import Entry, Kind
-from dashboards.events import step_seconds
-from dashboards.page import Page, PageContext, Query
-from dashboards.parts import card, seconds, table
+from dashboards.page import Page, PageContext, Query, state
+from dashboards.parts import MOMENT, NUMBER, SECONDS, card, table
+from dashboards.run_rows import HEADINGS, NUMBERS, rows_of
 
 TABLE = "runs"
-HEADINGS = {
-    "label": "run",
-    "kind": "kind",
-    "model": "model",
-    "machine": "machine",
-    "ranks": "ranks",
-    "grid": "grid",
-    "step": "step",
-    "changed": "written",
-    "differs": "differs from the first one chosen",
-    "problem": "problem",
-}
+WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 320, "differs": 420, "problem": 420}
+"""Pixels of columns whose words may come from strangers."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -43,14 +33,12 @@ def shown(context: PageContext, query: Query) -> Component:
             ),
         )
     chosen = [e for name in (query.get("run"), query.get("other")) for e in entries if e.name == name]
-    columns: list[dict[str, Any]] = [{"field": key, "headerName": title} for key, title in HEADINGS.items()]
-    columns[0] |= {"pinned": "left"}
-    first = chosen[0] if chosen else None
-    rows = [row(entry, first, step_seconds(context.catalog, entry)) for entry in entries]
+    columns = columns_of(query.get("sort", ""))
+    rows = rows_of(context.catalog, entries, chosen[0] if chosen else None)
     counts = ", ".join(f"{sum(e.kind == kind for e in entries)} {kind}" for kind in get_args(Kind))
     return card(
         "Under this directory",
-        f"{len(entries)} entries: {counts}. Choose one, or a predicted and a measured one.",
+        f"{len(entries)} entries: {counts}. Choose one or two, and go on below or in the menu.",
         table(
             TABLE,
             rows,
@@ -59,67 +47,83 @@ def shown(context: PageContext, query: Query) -> Component:
             getRowId="params.data.name",
             selectedRows={"ids": [e.name for e in chosen]},
             dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": True}},
+            filterModel=filters_of(query.get("filter", "")),
+        ),
+        *(
+            dcc.Input(id=state(key), type="hidden", value=query.get(key, ""))
+            for key in ("run", "other", "sort", "filter")
         ),
         html.Div(id="chosen", role="status", style={"marginTop": "12px"}),
     )
 
 
-def row(entry: Entry, first: Entry | None, step: float | None) -> dict[str, Any]:
-    """Describe an entry in one line."""
-    job = entry.head.get("job") or {}
-    job = job if isinstance(job, dict) else {}
-    grid = job.get("grid")
-    return {
-        "name": entry.name,
-        "label": entry.label,
-        "kind": entry.kind or "damaged",
-        "model": _name(job.get("model")),
-        "machine": _name(job.get("machine")),
-        "ranks": job.get("ranks"),
-        "grid": " × ".join(map(str, grid.values())) if isinstance(grid, dict) else str(grid or ""),
-        "step": "" if step is None else seconds(step),
-        "changed": datetime.fromtimestamp(entry.changed, UTC).strftime("%Y-%m-%d %H:%M"),
-        "differs": ", ".join(differences(first, entry)) if first is not None and first is not entry else "",
-        "problem": entry.problem,
-    }
+def columns_of(sort: str) -> list[dict[str, Any]]:
+    """Return the columns, sorted as an address says: `step` or `-step`."""
+    number = {"filter": "agNumberColumnFilter", "type": "rightAligned", **NUMBER}
+    looks: dict[str, Any] = dict.fromkeys(NUMBERS, number)
+    looks |= {"step": {**number, **SECONDS}, "changed": MOMENT, "label": {"pinned": "left", "maxWidth": 320}}
+    looks |= {key: {"maxWidth": most} for key, most in WIDEST.items()}
+    way = {sort.lstrip("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
+    return [
+        {"field": key, "headerName": title, **looks.get(key, {}), **way.get(key, {})} for key, title in HEADINGS.items()
+    ]
 
 
-def differences(one: Entry, other: Entry, most: int = 8) -> list[str]:
-    """Name the keys of two runs' jobs that differ."""
-    jobs = [entry.head.get("job") for entry in (one, other)]
-    if not all(isinstance(job, dict) for job in jobs):
-        return []
-    flat, against = map(_flat, jobs)
-    keys = [k for k in sorted({*flat, *against}) if flat.get(k) != against.get(k)]
-    return keys[:most] + (["…"] if len(keys) > most else [])
+def filters_of(text: str) -> dict[str, Any]:
+    """Read the filters of an address; those that make no sense are left out."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return (
+        {key: one for key, one in found.items() if key in HEADINGS and isinstance(one, dict)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
-def _flat(node: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {path: node}
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        if path == "" and key == "train":
-            continue
-        found |= _flat(value, f"{path}.{key}" if path else str(key))
-    return found
-
-
-def _name(node: Any) -> str:
-    return str(node.get("name", "")) if isinstance(node, dict) else str(node or "")
+def said_of(state_of: Any, filters: Any) -> tuple[str, str]:
+    """Write sort and filters of the table as an address has them."""
+    columns = state_of if isinstance(state_of, list) else []
+    sorts = [one for one in columns if isinstance(one, dict) and one.get("sort") in ("asc", "desc")]
+    sort = ("-" if sorts[0]["sort"] == "desc" else "") + str(sorts[0].get("colId", "")) if sorts else ""
+    return sort, json.dumps(filters, separators=(",", ":")) if isinstance(filters, dict) and filters else ""
 
 
 def register(app: Dash, context: PageContext) -> None:
     """Offer what can be done with what is chosen."""
 
-    @app.callback(Output("chosen", "children"), Input(TABLE, "selectedRows"))
+    @app.callback(
+        Output("chosen", "children"),
+        Output(state("run"), "value"),
+        Output(state("other"), "value"),
+        Input(TABLE, "selectedRows"),
+        prevent_initial_call=True,
+    )
     def offer(selected: Any) -> Any:
         rows = selected if isinstance(selected, list) else []
         known = {e.name: e for e in context.catalog.entries()}
         entries = [known[r["name"]] for r in rows if isinstance(r, dict) and r.get("name") in known]
+        first, second = (*ordered(entries), None, None)[:2]
+        names = [one.name if one else "" for one in (first, second)]
         if not entries:
-            return no_update if selected is None else dmc.Text("Nothing is chosen.", size="sm")
-        return dmc.Group([_button(context, *choice) for choice in choices(entries)])
+            return dmc.Text("Nothing is chosen.", size="sm"), *names
+        return dmc.Group([_button(context, *choice) for choice in choices(entries)]), *names
+
+    @app.callback(
+        Output(state("sort"), "value"),
+        Output(state("filter"), "value"),
+        Input(TABLE, "columnState"),
+        Input(TABLE, "filterModel"),
+        prevent_initial_call=True,
+    )
+    def remember(columns: Any, filters: Any) -> tuple[str, str]:
+        return said_of(columns, filters)
+
+
+def ordered(entries: list[Entry]) -> list[Entry]:
+    """Return what was chosen, of a prediction and a measurement the prediction first."""
+    return sorted(entries[:2], key=lambda e: e.kind == "measured") if len(entries) > 1 else entries
 
 
 def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
@@ -131,7 +135,9 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
     if len(runs) == 2:
         first, second = (predicted[0], measured[0]) if predicted and measured else (runs[0], runs[1])
         both = {"run": first.name, "other": second.name}
-        found += [("Verdict", "/verdict", both), ("Timeline of both", "/timeline", both)]
+        if predicted and measured:
+            found.append(("Verdict", "/verdict", both))
+        found += [("Compare", "/compare", both), ("Timeline of both", "/timeline", both)]
     elif runs:
         found += [
             ("Timeline", "/timeline", {"run": runs[0].name}),
@@ -140,6 +146,9 @@ def choices(entries: list[Entry]) -> list[tuple[str, str, dict[str, str]]]:
             ("Memory", "/memory", {"run": runs[0].name}),
             ("What if", "/whatif", {"run": runs[0].name}),
         ]
+    trainings = [e for e in entries if e.kind in ("training", "watch")]
+    if trainings:
+        found.append(("Training", "/training", {"runs": ",".join(e.name for e in trainings)}))
     found += [("Configurations", "/configurations", {"run": e.name}) for e in entries if e.kind == "search"]
     found += [("Rank map", "/ranks", {"run": e.name}) for e in entries if e.kind == "watch"]
     found += [("Scaling", "/scaling", {"run": e.name}) for e in entries if e.kind == "study"]

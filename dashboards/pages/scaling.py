@@ -151,4 +151,4 @@ def effect_rows(found: Opened) -> list[dict[str, Any]]:
     return [dict(zip(EFFECT_TITLES, effect_cells(effect), strict=True)) for effect in found.effects]
 
 
-PAGE = Page("/scaling", "Scaling", shown, needs="run")
+PAGE = Page("/scaling", "Scaling", shown, needs="run", kinds=("study",), runs=1)

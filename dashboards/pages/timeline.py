@@ -1,30 +1,61 @@
-"""Timeline: the predicted run above the measured one, rank by rank and stream by stream."""
+"""Timeline: predicted above measured, or one run alone, rank by rank and stream by stream."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
+import plotly.graph_objects as go
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.events import CATEGORIES, Events
-from dashboards.figures.timeline import WORDS, height, timeline
+from dashboards.events import Events
+from dashboards.figures.timeline import height, timeline, whole_window
+from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path
 from dashboards.page import Page, PageContext, Query, state
+from dashboards.pages.timeline_files import register_files
+from dashboards.pages.timeline_parts import (
+    FOUND,
+    SELECT,
+    WINDOW,
+    WORST,
+    jumps,
+    lane_controls,
+    pair_controls,
+    panel,
+    summary,
+    worst_card,
+    worst_rows,
+)
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
-from dashboards.parts import aria, card, graph, seconds, table
+from dashboards.parts import aria, card, graph, table
 from dashboards.query import query_of
+from dashboards.timeline.inspect import chosen_op, looked_at
+from dashboards.timeline.lanes import Lanes, lanes
+from dashboards.timeline.meetings import Meetings, critical_path, meetings_of
 from dashboards.timeline.opened import opened, view_of
-from dashboards.timeline.view import Lanes, Pair, View, all_ranks, lanes, unpaired, worst
+from dashboards.timeline.statistics import found_rows, window_rows
+from dashboards.timeline.view import Pair, View
 from twin.description.problems import DescriptionError
 
-GRAPH, WORST, MOVED = "timeline", "timeline-worst", "timeline-moved"
-CHOICES = ("ranks", "show", "step", "colour", "align")
+GRAPH, MAP, MOVED, PANEL = "timeline", "timeline-map", "timeline-moved", "timeline-panel"
+CHOICES = ("ranks", "pins", "lay", "show", "colour", "align", "path")
 """Controls that say what is drawn, and how."""
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
-KEYS = "Keys: ← → or A D pan, + − or W S zoom, Home shows all, Escape leaves the figure."
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What an address says is to be drawn, read and laid out."""
+
+    pair: Pair
+    events: tuple[Events, ...]
+    view: View
+    laid: Lanes
+    meetings: tuple[Meetings, ...]
 
 
 def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lanes:
@@ -32,6 +63,41 @@ def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lane
     entry = context.catalog.entry(query["run"])
     what = f"lanes {query.get('other')} {pair.steps[-1].number} {view}"
     return context.catalog.kept(entry, what, lambda: lanes(pair, view))
+
+
+def open_all(context: PageContext, query: Query, *, meet: bool) -> Opened:
+    """Open and lay out what an address names; `meet` finds out who met whom. Raises DescriptionError."""
+    pair, events = opened(context, query)
+    view = view_of(query, pair)
+    laid = laid_out(context, query, pair, view)
+    met: tuple[Meetings, ...] = ()
+    if meet:
+        entry = context.catalog.entry(query["run"])
+        what = f"met {query.get('other')} {pair.steps[-1].number} {view.align}"
+        met = context.catalog.kept(
+            entry, what, lambda: tuple(meetings_of(step, of) for step, of in zip(pair.steps, events, strict=True))
+        )
+    return Opened(pair, events, view, laid, met)
+
+
+def drawn(found: Opened, query: Query, at: tuple[float, float] | None) -> tuple[go.Figure, str]:
+    """Draw a window of the lanes, with the chosen op framed and the critical path if wanted; say what is seen."""
+    figure, words = timeline(found.pair, found.events, found.laid, found.view, at)
+    side = query.get("path", "")
+    if side in ("0", "1") and int(side) < len(found.meetings):
+        links = critical_path(found.pair.steps[int(side)], found.meetings[int(side)])
+        words += " " + path(figure, found.pair, found.laid, int(side), links)
+    if op := chosen_op(query.get("op", ""), found.pair):
+        mark(figure, found.pair, found.laid, found.meetings[op[0]] if found.meetings else None, *op)
+    return figure, words
+
+
+def panel_of(found: Opened, query: Query) -> Component:
+    """Show the panel of the op that an address names."""
+    op = chosen_op(query.get("op", ""), found.pair)
+    if op is None or not found.meetings:
+        return panel(None)
+    return panel(looked_at(found.pair, found.events, found.meetings[op[0]], *op))
 
 
 def window_of(text: str) -> tuple[float, float] | None:
@@ -50,203 +116,138 @@ def window_of(text: str) -> tuple[float, float] | None:
 
 def shown(context: PageContext, query: Query) -> Component:
     """Show one run, or two paired op by op."""
-    pair, events = opened(context, query)
-    view = view_of(query, pair)
-    laid = laid_out(context, query, pair, view)
-    figure, words = timeline(pair, events, laid, view, window_of(query.get("window", "")))
-    drawn = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
+    found = open_all(context, query, meet=needs_meetings(query))
+    pair, laid, at = found.pair, found.laid, window_of(query.get("window", ""))
+    figure, words = drawn(found, query, at)
+    whole = whole_window(laid)
+    picture = graph(GRAPH, figure, label="Timeline of the chosen ranks", height=height(laid))
+    small = graph(MAP, overview(laid, whole, at or whole), label="The whole step; drag to zoom", height=MAP_PIXELS)
+    controls = [*lane_controls(query, pair, found.view), *pair_controls(query, pair, found.view)]
     return html.Div(
         [
-            pipelines(context, query, pair, events, view),
+            pipelines(context, query, pair, found.events, found.view),
             card(
                 " above ".join(pair.labels),
-                dmc.Text(_summary(pair, laid), span=True),
-                dmc.Group(
-                    [*_lane_controls(query, pair, events, view), *_pair_controls(pair, view)], align="end", mb="xs"
-                ),
-                html.Div(drawn, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
+                dmc.Text(summary(pair, laid), span=True),
+                dmc.Group(controls, align="end", mb="xs"),
+                small,
+                html.Div(picture, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
                 html.Div(words, id="timeline-words", role="status"),
-                _jumps(pair),
-                dcc.Input(id=state("window"), type="hidden", value=query.get("window", "")),
+                jumps(pair),
+                *(dcc.Input(id=state(key), type="hidden", value=query.get(key, "")) for key in ("window", "op")),
                 dcc.Store(id="timeline-place", data=-1),
                 dcc.Store(id=MOVED),
             ),
-            _worst_card(pair, laid),
+            html.Div(panel_of(found, query), id=PANEL, role="status"),
+            _window_card(pair, laid, at or whole),
+            _found_card(query, pair, laid),
+            worst_card(pair, laid),
         ]
     )
 
 
-def _lane_controls(query: Query, pair: Pair, events: tuple[Events, ...], view: View) -> list[Component]:
-    """Choices of what is drawn: ranks, kinds of ops, the step."""
-    return [
-        dmc.TextInput(
-            id=state("ranks"),
-            label=f"ranks ({_ranges(all_ranks(pair))})",
-            value=query.get("ranks", ""),
-            debounce=600,
-            placeholder="all, or 0,3,8-15",
-            w=220,
-        ),
-        dmc.Select(
-            id=state("show"),
-            label="show",
-            w=180,
-            value=view.show,
-            data=[{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)],
-        ),
-        dmc.Select(
-            id=state("step"),
-            label="step",
-            w=100,
-            value=str(pair.steps[-1].number),
-            data=[str(n) for n in events[-1].steps],
-            allowDeselect=False,
-        ),
-    ]
+def needs_meetings(query: Query) -> bool:
+    """Tell whether what is asked for needs to know who met whom, which takes a moment for millions of events."""
+    return bool(query.get("op") or query.get("path"))
 
 
-def _pair_controls(pair: Pair, view: View) -> list[Component]:
-    """Choices that two runs give: colours by error, and an op to align them at."""
-    alone = len(pair.steps) == 1
-    return [
-        dmc.Select(
-            id=state("colour"),
-            label="colour",
-            w=150,
-            value=view.colour,
-            allowDeselect=False,
-            disabled=alone,
-            data=[{"value": "kind", "label": "by kind"}, {"value": "error", "label": "by error"}],
-        ),
-        dmc.Select(
-            id=state("align"),
-            label="align at",
-            w=300,
-            value=view.align,
-            searchable=True,
-            disabled=alone,
-            limit=60,
-            data=[{"value": "", "label": "the step's begin"}, *_anchors(pair)],
-        ),
-    ]
+def _window_card(pair: Pair, laid: Lanes, window: tuple[float, float]) -> Component:
+    rows = window_rows(pair, laid, window)
+    words = "How long each kind is busy in the window that is seen: mean over the ranks on the lanes."
+    return card("In this window", words, table(WINDOW, rows, height=300))
 
 
-def _jumps(pair: Pair) -> Component:
-    alone = len(pair.steps) == 1
-    return dmc.Group(
-        [
-            dmc.Button("Largest difference", id="timeline-jump", variant="default", size="xs", disabled=alone),
-            dmc.Button("Show all", id="timeline-all", variant="default", size="xs"),
-            dmc.Text(KEYS, size="sm", c="var(--quiet)"),
-        ]
+def _found_card(query: Query, pair: Pair, laid: Lanes) -> Component:
+    text = query.get("find", "")
+    rows = found_rows(pair, laid, text) if text else []
+    names = [f"{label}, {what}" for label in pair.labels for what in ("times", "total (s)", "mean (s)")]
+    columns = [{"field": name, "headerName": name} for name in ("op", *names)]
+    search = dmc.TextInput(
+        id=state("find"),
+        value=text,
+        debounce=500,
+        placeholder="part of a name, such as all_gather",
+        w=320,
+        mb="xs",
+        size="xs",
+        **aria("Search ops by name"),
     )
-
-
-def _worst_card(pair: Pair, laid: Lanes) -> Component:
-    fields = ("op", "rank", "stream", *pair.labels, "difference (ms)")
-    columns = [{"field": name, "headerName": name} for name in fields]
-    selection = {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}}
-    return card(
-        "Largest differences",
-        "Choose an op to see it on the timeline."
-        if len(pair.steps) > 1
-        else "Choose two runs on the page Runs to see where they differ.",
-        table(WORST, _worst_rows(pair, laid), columns, height=320, dashGridOptions=selection),
-    )
-
-
-def _summary(pair: Pair, laid: Lanes) -> str:
-    lengths = ", ".join(f"{label} {seconds(step.length)}" for label, step in zip(pair.labels, pair.steps, strict=True))
-    lacking = [
-        f"{unpaired(pair, side):,} ops are in the {label} run only"
-        for side, label in enumerate(pair.labels)
-        if unpaired(pair, side)
-    ]
-    room = [f"{laid.left_out} ranks are left out; name ranks to see them"] if laid.left_out else []
-    return f"Step: {lengths}. " + "".join(f"{words[0].upper()}{words[1:]}. " for words in (*lacking, *room))
-
-
-def _ranges(ranks: list[int], most: int = 4) -> str:
-    """Write ranks as ranges.
-
-    >>> _ranges([0, 1, 2, 5, 7, 8])
-    '0-2,5,7-8'
-    """
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    words = [f"{low}-{high}" if high > low else str(low) for low, high in found]
-    return ",".join(words[:most]) + (",…" if len(words) > most else "")
-
-
-def _anchors(pair: Pair, most: int = 2000) -> list[str]:
-    """Ops that both runs can be laid over each other at: those that both have."""
-    if len(pair.steps) == 1:
-        return []
-    both = set(pair.steps[1].names)
-    return [name for name in pair.steps[0].names if name in both and not name.endswith("/wait")][:most]
-
-
-def _worst_rows(pair: Pair, laid: Lanes) -> list[dict[str, Any]]:
-    rows = []
-    for place, difference in worst(pair, laid):
-        step, event = pair.steps[1], int(laid.event[place])
-        own = float(step.end[event] - step.start[event])
-        rows.append(
-            {
-                "op": step.names[step.base[event]],
-                "rank": int(step.rank[event]),
-                "stream": step.streams[step.stream[event]],
-                pair.labels[0]: seconds(own - difference),
-                pair.labels[1]: seconds(own),
-                "difference (ms)": round(difference * 1e3, 4),
-                "start": float(laid.start[place]),
-                "end": float(laid.end[place]),
-            }
-        )
-    return rows
+    listed = table(FOUND, rows, columns, height=300, getRowId="params.data.key", dashGridOptions=SELECT)
+    words = "Totals over the ranks on the lanes; choose a row to go to the first of them."
+    return card("Search ops by name", words, search, listed)
 
 
 def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
     """Draw what the choices say, in the window that a zoom, a jump or a chosen op leads to."""
-    *values, _jump, _all, chosen, rows, place, window, search = arguments
-    cause = ctx.triggered_id
+    *values, _jump, _all, chosen, found_row, clicked, _close, rows, place, window, op, search = arguments
+    cause, nothing = ctx.triggered_id, (no_update,) * 8
     at = window_of(window or "")
-    if cause == MOVED:
-        found = moved_to(moved)
-        if found is None:
-            return (no_update,) * 5
-        at = found or None
-    elif cause == "timeline-all":
-        at = None
-    elif cause == "timeline-jump" and rows:
-        place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
-        at = _around(rows[place])
-    elif cause == WORST:
-        if not chosen:
-            return (no_update,) * 5
-        at = _around(chosen[0])
+    wanted = dict(zip(CHOICES, values, strict=True))
+    query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}, "op": str(op or "")}
+    try:
+        if cause == MOVED:
+            place_of = moved_to(moved)
+            if place_of is None:
+                return nothing
+            at = place_of or None
+        elif cause == "timeline-all":
+            at = None
+        elif cause == "timeline-close":
+            query["op"] = ""
+        elif cause == GRAPH:
+            picked = _clicked(clicked)
+            if picked is None or picked == query["op"]:
+                return nothing
+            query["op"] = picked
+        elif cause == "timeline-jump" and rows:
+            place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
+            at, query["op"] = _around(rows[place]), _key(rows[place])
+        elif cause in (WORST, FOUND):
+            row = (chosen if cause == WORST else found_row) or None
+            if not row:
+                return nothing
+            query["op"] = _key(row[0])
+            at = _around(row[0]) if "start" in row[0] else around_op(context, query)
+        found = open_all(context, query, meet=needs_meetings(query))
+        figure, words = drawn(found, query, at)
+        whole = whole_window(found.laid)
+        figure.update_layout(uirevision=f"{at}", height=height(found.laid))
+        return (
+            figure,
+            overview(found.laid, whole, at or whole),
+            words,
+            "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
+            place,
+            worst_rows(found.pair, found.laid) if isinstance(cause, dict) else no_update,
+            query["op"],
+            no_update if cause == MOVED else panel_of(found, query),
+        )
+    except DescriptionError as error:
+        return no_update, no_update, str(error), *nothing[3:]
+
+
+def around_op(context: PageContext, query: Query) -> tuple[float, float] | None:
+    """Return a window around the op that an address names; None if it names none. Raises DescriptionError."""
+    pair, _ = opened(context, query)
+    op = chosen_op(query.get("op", ""), pair)
+    if op is None:
+        return None
+    step, shift = pair.steps[op[0]], pair.shift[op[0]]
+    return _around({"start": float(step.start[op[1]]) + shift, "end": float(step.end[op[1]]) + shift})
+
+
+def restate(context: PageContext, window: Any, find: Any, *arguments: Any) -> Any:
+    """Add up the window that is seen now, and the ops whose names hold what is searched."""
+    *values, search = arguments
     wanted = dict(zip(CHOICES, values, strict=True))
     query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
     try:
-        pair, events = opened(context, query)
-        view = view_of(query, pair)
-        laid = laid_out(context, query, pair, view)
-        figure, words = timeline(pair, events, laid, view, at)
-    except DescriptionError as error:
-        return no_update, str(error), no_update, no_update, no_update
-    figure.update_layout(uirevision=f"{at}")
-    changed = isinstance(cause, dict)
-    return (
-        figure,
-        words,
-        "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
-        place,
-        _worst_rows(pair, laid) if changed else no_update,
-    )
+        found = open_all(context, query, meet=False)
+    except DescriptionError:
+        return no_update, no_update
+    at = window_of(str(window or "")) or whole_window(found.laid)
+    text = str(find or "")[:120]
+    return window_rows(found.pair, found.laid, at), found_rows(found.pair, found.laid, text) if text else []
 
 
 def register(app: Dash, context: PageContext) -> None:
@@ -256,26 +257,44 @@ def register(app: Dash, context: PageContext) -> None:
         ClientsideFunction("fourfold", "moved"),
         Output(MOVED, "data"),
         Input(GRAPH, "relayoutData"),
+        Input(MAP, "relayoutData"),
         prevent_initial_call=True,
     )
     app.callback(
         Output(GRAPH, "figure"),
+        Output(MAP, "figure"),
         Output("timeline-words", "children"),
         Output(state("window"), "value"),
         Output("timeline-place", "data"),
         Output(WORST, "rowData"),
+        Output(state("op"), "value"),
+        Output(PANEL, "children"),
         Input(MOVED, "data"),
         *(Input(state(key), "value") for key in CHOICES),
         Input("timeline-jump", "n_clicks"),
         Input("timeline-all", "n_clicks"),
         Input(WORST, "selectedRows"),
+        Input(FOUND, "selectedRows"),
+        Input(GRAPH, "clickData"),
+        Input("timeline-close", "n_clicks", allow_optional=True),
         State(WORST, "rowData"),
         State("timeline-place", "data"),
         State(state("window"), "value"),
+        State(state("op"), "value"),
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(redraw, context))
+    app.callback(
+        Output(WINDOW, "rowData"),
+        Output(FOUND, "rowData"),
+        Input(state("window"), "value"),
+        Input(state("find"), "value"),
+        *(Input(state(key), "value") for key in CHOICES),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )(partial(restate, context))
     register_pipelines(app, context)
+    register_files(app, context)
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:
@@ -292,10 +311,22 @@ def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:
     return float(low), float(high)
 
 
+def _clicked(data: Any) -> str | None:
+    """Read which op a bar stands for; None of what is no bar."""
+    points = data.get("points") if isinstance(data, dict) else None
+    found = points[0].get("customdata") if isinstance(points, list) and points and isinstance(points[0], dict) else None
+    return found if isinstance(found, str) and len(found) < 20 else None
+
+
+def _key(row: Any) -> str:
+    """Return the op of a table's row; of a gap the op behind it."""
+    return ".".join(str(row.get("key", "")).split(".")[:2])
+
+
 def _around(row: Any) -> tuple[float, float]:
     low, high = float(row["start"]), float(row["end"])
     room = AROUND * max(high - low, 1e-9) / 2
     return low - room, high + room
 
 
-PAGE = Page("/timeline", "Timeline", shown, register, needs="run,other")
+PAGE = Page("/timeline", "Timeline", shown, register, needs="run,other,step", kinds=("predicted", "measured"), runs=1)

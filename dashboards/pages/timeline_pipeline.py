@@ -31,9 +31,9 @@ def pipelines(context: PageContext, query: Query, pair: Pair, events: tuple[Even
     return html.Div(_cards(context, query, pair, events, view), id=PIPELINES)
 
 
-def repipe(context: PageContext, ranks: str | None, step: str | None, search: str) -> Any:
-    """Draw the pipelines of other ranks, or of another step."""
-    query = {**query_of(search), "ranks": ranks or "", "step": step or ""}
+def repipe(context: PageContext, ranks: str | None, search: str) -> Any:
+    """Draw the pipelines of other ranks."""
+    query = {**query_of(search), "ranks": ranks or ""}
     try:
         pair, events = opened(context, query)
         return _cards(context, query, pair, events, view_of(query, pair))
@@ -42,11 +42,10 @@ def repipe(context: PageContext, ranks: str | None, step: str | None, search: st
 
 
 def register_pipelines(app: Dash, context: PageContext) -> None:
-    """Other ranks, or another step, give other pictures."""
+    """Other ranks give other pictures."""
     app.callback(
         Output(PIPELINES, "children"),
         Input(state("ranks"), "value"),
-        Input(state("step"), "value"),
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(repipe, context))

@@ -164,4 +164,4 @@ def _places(values: Floats) -> Floats:
     return np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
 
 
-PAGE = Page("/trust", "Trust", shown, needs="run,other")
+PAGE = Page("/trust", "Trust", shown, needs="run,other", kinds=("predicted", "measured"))

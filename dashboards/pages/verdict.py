@@ -6,13 +6,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.figures.waterfall import waterfall
-from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import aria, card, graph, seconds, table, with_table
+from dashboards.figures.waterfall import in_order, largest, times_as_long, waterfall
+from dashboards.page import Page, PageContext, Query
+from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
+from twin.compare.account import AFTER, ALONE, BEFORE, BETWEEN, LATE
 from twin.compare.bubbles import BUBBLES, MESSAGE
 from twin.compare.compare import Comparison, compare
 from twin.compare.page import facts_of
@@ -100,39 +101,47 @@ def _stages(found: Comparison) -> list[Component]:
 
 def _waterfall_card(found: Comparison) -> Component:
     """The terms from one step to the other, and the choice of the measured step."""
-    names = ("first", "second") if found.kinds[0] == found.kinds[1] else ("predicted", "measured")
+    names = names_of(found)
     summary = summary_of(found)
     figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms, names)
-    steps = dmc.Select(
-        id=state("step"),
-        data=[str(n) for n in found.steps],
-        value=str(found.step),
-        w=120,
-        allowDeselect=False,
-        **aria("measured step"),
-    )
     return card(
         "From prediction to measurement",
         summary,
-        dmc.Group([dmc.Text("measured step", size="sm"), steps], mb="xs"),
         with_table(
             graph(WATERFALL, figure, label=summary, height=140 + 30 * len(found.terms)),
-            table("terms", [term_row(t) for t in found.terms]),
+            table(
+                "terms",
+                [term_row(t) | {"key": t.name} for t in in_order(found.terms)],
+                [{"field": name, "headerName": name} for name in term_row(found.terms[0])] if found.terms else [],
+                getRowId="params.data.key",
+            ),
         ),
-        dmc.Text("Choose a bar to see its ops on the timeline. The terms add up to the difference exactly.", size="sm"),
+        dmc.Text(
+            "Choose a bar, or a row of the table, to see its ops on the timeline. The terms add up exactly.", size="sm"
+        ),
     )
 
 
 def summary_of(found: Comparison) -> str:
-    """Say in a sentence how far the prediction is off, and which term most of it is."""
+    """Say in a sentence how far apart the steps are, and which term has most of that."""
+    names = names_of(found)
     error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
-    largest = max(found.terms, key=lambda t: abs(t.difference_seconds), default=None)
-    most = f" Most of it: {largest.label}, {seconds(largest.difference_seconds)}." if largest else ""
-    who = f" Terms are the {subject_of(found)}, which decides the step." if found.pipeline else ""
-    return (
-        f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
-        f"{100 * error:+.1f} %.{most}{who}"
+    difference = found.measured_seconds - found.predicted_seconds
+    most = largest(found.terms, difference)
+    why = (
+        f" Most of it: {most.label}, {'+' if difference > 0 else ''}{seconds(most.difference_seconds)}." if most else ""
     )
+    who = f" Terms are the {subject_of(found)}, which decides the step." if found.pipeline else ""
+    off = f" The prediction is {100 * error:+.1f} % off." if names == SIDES else ""
+    return (
+        f"{names[0].capitalize()} {seconds(found.predicted_seconds)}, {names[1]} {seconds(found.measured_seconds)}: "
+        f"{times_as_long(found.predicted_seconds, found.measured_seconds)}.{off}{why}{who}"
+    )
+
+
+def names_of(found: Comparison) -> tuple[str, str]:
+    """What the two runs are called."""
+    return ("first", "second") if found.kinds[0] == found.kinds[1] else ("predicted", "measured")
 
 
 def term_row(term: Term) -> dict[str, Any]:
@@ -147,14 +156,16 @@ def term_row(term: Term) -> dict[str, Any]:
 
 
 def filter_of(term: str) -> str:
-    """What the timeline shows for a term: a kind of op, an axis, or everything.
+    """What the timeline shows for a term: a kind of op, an axis, what lies between ops, or everything.
 
     >>> filter_of("transfer_y"), filter_of("gemm"), filter_of("between"), filter_of("drain_pipeline")
-    ('y', 'compute', '', 'pipeline')
+    ('y', 'compute', 'gap', 'pipeline')
     """
     if term.startswith(("skew_", "transfer_", *(f"{kind}_" for kind in (*BUBBLES, MESSAGE)))):
         return term.partition("_")[2]
-    return "" if term in ("before", "between", "late", "after", "alone", "predicted", "measured") else "compute"
+    if term in (BEFORE, BETWEEN, AFTER):
+        return "gap"
+    return {LATE: "wait", ALONE: "", "predicted": "", "measured": ""}.get(term, "compute")
 
 
 def register(app: Dash, context: PageContext) -> None:
@@ -164,23 +175,22 @@ def register(app: Dash, context: PageContext) -> None:
     @app.callback(
         Output("verdict-leads", "href"),
         Input(WATERFALL, "clickData"),
-        Input(state("step"), "value"),
+        Input("terms", "cellClicked"),
         State("address", "search"),
-        State("verdict-leads", "pathname"),
         prevent_initial_call=True,
     )
-    def lead(clicked: Any, step: str | None, search: str | None, path: str | None) -> Any:
-        query = query_of(search)
-        del path
-        if clicked:
+    def lead(clicked: Any, row: Any, search: str | None) -> Any:
+        term = ""
+        if ctx.triggered_id == WATERFALL and clicked:
             term = str(clicked["points"][0].get("customdata", ""))
-            query = {k: v for k, v in query.items() if k in ("run", "other")} | {"step": step or ""}
-            if wanted := filter_of(term):
-                query["show"] = wanted
-            return f"{prefix}/timeline?{urlencode(query)}"
-        if step and step != query.get("step"):
-            return f"{prefix}/verdict?{urlencode({**query, 'step': step})}"
-        return no_update
+        elif isinstance(row, dict):
+            term = str(row.get("rowId") or "")
+        if not term:
+            return no_update
+        query = {k: v for k, v in query_of(search).items() if k in ("run", "other", "step")}
+        if wanted := filter_of(term):
+            query["show"] = wanted
+        return f"{prefix}/timeline?{urlencode(query)}"
 
 
-PAGE = Page("/verdict", "Verdict", shown, register, needs="run,other")
+PAGE = Page("/verdict", "Verdict", shown, register, needs="run,other,step", kinds=("predicted", "measured"), runs=2)

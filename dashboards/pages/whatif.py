@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -18,6 +19,7 @@ from dashboards.query import query_of
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.controls import control, select_choices
 from dashboards.whatif.form import FIELDS, GROUPS, KEYS, changed
+from dashboards.whatif.kept import KEPT, register_kept
 from dashboards.whatif.look import after, known_answer, looked, named, wrong
 from dashboards.whatif.pool import Pool
 from dashboards.whatif.results import CHANGE, FIGURES, PARTS, TIMELINE, drawn, figure_rows, part_rows, results
@@ -46,6 +48,7 @@ def shown(context: PageContext, query: Query) -> Component:
     form, answer = _form(context, query), results(context, query)
     return html.Div(
         [
+            dcc.Store(id=KEPT, storage_type="session"),
             dmc.Grid([dmc.GridCol(form, span={"base": 12, "lg": 5}), dmc.GridCol(answer, span={"base": 12, "lg": 7})]),
             dcc.Store(id="whatif-visitor", data=secrets.token_hex(16)),
             dcc.Store(id="whatif-asked"),
@@ -58,7 +61,7 @@ def shown(context: PageContext, query: Query) -> Component:
 
 
 def _form(context: PageContext, query: Query) -> Component:
-    base, label = base_of(context.catalog, query.get("run"))
+    base, label = base_of(context.catalog, query.get("run"), query.get("candidate", ""))
     choices = select_choices(base, query)
     groups = []
     for group in GROUPS:
@@ -75,11 +78,12 @@ def _form(context: PageContext, query: Query) -> Component:
         )
     buttons = dmc.Group(
         [
+            dmc.Button("Keep this one", id="whatif-keep", size="xs"),
             dmc.Button("Download as job file", id="whatif-save", variant="default", size="xs"),
             dmc.Button("Stop", id="whatif-stop", variant="default", size="xs"),
             dmc.Anchor(
                 dmc.Button("All as it was", variant="default", size="xs"),
-                href="?" + (f"run={query['run']}" if query.get("run") else ""),
+                href="?" + urlencode({key: query[key] for key in ("run", "candidate") if query.get(key)}),
             ),
         ],
         mt="xs",
@@ -94,7 +98,7 @@ def _form(context: PageContext, query: Query) -> Component:
 
 def given(values: Any, search: Any) -> dict[str, str]:
     """Return what the controls say, as an address would; a lever at 0 says nothing."""
-    query = {k: v for k, v in query_of(search).items() if k == "run"}
+    query = {k: v for k, v in query_of(search).items() if k in ("run", "candidate")}
     for key, value in zip(KEYS, values, strict=True):
         text = "" if value is None else str(value)
         if text and not (key.startswith("scale-") and text in ("0", "0.0", "-0")):
@@ -112,7 +116,7 @@ def ask(context: PageContext, pool: Pool, *arguments: Any) -> Any:
     query = given(values, search)
     choices: Any = [no_update for _ in SELECTS]
     try:
-        base, _ = base_of(context.catalog, query.get("run"))
+        base, _ = base_of(context.catalog, query.get("run"), query.get("candidate", ""))
         known = select_choices(base, query)
         choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
         ticket = pool.ask(visitor, base.model_dump(mode="json", by_alias=True), changed(base, query), asked_at)
@@ -150,7 +154,7 @@ def save(context: PageContext, *arguments: Any) -> Any:
         return no_update, no_update
     query = given(values, search)
     try:
-        base, _ = base_of(context.catalog, query.get("run"))
+        base, _ = base_of(context.catalog, query.get("run"), query.get("candidate", ""))
         content = job_file(changed(base, query))
     except DescriptionError as error:
         return no_update, wrong(error)
@@ -161,6 +165,16 @@ def register(app: Dash, context: PageContext) -> None:
     """A change asks for a simulation; an interval fetches it."""
     pool = Pool(context.settings.workers)
     _register_asking(app, context, pool)
+    register_kept(app, context, pool)
+    # a lever's number and its slider are one value: the one that was moved sets the other
+    for key in (field.key for field in FIELDS if field.kind == "lever"):
+        both = [(state(key), "value"), ({"type": "times", "key": key}, "value")]
+        app.clientside_callback(
+            ClientsideFunction("fourfold", "lever"),
+            *(Output(*one, allow_duplicate=True) for one in both),
+            *(Input(*one) for one in both),
+            prevent_initial_call=True,
+        )
     _register_answers(app, pool)
     app.callback(
         Output("whatif-file", "data"),
@@ -222,4 +236,4 @@ def _register_answers(app: Dash, pool: Pool) -> None:
     )(partial(zoom, pool))
 
 
-PAGE = Page("/whatif", "What-if", shown, register, needs="run")
+PAGE = Page("/whatif", "What-if", shown, register, needs="run", kinds=("predicted", "measured", "training", "search"))

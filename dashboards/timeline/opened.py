@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dashboards.catalog import Entry
-from dashboards.events import Events, events_of
+from dashboards.events import Events, events_of, mesh_of
 from dashboards.page import PageContext, Query
 from dashboards.timeline.step import Step, step_of
 from dashboards.timeline.view import Pair, View, all_ranks, paired, parse_ranks
+from twin.description.grid import Mesh
 from twin.description.problems import fail
 from twin.trace.store import CLASSES, read_classes
+
+MAX_PINS = 16
+"""Ranks that stand above all others: more would leave no room for these."""
 
 
 def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
@@ -26,10 +32,20 @@ def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]
 
     def made() -> Pair:
         steps = tuple(_step(e, of, number) for e, of in zip(entries, events, strict=True))
-        return paired(labels, steps, align, tuple(_stand_ins(context, e) for e in entries))
+        stands_for = tuple(_stand_ins(context, e) for e in entries)
+        return paired(labels, steps, align, stands_for, *_places(entries[0]))
 
     what = f"pair {[(e.name, e.changed) for e in entries]} {number} {align}"
     return context.catalog.kept(entries[-1], what, made), events
+
+
+def _places(entry: Entry) -> tuple[Mesh | None, int]:
+    """Return the grid of a run's job, and how many ranks a host of it has; None and 0 where it does not say."""
+    job = entry.head.get("job")
+    machine = job.get("machine") if isinstance(job, Mapping) else None
+    devices = machine.get("devices_per_node") if isinstance(machine, Mapping) else None
+    size = devices.get("value") if isinstance(devices, Mapping) else devices
+    return mesh_of(job.get("grid") if isinstance(job, Mapping) else None), size if type(size) is int else 0
 
 
 def _step(entry: Entry, events: Events, number: int | None) -> Step:
@@ -50,9 +66,12 @@ def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
 
 def view_of(query: Query, pair: Pair) -> View:
     """Read the choices of an address."""
+    known = all_ranks(pair)
     return View(
-        parse_ranks(query.get("ranks", ""), all_ranks(pair)),
+        parse_ranks(query.get("ranks", ""), known),
         query.get("show", ""),
         query.get("colour", "kind"),
         query.get("align", ""),
+        parse_ranks(query.get("pins", ""), known)[:MAX_PINS],
+        query.get("lay", ""),
     )

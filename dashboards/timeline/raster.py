@@ -1,4 +1,4 @@
-"""A picture of any number of events: for each lane and pixel what took most of the time."""
+"""A picture of any number of events: for each lane and pixel how long each kind took, as heights of colours."""
 
 from __future__ import annotations
 
@@ -48,8 +48,29 @@ def coverage(
     return np.asarray(filled + ends.reshape(shape))
 
 
-def dominant(shares: Floats) -> Floats:
-    """Return the kind that takes most of each pixel, NaN where nothing does; (lanes, columns)."""
-    busiest = shares.argmax(axis=0).astype(np.float64)
-    busiest[shares.max(axis=0) <= 1.0 - shares.sum(axis=0)] = np.nan
-    return busiest
+def painted(shares: Floats, colours: NDArray[np.floating], rows: int) -> NDArray[np.uint8]:
+    """Paint each pixel of each lane as a column of colours, as high as each kind's share; (lanes * rows, columns, 4).
+
+    `shares` are (kinds, lanes, columns); kinds that run at once, and so add up to more than a pixel, are
+    made smaller alike. `colours` are (kinds, 3), or (kinds, lanes, columns, 3) from 0 to 255. The first kind
+    stands at the bottom. Exact to the rounding of a byte: what part of a row is filled becomes its opacity.
+    """
+    kinds, lanes, columns = shares.shape
+    scale = rows / np.maximum(shares.sum(axis=0), 1.0)
+    edge = np.arange(rows, dtype=np.float32)[None, :, None]
+    level = np.zeros((lanes, 1, columns), dtype=np.float32)
+    filled = np.zeros((lanes, rows, columns), dtype=np.float32)
+    mixed = np.zeros((lanes, rows, columns, 3), dtype=np.float32)
+    for kind in range(kinds):
+        if not shares[kind].any():
+            continue
+        top = level + (shares[kind] * scale).astype(np.float32)[:, None, :]
+        part = np.clip(np.minimum(top, edge + 1) - np.maximum(level, edge), 0.0, 1.0)
+        colour = colours[kind] if colours.ndim == 2 else colours[kind][:, None]
+        filled += part
+        mixed += part[..., None] * colour.astype(np.float32)
+        level = top
+    pixels = np.empty((lanes, rows, columns, 4), dtype=np.uint8)
+    pixels[..., :3] = (mixed / np.maximum(filled, 1e-9)[..., None]).round().clip(0, 255)
+    pixels[..., 3] = (255 * filled).round().clip(0, 255)
+    return np.ascontiguousarray(pixels[:, ::-1]).reshape(lanes * rows, columns, 4)

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from dashboards.candidates import SavedCandidate, candidates_of, job_of_candidate
 from dashboards.catalog import Catalog, Entry
 from twin.description.job import Job
 from twin.description.load import load_machine, names
@@ -25,12 +26,28 @@ EXAMPLE = {
 """GPT-320B on 32,768 GCDs of Frontier."""
 
 
-def base_of(catalog: Catalog, name: str | None) -> tuple[Job, str]:
-    """Return the job to start from, and what it is called. Raises DescriptionError."""
+def base_of(catalog: Catalog, name: str | None, candidate: str = "") -> tuple[Job, str]:
+    """Return the job to start from, and what it is called; of a search a candidate, the first if none is named.
+
+    Raises DescriptionError.
+    """
     if not name:
         return load_job(EXAMPLE), "the example, GPT-320B on 32,768 GCDs of Frontier"
     entry = catalog.entry(name)
+    if entry.kind == "search":
+        found = candidates_of(catalog, entry)
+        chosen = found[int(candidate)] if candidate.isdecimal() and int(candidate[:9]) < len(found) else found[0]
+        words = f"candidate {chosen.name} of {entry.label}"
+        return catalog.kept(entry, f"what-if {chosen.number}", lambda: _candidate(catalog, entry, chosen)), words
     return catalog.kept(entry, "what-if", lambda: _job(entry)), entry.label
+
+
+def _candidate(catalog: Catalog, entry: Entry, chosen: SavedCandidate) -> Job:
+    """Return the job of a candidate, which opens no file that it names. Raises DescriptionError."""
+    made = job_of_candidate(catalog, entry, chosen)
+    raw = {key: value for key, value in made.items() if key != "train"}
+    refuse_paths(entry.label, raw)
+    return _settled(raw, entry.label)
 
 
 def _job(entry: Entry) -> Job:
@@ -39,12 +56,16 @@ def _job(entry: Entry) -> Job:
         raise fail(entry.label, f"is a {entry.kind} and holds no job; choose a run on the page Runs")
     raw = {key: value for key, value in described.items() if key != "train"}
     refuse_paths(entry.label, raw)
+    return _settled(raw, entry.label)
+
+
+def _settled(raw: dict[str, Any], label: str) -> Job:
     try:
         job = load_job(raw)
     except DescriptionError as error:
-        raise DescriptionError(error.problems, entry.label) from None
+        raise DescriptionError(error.problems, label) from None
     if job.grid == "auto" or job.batch.micro_sequences == "auto":
-        raise fail(entry.label, "its job leaves the grid or the micro-batch open; choose a predicted run")
+        raise fail(label, "its job leaves the grid or the micro-batch open; choose a predicted run")
     return job
 
 

@@ -15,7 +15,7 @@ from dashboards.parts import aria
 from dashboards.whatif.form import Field, changed, grid_choices, said
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
-from twin.description.units import format_si
+from twin.description.units import format_seconds, format_si
 from twin.strategies import load_job
 
 MAX_HELP = 130
@@ -97,8 +97,21 @@ def _lever(field: Field, text: str, base: Job) -> Component:
         mb="lg",
         mt=6,
     )
+    number = dmc.NumberInput(
+        id={"type": "times", "key": field.key},
+        value=float(f"{2 ** (value or 0):.6g}"),
+        min=2.0**low,
+        max=2.0**high,
+        step=0.1,
+        decimalScale=4,
+        debounce=400,
+        size="xs",
+        w=90,
+        suffix=" ×",
+        **aria(f"{field.label}, times"),
+    )
     words = [
-        dmc.Text(field.label, size="sm", fw=500),
+        dmc.Group([dmc.Text(field.label, size="sm", fw=500), number], justify="space-between"),
         dmc.Text(f"{field.help} At 1: {as_it_is(field.key, base)}.", size="xs", c="var(--quiet)"),
     ]
     return dmc.Box([*words, slider], px=8, **aria(field.label))
@@ -110,7 +123,7 @@ def as_it_is(key: str, base: Job) -> str:
     return {
         "scale-ranks": f"{base.ranks:,}",
         "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s"),
-        "scale-latency": format_si(machine.nic.latency_seconds, "s"),
+        "scale-latency": format_seconds(machine.nic.latency_seconds),
         "scale-peak": format_si(machine.device.peak_flops_per_second, "FLOP/s"),
     }[key]
 

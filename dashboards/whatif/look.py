@@ -9,6 +9,7 @@ from dash import no_update
 from dash.development.base_component import Component
 
 from dashboards.figures.change import terms
+from dashboards.figures.waterfall import largest, times_as_long
 from dashboards.parts import seconds
 from dashboards.whatif.pool import Answer, Pool
 from twin.description.problems import DescriptionError
@@ -17,11 +18,11 @@ from twin.description.problems import DescriptionError
 def said(answer: Answer) -> Component:
     """Say in a sentence what changed, and whether the job fits into memory."""
     old, new = answer.old["step_seconds"], answer.new["step_seconds"]
-    largest = max(terms(answer.old, answer.new), key=lambda t: abs(t.difference_seconds))
-    words = f"{seconds(old)} as it is, {seconds(new)} so: {100 * (new / old - 1):+.1f} %."
-    if largest.difference_seconds:
-        sign = "+" if largest.difference_seconds > 0 else ""
-        words += f" Most of it: {largest.label}, {sign}{seconds(largest.difference_seconds)}."
+    words = f"{seconds(old)} as it is, {seconds(new)} so: {times_as_long(old, new)}, {100 * (new / old - 1):+.1f} %."
+    most = largest(terms(answer.old, answer.new), new - old)
+    if most:
+        sign = "+" if most.difference_seconds > 0 else ""
+        words += f" Most of it: {most.label}, {sign}{seconds(most.difference_seconds)}."
     memory = answer.new["memory"]
     if memory["fits"]:
         return dmc.Alert(words, color="blue", variant="light", mb="md")

@@ -14,8 +14,9 @@ from dashboards.figures.change import NAMES, change, terms
 from dashboards.figures.timeline import timeline
 from dashboards.page import PageContext, Query
 from dashboards.parts import NUMBER, aria, card, finished, graph, table, with_table
+from dashboards.timeline.lanes import lanes
 from dashboards.timeline.step import step_of
-from dashboards.timeline.view import View, lanes, paired
+from dashboards.timeline.view import View, paired
 from dashboards.whatif.pool import Answer
 
 TIMELINE, CHANGE, PARTS, FIGURES = ("whatif-timeline", "whatif-change", "whatif-parts", "whatif-figures")
@@ -26,6 +27,7 @@ def results(context: PageContext, query: Query) -> Component:
     return html.Div(
         [
             html.Div(id="whatif-status", role="status", **aria("What the simulation says")),
+            html.Div(id="whatif-kept-card"),
             card(
                 "Step",
                 "From the step as it is to the step as it would be; the parts add up.",

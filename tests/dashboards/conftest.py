@@ -26,6 +26,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example runs, and a pair of runs made by hand."""
     folder = tmp_path_factory.mktemp("dashboard") / "runs"
     shutil.copytree(EXAMPLES, folder)
+    serving.write_training(folder / "training")
+    write(folder / "late", "measured", *(table(serving.one_late(step, 500 * (step == 7)), step) for step in range(9)))
     write(folder / "by-hand" / "predicted", "predicted", table(by_hand_predicted()))
     write(folder / "by-hand" / "measured", "measured", table(by_hand_measured()))
     serving.write_hostile(folder / "hostile")
@@ -49,8 +51,10 @@ def queries(names: dict[str, str]) -> dict[str, dict[str, str]]:
     pair = {"run": names["testbed/2x2x2x1-predicted"], "other": names["testbed/2x2x2x1-measured"]}
     return {
         "/": {},
+        "/training": {"run": names["training"]},
         "/verdict": pair,
         "/timeline": pair,
+        "/compare": {"run": names["testbed/2x2x2x1-measured"], "other": names["testbed/8x1x1x1-measured"]},
         "/communication": pair,
         "/memory": pair,
         "/trust": pair,

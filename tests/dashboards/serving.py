@@ -14,8 +14,9 @@ from typing import Any
 from dashboards.app import create_app
 from dashboards.security import cookie_name
 from dashboards.settings import Settings
-from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, collective, table, write
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "runs"
 EVIL = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><a href="javascript:alert(1)">\'&'
 """What strangers may call their ops."""
 
@@ -32,6 +33,38 @@ def write_hostile(folder: Path) -> None:
         damaged.mkdir()
         (damaged / "manifest.json").write_text(text)
         (damaged / "events.parquet").write_bytes(b"PAR1 no table PAR1")
+
+
+def write_training(folder: Path, steps: int = 40) -> Path:
+    """Write what `fourfold train` leaves of a job that the example runs predict: a loss that falls."""
+    folder.mkdir(parents=True)
+    manifest = json.loads((EXAMPLES / "testbed/2x2x2x1-predicted/manifest.json").read_text())
+    (folder / "run.json").write_text(json.dumps({"name": "t", "job": manifest["job"]}))
+    lines: list[dict[str, Any]] = [{"after_steps": 0, "validation_loss": 6.0, "validation_loss/code": 6.5}]
+    lines += [step_line(number, 2 + 4 * 0.9**number) for number in range(steps)]
+    lines.append({"after_steps": steps, "validation_loss": 2.2, "validation_loss/code": 2.5})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for after in (steps // 2, steps):
+        (folder / "checkpoints" / f"step-{after:08d}").mkdir(parents=True)
+    return folder
+
+
+def one_late(step: int, nanoseconds: int) -> dict[int, list[Row]]:
+    """Two ranks that multiply and meet, steps of 10 µs; the second takes so much longer for its product."""
+    found = {}
+    for rank in (0, 1):
+        begin = 10_000 * step
+        came, met = begin + 1000 + rank * nanoseconds, begin + 1000 + nanoseconds
+        meeting = collective("micro0/fwd/qkv/all_reduce_x", came, met, met + 200, (came, met + 200))
+        found[rank] = [Row("micro0/fwd/qkv/gemm", "compute", begin, came), *meeting]
+    return found
+
+
+def step_line(step: int, loss: float, seconds: float = 0.5) -> dict[str, Any]:
+    """A line of `metrics.jsonl`."""
+    line = {"step": step, "loss": loss, "gradient_norm": 1.0, "learning_rate": 1e-3, "tokens": 2048 * (step + 1)}
+    rates = {"seconds": seconds, "tokens_per_second": 2048 / seconds, "model_flops_per_second": 1e9}
+    return {**line, **rates, "model_flops_utilisation": None, "memory_bytes": 500_000_000}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def test_a_bar_of_the_verdict_leads_to_its_ops(visitor, queries):
     page = visitor.go("/verdict", queries["/verdict"])
     bars = page.locator("#waterfall .point")
     bars.first.wait_for()
-    labels = page.evaluate("document.querySelector('#waterfall .js-plotly-plot').data[0].y")
+    labels = page.evaluate("document.querySelector('#waterfall .js-plotly-plot').data.flatMap(t => [...t.y])")
     number = next(i for i, label in enumerate(labels) if "transfer" in label)
     bars.nth(number).locator("path").hover(force=True)
     bars.nth(number).locator("path").click(force=True)
@@ -127,7 +127,7 @@ def test_zooming_until_bars_appear(visitor, queries):
     page = visitor.go("/timeline", {"run": queries["/ranks"]["run"]})
     words = page.locator("#timeline-words")
     expect(words).to_contain_text("too many for bars")
-    expect(page.locator("#timeline .hm image")).to_have_count(1)
+    expect(page.locator("#timeline .imagelayer image")).to_have_count(1)
     page.locator("#timeline-frame").focus()
     for _ in range(12):
         if "one bar each" in redrawn(page, lambda: page.keyboard.press("+")):

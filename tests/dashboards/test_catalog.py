@@ -10,7 +10,7 @@ import pytest
 
 from dashboards import catalog as module
 from dashboards.catalog import MAX_CACHED, MAX_DEPTH, Catalog, read_json
-from dashboards.events import events_of, step_seconds
+from dashboards.events import events_of
 from dashboards.rank_table import rank_table_of
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.description.problems import DescriptionError
@@ -217,11 +217,11 @@ def test_pipes_and_unreadable_things_do_not_stop_it(root: Path):
 def test_a_job_of_any_shape_is_listed(root: Path, job):
     path = root / "a" / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "job": job, "figures": job}))
-    from dashboards.pages.runs import row
+    from dashboards.run_rows import rows_of
 
     catalog = Catalog(root)
     entry = only(root, "a")
-    assert row(entry, only(root, "deep/b"), step_seconds(catalog, entry))["label"] == "a"
+    assert rows_of(catalog, [entry], only(root, "deep/b"))[0]["label"] == "a"
 
 
 def test_a_changed_run_is_read_anew(root: Path):

@@ -15,17 +15,22 @@ import pytest
 from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
-from dashboards.figures.waterfall import waterfall
+from dashboards.figures.waterfall import in_order, largest, waterfall
 from dashboards.page import PageContext
 from dashboards.pages.memory import variants
 from dashboards.pages.rank_map import axis_means
-from dashboards.pages.runs import choices, differences
+from dashboards.pages.runs import choices
 from dashboards.pages.trust import both_ways, spearman
 from dashboards.pages.verdict import compared, shown, term_row
 from dashboards.pairs import pairs_of
 from dashboards.rank_table import RANKS, rank_table_of
+from dashboards.run_rows import differences
+from dashboards.timeline.lanes import lanes
+from dashboards.timeline.opened import opened as opened_pair
+from dashboards.timeline.view import View
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
+from twin.compare.terms import Term
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
@@ -54,22 +59,59 @@ def test_the_waterfall_is_what_compare_says(context: PageContext, labels, capsys
     rows = [term_row(term) for term in found.terms]
     for key in ("predicted", "measured", "difference"):
         assert [row[f"{key} (s)"] for row in rows] == [term[f"{key}_seconds"] for term in said["terms"]]
-    (bars,) = waterfall(found.predicted_seconds, found.measured_seconds, found.terms).data
-    assert list(bars.x[1:-1]) == [term["difference_seconds"] for term in said["terms"]]
-    assert bars.x[0] + sum(bars.x[1:-1]) == pytest.approx(bars.x[-1], rel=1e-12)
-    assert list(bars.customdata[1:-1]) == [term["name"] for term in said["terms"]]
-    for at in range(1, len(bars.x) - 1):  # each begins where the one before ended
-        assert bars.base[at] == pytest.approx((bars.base[at - 1] or 0.0) + bars.x[at - 1], abs=1e-15)
+    figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms)
+    assert figure.layout.xaxis.range[0] == 0
+    bars = {key: (x, b) for t in figure.data for key, x, b in zip(t.customdata, t.x, t.base, strict=True)}
+    assert {key: x for key, (x, _) in bars.items()} == {
+        **{term["name"]: term["difference_seconds"] for term in said["terms"]},
+        "predicted": said["predicted_seconds"],
+        "measured": said["measured_seconds"],
+    }
+    level = said["predicted_seconds"]
+    for term in in_order(found.terms):  # each begins where the one before ended
+        assert bars[term.name][1] == pytest.approx(level, abs=1e-15)
+        level += term.difference_seconds
+    assert level == pytest.approx(said["measured_seconds"], rel=1e-12)
+
+
+def term(name: str, difference: float) -> Term:
+    return Term(name, name, 1.0, 1.0 + difference, difference)
+
+
+def test_terms_are_sorted_and_savings_stand_apart():
+    found = in_order([term("a", -0.1), term("b", 0.2), term("c", -0.5), term("d", 0.4)])
+    assert [t.name for t in found] == ["d", "b", "c", "a"]
+
+
+def test_what_is_named_first_goes_the_way_of_the_difference():
+    """The step takes longer; the largest term, a saving, cannot be why."""
+    terms = [term("gemm", -0.078), term("between", 0.064), term("skew_y", 0.039)]
+    assert largest(terms, 0.03).name == "between"
+    assert largest(terms, -0.03).name == "gemm"
+    assert largest([term("gemm", -1.0)], 0.1) is None
+
+
+@pytest.mark.parametrize("labels", PAIRS[:2], ids=lambda p: p[0].partition("/")[2])
+def test_gaps_are_the_terms_that_no_op_accounts_for(context: PageContext, labels):
+    """Mean over ranks of what lies before, between and behind ops is what `compare` says of the measured step."""
+    entries = [opened(context, label) for label in labels]
+    query = {"run": entries[0].name, "other": entries[1].name, "show": "gap"}
+    found = compared(context, query)
+    pair, _ = opened_pair(context, {**query, "step": str(found.step)})
+    step, rows = pair.steps[1], lanes(pair, View(show="gap"))
+    at = rows.side == 1
+    total = float((rows.end - rows.start)[at].sum()) / len(set(step.rank.tolist()))
+    expected = sum(t.measured_seconds for t in found.terms if t.name in ("before", "between", "after"))
+    assert total == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 def test_the_drawn_verdict_holds_them_too(context: PageContext, names):
     query = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
     page = shown(context, query)
     graph = next(n for n in page._traverse() if getattr(n, "id", "") == "waterfall")
-    bars = go.Figure(graph.figure).data[0]
-    assert bars.x[0] == pytest.approx(18e-9)
-    assert bars.x[-1] == pytest.approx(33e-9)
-    assert sum(bars.x[1:-1]) == pytest.approx(15e-9)
+    bars = {k: x for t in go.Figure(graph.figure).data for k, x in zip(t.customdata, t.x, strict=True)}
+    assert (bars.pop("predicted"), bars.pop("measured")) == (pytest.approx(18e-9), pytest.approx(33e-9))
+    assert sum(bars.values()) == pytest.approx(15e-9)
 
 
 def test_ops_are_paired_by_name_with_medians():
@@ -139,7 +181,7 @@ def test_ranks_as_a_simulation_wrote_them(context: PageContext):
         number = ("data", "z", "y", "x").index(row["axis"])
         means = [float(np.take(cube, i, axis=number).mean()) for i in range(cube.shape[number])]
         assert row["highest at"] == int(np.argmax(means))
-        assert row["mean there"] == pytest.approx(max(means), rel=1e-5)
+        assert row["mean there (s)"] == pytest.approx(max(means), rel=1e-5)
 
 
 @pytest.mark.parametrize("bad", ["short", "outside", "twice the type", "text"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
+from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
 from dashboards.timeline import raster
-from dashboards.timeline.raster import coverage, dominant
+from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
+from dashboards.timeline.raster import coverage, painted
 from dashboards.timeline.step import partners, step_of
-from dashboards.timeline.view import MAX_LANES, View, all_ranks, lanes, paired, parse_ranks, unpaired, worst
+from dashboards.timeline.view import View, all_ranks, paired, parse_ranks
 from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from tests.profiles import examples
 from twin.description.problems import DescriptionError
@@ -117,8 +120,15 @@ def test_ranks_that_are_no_numbers_are_refused(text):
 
 
 def test_ranges_of_ranks_cost_nothing():
-    assert parse_ranks("0-99999999999999999,5", [2, 3]) == (2, 3)
+    assert parse_ranks("0-99999999999999999,3", [2, 3]) == (2, 3)
     assert parse_ranks("", [1]) == ()
+
+
+@pytest.mark.parametrize("text", ["5", "2,5", "4-9", "0,99999999"])
+def test_a_rank_without_events_is_refused_and_others_offered(text):
+    """It was drawn as if no rank had been named: all of them."""
+    with pytest.raises(DescriptionError, match="choose among 0-2"):
+        parse_ranks(text, [0, 1, 2])
 
 
 def test_the_largest_differences_come_first():
@@ -168,6 +178,7 @@ def test_never_more_bars_than_a_browser_draws():
     whole, words = timeline(pair, (events,), shown, View(), None)
     assert "4,000 ops, too many" in words
     assert {t.type for t in whole.data if t.type != "bar" or t.x[0] is not None} == {"heatmap"}
+    assert len(whole.layout.images) == 1
     part, words = timeline(pair, (events,), shown, View(), (0.0, 1e-6))
     assert "1,000 ops, one bar each" in words
     assert sum(len(t.x) for t in part.data) == 1000 <= MAX_BARS
@@ -204,12 +215,59 @@ def test_a_picture_holds_the_exact_time_of_each_kind(events, pixels, weighted):
     assert found.sum() * width == pytest.approx(total, abs=1e-8)
 
 
-def test_a_pixel_shows_what_takes_most_of_it():
-    shares = np.array([[[0.6, 0.2, 0.3, 0.0]], [[0.1, 0.3, 0.4, 0.0]]])
-    assert dominant(shares).tolist()[0][0] == 0.0
-    assert np.isnan(dominant(shares)[0, 1])  # half of it is empty
-    assert dominant(shares)[0, 2] == 1.0
-    assert np.isnan(dominant(shares)[0, 3])
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.floats(0, 0.3)), max_size=60), st.integers(1, 9))
+@examples(0.8, derandomize=True)
+def test_drawn_shares_are_busy_shares(events, rows):
+    """Red, green and blue for three kinds: what is drawn of each, added up, is for how long it was busy."""
+    shares = np.zeros((3, 3, 8))
+    for number, (lane, kind, share) in enumerate(events):
+        shares[kind, lane, number % 8] += min(share, max(0.0, 1 - shares[:, lane, number % 8].sum()))
+    pixels = painted(shares, 255 * np.eye(3), rows).reshape(3, rows, 8, 4) / 255
+    drawn = (pixels[..., :3] * pixels[..., 3:]).mean(axis=1).transpose(2, 0, 1)
+    np.testing.assert_allclose(drawn, shares, atol=0.01)
+
+
+@pytest.mark.parametrize("window", [(0.0, 1.0), (0.2, 0.21), (0.0, 25.0)])
+def test_a_lane_of_short_ops_is_drawn_as_busy_as_it_is(window):
+    """Ops of a tenth of a pixel, 15 % of the time: the picture showed a third of them, at some zooms none."""
+    run = {
+        0: [Row(f"micro0/fwd/o{n}", "collective", n * 100_000, n * 100_000 + 15_000, axis="y") for n in range(10_000)]
+    }
+    events = columns(table(run))
+    pair = paired(("predicted",), (step_of(events, None),))
+    shown = lanes(pair, View())
+    drawn = pixels_of(picture(shown, window, by_error=False).image.source)
+    rows, gap = rows_of(len(shown.names))
+    part = min(1.0, 1.0 / (window[1] - window[0]))  # of the window in which the run is
+    assert drawn[..., 3].mean() / 255 * rows / (rows - gap) == pytest.approx(0.15 * part, rel=0.01)
+
+
+def pixels_of(source: str) -> np.ndarray:
+    """Read a picture back as bytes (rows, columns, 4), by the decoder that Plotly has beside its encoder."""
+    from _plotly_utils.png import Reader
+
+    width, height, values, _ = Reader(bytes=base64.b64decode(source.partition(",")[2])).asRGBA8()
+    return np.array([list(row) for row in values], dtype=np.uint8).reshape(height, width, 4)
+
+
+def test_where_streams_share_a_lane_compute_and_all_else_have_a_half_each():
+    """Compute is busy throughout, and hides the other half of no lane."""
+    run = {
+        r: [Row("micro0/fwd/a", "compute", 0, 1000), Row("micro0/fwd/y", "collective", 0, 500, axis="y")]
+        for r in range(100)
+    }
+    pair = paired(("predicted",), (step_of(columns(table(run)), None),))
+    shown = lanes(pair, View())
+    assert shown.by_rank
+    found = picture(shown, (0.0, 1e-6), by_error=False)
+    pixels = pixels_of(found.image.source).reshape(len(shown.names), -1, COLUMNS, 4)
+    _, gap = rows_of(len(shown.names))
+    assert (pixels[:, :gap, :, 3] == 0).all()
+    rows = pixels.shape[1] - gap
+    assert pixels[..., 3].mean() / 255 * pixels.shape[1] / rows == pytest.approx(0.5 * 1 + 0.5 * 0.5, abs=0.06)
+    words = np.array(found.traces[0].text)
+    assert words[0, 0] == "rank 0<br>compute 100 %<br>collective, y 100 %"
+    assert words[0, -1] == "rank 0<br>compute 100 %"
 
 
 def test_what_is_shown_can_be_one_axis():

@@ -176,7 +176,7 @@ def test_controls_show_what_an_address_says_as_text(base):
 
 def test_levers_say_what_they_multiply(base):
     said_of = {key: as_it_is(key, base) for key in ("scale-ranks", "scale-nic", "scale-latency")}
-    assert said_of == {"scale-ranks": "32,768", "scale-nic": "25 GB/s", "scale-latency": "3.7 us"}
+    assert said_of == {"scale-ranks": "32,768", "scale-nic": "25 GB/s", "scale-latency": "3.7 µs"}
 
 
 def test_times_are_powers_of_two():

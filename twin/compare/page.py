@@ -16,7 +16,7 @@ from twin.compare.stage_rows import StageRow, op_of, pipeline_facts, stage_rows,
 from twin.compare.terms import Term
 from twin.description.files import write_whole
 from twin.description.problems import fail
-from twin.description.units import format_si
+from twin.description.units import format_seconds
 from twin.pages.shell import filled
 
 MARK = '<meta name="generator" content="fourfold compare">'
@@ -86,8 +86,8 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
     """What a reader should know before the figures: (what, value)."""
     ratio = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     facts = [
-        ("predicted step", seconds(found.predicted_seconds)),
-        ("measured step", seconds(found.measured_seconds)),
+        ("predicted step", format_seconds(found.predicted_seconds)),
+        ("measured step", format_seconds(found.measured_seconds)),
         ("error", percent(ratio, signed=True)),
         ("median error of GEMMs", error_of(found.error("compute", "kind", "gemm"))),
         ("median error of collectives", error_of(found.error("collective", "all", "all"))),
@@ -96,13 +96,13 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         ("machine", " / ".join(dict.fromkeys(found.machines))),
         ("measured step taken apart", f"step {found.step} of {len(found.steps)} traced"),
         *pipeline_facts(found),
-        ("clocks", f"{found.clock.method}, ± {seconds(found.clock.uncertainty_ns / 1e9)}"),
+        ("clocks", f"{found.clock.method}, ± {format_seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]
     if found.energy is not None:
         both = f"{found.energy.predicted_joules:,.4g} J predicted, {found.energy.measured_joules:,.4g} J measured"
         facts.append((f"energy of a step, devices ({found.energy.counter})", f"{both} ({found.energy.error:+.1%})"))
     if found.between_steps_seconds is not None:
-        facts.append(("between two measured steps, in neither", seconds(found.between_steps_seconds)))
+        facts.append(("between two measured steps, in neither", format_seconds(found.between_steps_seconds)))
     return facts
 
 
@@ -111,15 +111,6 @@ def error_of(group: ErrorGroup | None) -> str:
     if group is None:
         return "there are none"
     return percent(group.median_error)
-
-
-def seconds(value: float) -> str:
-    """A time for people.
-
-    >>> seconds(0.00123), seconds(-2.0)
-    ('1.23 ms', '-2 s')
-    """
-    return f"{'-' if value < 0 else ''}{format_si(abs(value), 's')}".replace(" us", " µs")
 
 
 def percent(value: float | None, *, signed: bool = False) -> str:
@@ -146,13 +137,13 @@ def _waterfall(found: Comparison) -> list[_Bar]:
         left, right = (LABELS + (x - low) * scale for x in sorted((begin, end)))
         return _Bar(label, value, colour, number * ROW, left, max(right - left, 1), max(right, LABELS) + 6)
 
-    bars = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, seconds(found.predicted_seconds))]
+    bars = [bar(0, "predicted", 0.0, found.predicted_seconds, TOTAL, format_seconds(found.predicted_seconds))]
     level = found.predicted_seconds
     for number, term in enumerate(found.terms, 1):
         step = term.difference_seconds
         bars.append(bar(number, term.label, level, level + step, _colour(term), _signed(term)))
         level += step
-    bars.append(bar(len(bars), "measured", 0.0, found.measured_seconds, TOTAL, seconds(found.measured_seconds)))
+    bars.append(bar(len(bars), "measured", 0.0, found.measured_seconds, TOTAL, format_seconds(found.measured_seconds)))
     return bars
 
 
@@ -164,7 +155,7 @@ def _colour(term: Term) -> str:
 
 def _signed(term: Term) -> str:
     sign = "+" if term.difference_seconds > 0 else ""
-    return sign + seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
+    return sign + format_seconds(term.difference_seconds) + (" (below clocks)" if term.below_clocks else "")
 
 
 def _tables(found: Comparison) -> list[_Table]:
@@ -172,7 +163,10 @@ def _tables(found: Comparison) -> list[_Table]:
         _Table(
             title,
             (first, "predicted", "measured", "difference"),
-            [(t.label, seconds(t.predicted_seconds), seconds(t.measured_seconds), _signed(t)) for t in terms],
+            [
+                (t.label, format_seconds(t.predicted_seconds), format_seconds(t.measured_seconds), _signed(t))
+                for t in terms
+            ],
         )
         for title, first, terms in (
             ("What the steps are made of", "term", found.terms),
@@ -197,9 +191,9 @@ def _tables(found: Comparison) -> list[_Table]:
             [
                 (
                     op_of(w),
-                    seconds(w.predicted_seconds),
-                    seconds(w.measured_seconds),
-                    seconds(w.measured_seconds - w.predicted_seconds),
+                    format_seconds(w.predicted_seconds),
+                    format_seconds(w.measured_seconds),
+                    format_seconds(w.measured_seconds - w.predicted_seconds),
                 )
                 for w in found.worst
             ],
@@ -216,7 +210,7 @@ def _tables(found: Comparison) -> list[_Table]:
 def _stage_cells(rows: Sequence[StageRow]) -> list[tuple[str, ...]]:
     cells = []
     for row in rows:
-        sums = [f"{seconds(a)} → {seconds(b)}" for _, a, b in row.parts]
+        sums = [f"{format_seconds(a)} → {format_seconds(b)}" for _, a, b in row.parts]
         cells.append((row.name + (", critical" if row.critical else ""), *sums))
     return cells
 
@@ -226,10 +220,10 @@ def _group_row(group: ErrorGroup) -> tuple[str, ...]:
     return (
         f"{group.name} ({group.part})",
         f"{group.ops:,}",
-        seconds(group.predicted_seconds),
-        seconds(group.measured_seconds),
+        format_seconds(group.predicted_seconds),
+        format_seconds(group.measured_seconds),
         percent(group.median_error),
         percent(group.p90_error),
         percent(group.bias, signed=True),
-        *((seconds(s) if group.part == "collective" else "") for s in skews),
+        *((format_seconds(s) if group.part == "collective" else "") for s in skews),
     )

@@ -173,6 +173,21 @@ def format_si(value: float, unit: str = "", *, digits: int = 4) -> str:
     return f"{value:.{digits}g} {unit}".strip()
 
 
+def format_seconds(value: float, *, digits: int = 3) -> str:
+    """Write a time for people, in the unit that suits it: the one way that terminal, pages and dashboard write times.
+
+    >>> format_seconds(0.00123456), format_seconds(-3.7e-6), format_seconds(2469.4), format_seconds(0.9999)
+    ('1.23 ms', '-3.7 µs', '2,469 s', '1 s')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} s"
+    least = 1 - 0.5 * 10.0**-digits  # what is written as 1
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+    factor, unit = next((one for one in units if abs(value / one[0]) >= least), units[-1])
+    scaled = value / factor
+    return f"{scaled:,.0f} {unit}" if abs(scaled) >= 10.0**digits - 0.5 else f"{scaled:.{digits}g} {unit}"
+
+
 def format_memory(size: float, *, commas: bool = False) -> str:
     """Write bytes in GB with one digit behind the point; what would be 0.0 GB in a smaller unit.
 

@@ -60,8 +60,8 @@ def _plain(text: str) -> str:
 
 
 def _waterfall(console: Console, found: Comparison) -> None:
-    from twin.compare.page import seconds
     from twin.compare.stage_rows import subject_of
+    from twin.description.units import format_seconds
 
     subject = subject_of(found)
     console.print(f"\nFrom the predicted to the measured step, {_plain(subject)}; the terms add up exactly:")
@@ -74,24 +74,24 @@ def _waterfall(console: Console, found: Comparison) -> None:
     for term in found.terms:
         table.add_row(
             f"  {_plain(term.label)}",
-            seconds(term.predicted_seconds),
-            seconds(term.measured_seconds),
-            seconds(term.difference_seconds),
+            format_seconds(term.predicted_seconds),
+            format_seconds(term.measured_seconds),
+            format_seconds(term.difference_seconds),
             _bar(term, most),
         )
     table.add_row(
         "  [bold]step[/]",
-        seconds(found.predicted_seconds),
-        seconds(found.measured_seconds),
-        seconds(found.difference_seconds),
+        format_seconds(found.predicted_seconds),
+        format_seconds(found.measured_seconds),
+        format_seconds(found.difference_seconds),
         "",
     )
     console.print(table)
 
 
 def _stages(console: Console, found: Comparison) -> None:
-    from twin.compare.page import seconds
     from twin.compare.stage_rows import stage_rows
+    from twin.description.units import format_seconds
 
     rows = stage_rows(found)
     if not rows:
@@ -102,8 +102,8 @@ def _stages(console: Console, found: Comparison) -> None:
         column.justify = "right"
     for row in rows:
         name = f"[bold]{_plain(row.name)}, critical[/]" if row.critical else _plain(row.name)
-        table.add_row(f"  {name}", *(seconds(predicted) for _, predicted, _ in row.parts))
-        table.add_row("", *(seconds(measured) for _, _, measured in row.parts))
+        table.add_row(f"  {name}", *(format_seconds(predicted) for _, predicted, _ in row.parts))
+        table.add_row("", *(format_seconds(measured) for _, _, measured in row.parts))
     console.print(table)
 
 
@@ -115,7 +115,8 @@ def _bar(term: Term, most: float) -> str:
 
 
 def _errors(console: Console, found: Comparison) -> None:
-    from twin.compare.page import percent, seconds
+    from twin.compare.page import percent
+    from twin.description.units import format_seconds
 
     steps = f"the median of {len(found.steps)} measured steps" if len(found.steps) > 1 else "the measured step"
     console.print(f"\nSingle ops against {steps}; collectives from when their last member came, skew apart:")
@@ -136,7 +137,7 @@ def _errors(console: Console, found: Comparison) -> None:
     for group in found.errors:
         if group.by in {"kind", "axis", "stage"}:
             skew = (
-                f"{seconds(group.predicted_skew_seconds)}, {seconds(group.measured_skew_seconds)}"
+                f"{format_seconds(group.predicted_skew_seconds)}, {format_seconds(group.measured_skew_seconds)}"
                 if group.part == "collective"
                 else ""
             )
@@ -145,8 +146,8 @@ def _errors(console: Console, found: Comparison) -> None:
             table.add_row(
                 f"  {_plain(name)}",
                 f"{group.ops:,}",
-                seconds(group.predicted_seconds),
-                seconds(group.measured_seconds),
+                format_seconds(group.predicted_seconds),
+                format_seconds(group.measured_seconds),
                 percent(group.median_error),
                 percent(group.p90_error),
                 percent(group.bias, signed=True),
@@ -156,15 +157,15 @@ def _errors(console: Console, found: Comparison) -> None:
 
 
 def _worst(console: Console, found: Comparison) -> None:
-    from twin.compare.page import seconds
     from twin.compare.stage_rows import op_of
+    from twin.description.units import format_seconds
 
     console.print("\nFurthest off (more by phase and name: --json, --html):")
     table = Table(box=None, show_header=False, pad_edge=False)
     for op in found.worst[:WORST_SHOWN]:
         table.add_row(
             f"  {_plain(op_of(op))}",
-            f"{seconds(op.predicted_seconds)} predicted",
-            f"{seconds(op.measured_seconds)} measured",
+            f"{format_seconds(op.predicted_seconds)} predicted",
+            f"{format_seconds(op.measured_seconds)} measured",
         )
     console.print(table)

@@ -67,6 +67,11 @@ def is_chrome_trace(path: Path) -> bool:
         return False
 
 
+def chrome_text(events: pa.Table, rank_names: Mapping[int, str]) -> str:
+    """Return the text that `write_chrome` writes."""
+    return HEAD + ",\n".join(json.dumps(event) for event in chrome_events(events, rank_names)) + "\n]}\n"
+
+
 def write_chrome(path: Path, events: pa.Table, rank_names: Mapping[int, str]) -> None:
     """Write `{"traceEvents": […]}`, compressed if the name ends in .gz."""
     opener = gzip.open if path.suffix == ".gz" else open

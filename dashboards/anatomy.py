@@ -1,0 +1,126 @@
+"""What a run's step is made of, without pairing ops: so runs of different grids, strategies and machines compare.
+
+Means over ranks, those of a folded run as often as their class has ranks. Compute, exposed communication by axis and
+idle time add up to the step exactly, by the definitions of `twin.trace.metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dashboards.catalog import Catalog, Entry
+from dashboards.events import Events, events_of
+from twin.compare.kinds import collective_kind, compute_kind
+from twin.compare.terms import Term
+from twin.trace.metrics import breakdown
+
+MAX_RANKS, MAX_STEPS = 64, 40
+"""Ranks and steps that are taken apart, evenly among all: each takes some milliseconds."""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Seconds of a rank and step, means; of one step, or the mean of several."""
+
+    step_seconds: float
+    parts: Mapping[str, float]
+    """compute, `exposed AXIS`, idle: they add up to the step."""
+    phases: Mapping[str, float]
+    """Compute by phase of the step."""
+    kinds: Mapping[str, float]
+    """Device work by kind, and collectives by kind and axis, hidden or not."""
+    streams: Mapping[str, float]
+    """For how long each stream is busy; waits are not."""
+
+
+@dataclass(frozen=True)
+class Anatomies:
+    """A run's step of median length, and each of its steps."""
+
+    middle: Anatomy
+    steps: Mapping[int, Anatomy]
+
+
+def anatomies_of(catalog: Catalog, entry: Entry) -> Anatomies:
+    """Take the steps of a run apart, or take what was found before. Raises DescriptionError."""
+    return catalog.kept(entry, "anatomy", lambda: take_apart(events_of(catalog, entry), weights_of(entry)))
+
+
+def weights_of(entry: Entry) -> dict[int, int]:
+    """Return how many ranks each rank of a folded run stands for; empty of others."""
+    classes = entry.head.get("classes")
+    found = {}
+    for one in classes if isinstance(classes, list) else []:
+        if isinstance(one, dict) and type(one.get("representative")) is int and type(one.get("ranks")) is int:
+            found[one["representative"]] = max(one["ranks"], 0)
+    return found
+
+
+def take_apart(events: Events, weights: Mapping[int, int]) -> Anatomies:
+    """Take each step apart; `weights` say how many ranks one stands for, one each where they do not."""
+    numbers = events.steps
+    chosen = [numbers[i] for i in sorted({int(i) for i in np.linspace(0, len(numbers) - 1, MAX_STEPS).round()})]
+    steps = {number: _step(events, number, weights) for number in chosen} if numbers else {}
+    if not steps:
+        return Anatomies(Anatomy(0.0, {}, {}, {}, {}), {})
+    middle = sorted(steps, key=lambda n: steps[n].step_seconds)[(len(steps) - 1) // 2]
+    return Anatomies(steps[middle], steps)
+
+
+def _step(events: Events, number: int, weights: Mapping[int, int]) -> Anatomy:
+    at = np.flatnonzero(events.step == number)
+    begin = int(np.minimum(events.arrival_ns[at], events.start_ns[at]).min())
+    length = int(events.end_ns[at].max()) - begin
+    ranks = np.unique(events.rank[at])
+    shown = ranks[sorted({int(i) for i in np.linspace(0, len(ranks) - 1, MAX_RANKS).round()})]
+    total = sum(weights.get(int(rank), 1) for rank in shown) or 1
+    sums: tuple[dict[str, float], ...] = ({}, {}, {}, {})
+    for rank in shown.tolist():
+        rows = at[events.rank[at] == rank]
+        share = weights.get(rank, 1) / total / 1e9
+        for found, part in zip(sums, _rank(events, rows, length), strict=True):
+            for name, value in part.items():
+                found[name] = found.get(name, 0.0) + share * value
+    return Anatomy(length / 1e9, *sums)
+
+
+def _rank(events: Events, rows: np.ndarray, length: int) -> tuple[dict[str, float], ...]:
+    """Take one rank's step apart, nanoseconds: parts, phases, kinds, streams."""
+    start, end = events.start_ns[rows].astype(np.float64), events.end_ns[rows].astype(np.float64)
+    took = end - start
+    compute, collective = events.kind.are("compute")[rows], events.kind.are("collective")[rows]
+    wait = events.kind.are("wait")[rows]
+    axis = np.array([events.axis.words[code] if code >= 0 else "" for code in events.axis.code[rows].tolist()])
+    axes = list(dict.fromkeys(axis[collective].tolist()))
+    found = breakdown(
+        float(length),
+        (start[compute], end[compute]),
+        {a: (start[collective & (axis == a)], end[collective & (axis == a)]) for a in axes},
+        {a: (start[wait & (axis == a)], end[wait & (axis == a)]) for a in axes},
+    )
+    parts = {"compute": found.compute, **{f"exposed {a}": v for a, v in found.exposed_by_axis.items()}}
+    parts["idle"] = found.idle
+    phases: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    streams: dict[str, float] = {}
+    for place, row in enumerate(rows.tolist()):
+        if wait[place]:
+            continue
+        name, phase = events.name[row], events.phase[row]
+        kind = compute_kind(name, phase) if compute[place] else f"{collective_kind(name)} {axis[place]}"
+        kinds[kind] = kinds.get(kind, 0.0) + took[place]
+        stream = events.stream[row]
+        streams[stream] = streams.get(stream, 0.0) + took[place]
+        if compute[place]:
+            phases[phase] = phases.get(phase, 0.0) + took[place]
+    return parts, phases, kinds, streams
+
+
+def terms_between(first: Anatomy, second: Anatomy) -> list[Term]:
+    """Return what lies between two steps, part by part; the parts add up to the difference."""
+    names = dict.fromkeys([*first.parts, *second.parts])
+    pairs = [(name, first.parts.get(name, 0.0), second.parts.get(name, 0.0)) for name in names]
+    return [Term(name.replace(" ", "_"), name, a, b, b - a) for name, a, b in pairs]

@@ -1,0 +1,26 @@
+// How cells of tables are written; the same rules as `format_seconds` of the twin.
+const dagfuncs = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
+dagfuncs.seconds = (value) => {
+  if (value === null || value === undefined || value === "") return "";
+  const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+  if (!Number.isFinite(value) || value === 0) return `${value} s`;
+  const [factor, unit] = units.find(([one]) => Math.abs(value / one) >= 0.9995) || units[3];
+  const scaled = value / factor;
+  const text = Math.abs(scaled) >= 999.5 ? Math.round(scaled).toLocaleString("en") : String(Number(scaled.toPrecision(3)));
+  return `${text} ${unit}`;
+};
+dagfuncs.number = (value) => {
+  if (value === null || value === undefined || value === "") return "";
+  if (!Number.isFinite(value) || value === 0) return String(value);
+  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+  if (Math.abs(value) >= 0.001) return String(Number(value.toPrecision(4)));
+  const [digits, power] = value.toExponential(2).split("e");
+  return `${Number(digits)}·10${[...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}`;
+};
+dagfuncs.moment = (value) =>
+  value ? new Date(value).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "";
+// The unit stands in the cells; a file has plain numbers, and the unit in its heading.
+dagfuncs.heading = (params) => {
+  const name = params.colDef.headerName || "";
+  return params.location === "csv" ? name : name.replace(/ \(s\)$/, "");
+};

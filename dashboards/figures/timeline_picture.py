@@ -1,0 +1,165 @@
+"""Of more ops than can be bars: a picture in which colours are as high as what they stand for is busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import hex_to_rgb, sample_colorscale
+from plotly.utils import image_array_to_data_uri
+
+from dashboards.colours import DIVERGING, KINDS, YELLOW
+from dashboards.events import CATEGORIES, COLOURED_AXES, GAP, OTHER, WAIT, Floats
+from dashboards.parts import escape, seconds
+from dashboards.timeline.lanes import Lanes
+from dashboards.timeline.raster import coverage, painted
+from twin.trace.palette import axis_colour
+
+COLUMNS = 1400
+"""Pixels of the picture: about those of the figure on a screen."""
+ROWS, LEAST_ROWS, MOST_ROWS = 1100, 4, 16
+"""Of all lanes together about as many as a screen has; of one lane, its gap to the next included."""
+CELLS = 10_000
+"""Places of the picture that have words of their own: they travel with it."""
+SOME = 0.0005
+"""Shares below are said as none."""
+WORDS = {
+    "compute": "compute",
+    **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)},
+    WAIT: "wait",
+    GAP: "gap between ops: host",
+}
+COLOURS = [YELLOW if name == GAP else KINDS.get(name) or axis_colour(name) for name in CATEGORIES]
+CHANGE_LIMIT = 2.0
+"""log2 of the ratio at which colours end: four times as long, or a quarter."""
+STEPS = 64
+"""Shades of the colours by error."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture that lies below the axes' traces, and what the pointer and the legend say of it."""
+
+    image: go.layout.Image
+    traces: tuple[go.Heatmap | go.Bar | go.Scatter, ...]
+
+
+def change_bar() -> dict[str, object]:
+    """Return the legend of colours by error."""
+    return {"title": "measured over<br>predicted", "tickvals": [-2, -1, 0, 1, 2], "ticktext": ["¼", "½", "1", "2", "4"]}
+
+
+def picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> Drawn:
+    """Draw a window of all lanes; by kind, or by how much longer ops took than in the other run."""
+    shape = (len(CATEGORIES), len(shown.names), COLUMNS)
+    shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, shape, shown.weight)
+    pixels = _by_error(shown, window) if by_error else _by_kind(shown, shares)
+    legend = [_error_legend()] if by_error else _legend(shares)
+    return Drawn(placed(pixels, window, shape[1]), (_words(shown, shares, window), *legend))
+
+
+def placed(pixels: NDArray[np.uint8], window: tuple[float, float], lanes: int) -> go.layout.Image:
+    """Lay a picture (rows, columns, 4) over a window of seconds and all lanes."""
+    return go.layout.Image(
+        source=image_array_to_data_uri(pixels, backend="pypng", compression=1),
+        xref="x",
+        yref="y",
+        x=window[0],
+        y=-0.5,
+        sizex=window[1] - window[0],
+        sizey=lanes,
+        sizing="stretch",
+        layer="below",
+    )
+
+
+def rows_of(lanes: int) -> tuple[int, int]:
+    """Rows of the picture that a lane has, and those of them that are left empty above it."""
+    rows = min(MOST_ROWS, max(LEAST_ROWS, ROWS // max(lanes, 1)))
+    return rows, 1 if rows < MOST_ROWS else 2
+
+
+def _by_kind(shown: Lanes, shares: Floats) -> NDArray[np.uint8]:
+    """Paint kinds; where one lane holds all streams of a rank, compute in its upper half and all else below."""
+    colours = np.array([hex_to_rgb(colour) for colour in COLOURS], dtype=np.float32)
+    rows, gap = rows_of(shares.shape[1])
+    if not shown.by_rank:
+        return spaced([painted(shares, colours, rows - gap)], shares.shape[1], gap)
+    half = (rows - gap) // 2
+    upper, lower = shares[:1], shares[1:]
+    parts = [painted(upper, colours[:1], rows - gap - half), painted(lower, colours[1:], half)]
+    return spaced(parts, shares.shape[1], gap)
+
+
+def _by_error(shown: Lanes, window: tuple[float, float]) -> NDArray[np.uint8]:
+    known = ~np.isnan(shown.change)
+    lane, none = shown.lane[known], np.zeros(known.sum(), dtype=np.int8)
+    start, end = shown.start[known], shown.end[known]
+    change = np.clip(shown.change[known], -CHANGE_LIMIT, CHANGE_LIMIT)
+    shape = (1, len(shown.names), COLUMNS)
+    share = coverage(lane, none, start, end, window, shape)
+    sums = coverage(lane, none, start, end, window, shape, weight=change)
+    mean = sums / np.maximum(share, 1e-12)
+    at = np.clip((mean + CHANGE_LIMIT) / (2 * CHANGE_LIMIT) * (STEPS - 1), 0, STEPS - 1).round().astype(int)
+    shades = sample_colorscale(DIVERGING, list(np.linspace(0, 1, STEPS)), colortype="tuple")
+    rows, gap = rows_of(shape[1])
+    return spaced([painted(share, 255 * np.array(shades)[at], rows - gap)], shape[1], gap)
+
+
+def spaced(parts: list[NDArray[np.uint8]], lanes: int, gap: int) -> NDArray[np.uint8]:
+    """Put the parts of each lane below one another, and some empty rows above each."""
+    columns = parts[0].shape[1]
+    of_lanes = [part.reshape(lanes, -1, columns, 4) for part in parts]
+    empty = np.zeros((lanes, gap, columns, 4), dtype=np.uint8)
+    return np.concatenate([empty, *of_lanes], axis=1).reshape(-1, columns, 4)
+
+
+def _words(shown: Lanes, shares: Floats, window: tuple[float, float]) -> go.Heatmap:
+    """Say of each place of the picture its lane, and for what share of the time each kind is busy there."""
+    lanes = len(shown.names)
+    columns = max(1, min(COLUMNS, CELLS // max(lanes, 1)))
+    edges = np.linspace(0, COLUMNS, columns + 1).astype(int)
+    means = np.add.reduceat(shares, edges[:-1], axis=2) / np.diff(edges)
+    kinds = [kind for kind in range(len(CATEGORIES)) if (means[kind] > SOME).any()]
+    said = [
+        [
+            _said(shown.names[lane], [(WORDS[CATEGORIES[k]], float(means[k, lane, at])) for k in kinds])
+            for at in range(columns)
+        ]
+        for lane in range(lanes)
+    ]
+    step = (window[1] - window[0]) / COLUMNS
+    return go.Heatmap(
+        z=means.sum(axis=0).astype(np.float32),
+        x=window[0] + step * (edges[:-1] + edges[1:]) / 2,
+        y=np.arange(lanes),
+        text=said,
+        showscale=False,
+        colorscale=[[0, "rgba(0,0,0,0)"], [1, "rgba(0,0,0,0)"]],
+        hovertemplate=f"%{{text}}<br>around %{{x:.6~g}} s, {seconds(step * COLUMNS / columns)}<extra></extra>",
+    )
+
+
+def _said(lane: str, busy: list[tuple[str, float]]) -> str:
+    parts = [f"{name} {100 * share:.3g} %" for name, share in busy if share > SOME]
+    return "<br>".join([escape(lane), *(parts or ["nothing"])])
+
+
+def _legend(shares: Floats) -> list[go.Bar]:
+    """Empty bars, for the legend: what of the kinds is there."""
+    there = [kind for kind in range(len(CATEGORIES)) if shares[kind].any()]
+    return [go.Bar(x=[None], y=[None], name=WORDS[CATEGORIES[k]], marker_color=COLOURS[k]) for k in there]
+
+
+def _error_legend() -> go.Scatter:
+    """Nothing but the bar of colours."""
+    marker = {"color": [0.0], "colorscale": DIVERGING, "cmin": -CHANGE_LIMIT, "cmax": CHANGE_LIMIT}
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        showlegend=False,
+        marker={**marker, "colorbar": change_bar(), "showscale": True},
+    )

@@ -1,0 +1,143 @@
+"""Curves of trainings: of many steps the least and the largest of each piece, so that no spike is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+
+from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from dashboards.events import Floats
+from dashboards.parts import escape, finished, seconds_ticks
+from dashboards.training.record import Record
+
+MAX_POINTS = 1200
+"""Of a curve: more than there are pixels would not be seen, and slow."""
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
+DASHES = ("solid", "dot", "dash", "dashdot")
+PANELS = {
+    "loss": "loss, nats per token",
+    "tokens_per_second": "tokens/s",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "model_flops_utilisation": "share of peak",
+    "memory_bytes": "memory of rank 0",
+    "seconds": "time of a step",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A training to be drawn."""
+
+    label: str
+    record: Record
+    predicted_rate: float | None = None
+    """Tokens per second."""
+    checkpoints: tuple[int, ...] = ()
+    alerts: tuple[tuple[int, str], ...] = ()
+
+
+def thinned(x: Floats, y: Floats, most: int = MAX_POINTS) -> tuple[Floats, Floats]:
+    """Keep the least and the largest of each of `most / 2` pieces, in order; all points if they are few."""
+    known = ~np.isnan(y)
+    x, y = x[known], y[known]
+    if len(y) <= most:
+        return x, y
+    edges = np.linspace(0, len(y), most // 2 + 1).astype(int)
+    low = np.array([a + int(y[a:b].argmin()) for a, b in pairwise(edges)])
+    high = np.array([a + int(y[a:b].argmax()) for a, b in pairwise(edges)])
+    at = np.unique(np.concatenate([[0], low, high, [len(y) - 1]]))
+    return x[at], y[at]
+
+
+def along(record: Record, by: str) -> Floats:
+    """Return where each step stands: its number, or hours of training before its end."""
+    if by == "hours":
+        return np.asarray(np.nancumsum(np.frombuffer(record.columns["seconds"])) / 3600)
+    return np.frombuffer(record.step, dtype=np.int64).astype(np.float64) + 1
+
+
+def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
+    """Draw one figure of all trainings; None if none has it."""
+    figure = go.Figure()
+    for number, curve in enumerate(curves):
+        values = np.frombuffer(curve.record.columns[name])
+        x, y = thinned(along(curve.record, by), values)
+        colour, dash = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
+        if len(y):
+            line = {"color": colour, "dash": dash, "width": 1.5}
+            figure.add_scatter(x=x, y=y, mode="lines", name=escape(curve.label), line=line)
+        if name == "loss":
+            _validation(figure, curve, by, colour)
+            _marks(figure, curve, by)
+        if name == "tokens_per_second" and curve.predicted_rate:
+            label = f"predicted, {curve.predicted_rate:,.0f}"
+            figure.add_hline(y=curve.predicted_rate, line_dash="dash", line_color=colour, annotation_text=label)
+    if not figure.data:
+        return None
+    figure.update_xaxes(title="hours" if by == "hours" else "steps done")
+    figure.update_yaxes(title=PANELS[name], automargin=True, **_written(name))
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    return finished(
+        figure, uirevision=f"training {by}", hovermode="x unified", showlegend=name == "loss", legend=legend
+    )
+
+
+def _written(name: str) -> dict[str, object]:
+    looks: dict[str, dict[str, object]] = {
+        "seconds": {**seconds_ticks()},
+        "memory_bytes": {"tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
+        "model_flops_utilisation": {"tickformat": ".0%", "rangemode": "tozero"},
+        "tokens_per_second": {"rangemode": "tozero", "tickformat": "~s"},
+        "learning_rate": {"exponentformat": "power"},
+    }
+    return looks.get(name, {})
+
+
+def _validation(figure: go.Figure, curve: Curve, by: str, colour: str) -> None:
+    """Points of held-out losses, each set with a symbol of its own."""
+    for number, (name, found) in enumerate(curve.record.validation.items()):
+        figure.add_scatter(
+            x=_at(curve.record, [after for after, _ in found], by),
+            y=[loss for _, loss in found],
+            mode="lines+markers",
+            name=escape(f"{curve.label}, {name.replace('_loss', '').replace('/', ' ')}"),
+            line={"color": colour, "width": 1, "dash": "dot"},
+            marker={"symbol": ("circle-open", "square-open", "diamond-open")[number % 3], "size": 8},
+        )
+
+
+def _marks(figure: go.Figure, curve: Curve, by: str) -> None:
+    """Checkpoints, times that the run went back, and warnings, as marks on the curve of the loss."""
+    kinds = (
+        ("checkpoint", [(step, f"checkpoint after {step:,} steps") for step in curve.checkpoints], "triangle-up", GREY),
+        ("went back", [(a, f"went back to step {b:,}") for a, b in curve.record.back], "arrow-left", VERMILION),
+        ("warning", [(at, escape(text)) for at, text in curve.alerts], "x", ORANGE),
+    )
+    loss = np.frombuffer(curve.record.columns["loss"])
+    for name, found, symbol, colour in kinds:
+        if found and len(loss):
+            steps = [step for step, _ in found]
+            place = np.clip(np.searchsorted(np.frombuffer(curve.record.step, dtype=np.int64), steps), 0, len(loss) - 1)
+            figure.add_scatter(
+                x=_at(curve.record, steps, by),
+                y=loss[place],
+                mode="markers",
+                name=escape(f"{curve.label}, {name}"),
+                marker={"symbol": symbol, "size": 9, "color": colour},
+                text=[text for _, text in found],
+                hovertemplate="%{text}<extra></extra>",
+            )
+
+
+def _at(record: Record, steps: Sequence[int], by: str) -> list[float]:
+    """Return where so many steps done stand on the axis."""
+    if by != "hours" or not len(record):
+        return [float(step) for step in steps]
+    hours = np.concatenate([[0.0], along(record, by)])
+    done = np.frombuffer(record.step, dtype=np.int64) + 1
+    return [float(hours[np.searchsorted(done, step, side="right")]) for step in steps]

@@ -1,0 +1,89 @@
+"""What a run's job says of it in a few words, and which prediction and measurement are of the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dashboards.catalog import Entry
+
+Key = tuple[str, ...]
+MAX_WORDS = 80
+"""Letters of a name that may come from a stranger."""
+
+
+def job_in(entry: Entry) -> Mapping[str, Any]:
+    """Return what an entry says of its job; empty if nothing."""
+    job = entry.head.get("job")
+    return job if isinstance(job, dict) else {}
+
+
+def model_of(job: Mapping[str, Any]) -> str:
+    """Name a job's model; one without a name of its own by its size.
+
+    >>> model_of({"model": {"name": "custom", "layers": 4, "hidden": 256}}), model_of({"model": "gpt-5b"})
+    ('4 layers × 256', 'gpt-5b')
+    """
+    model = job.get("model")
+    if not isinstance(model, dict):
+        return str(model or "")[:MAX_WORDS]
+    name = str(model.get("name") or "custom")
+    if name != "custom":
+        return name[:MAX_WORDS]
+    return f"{model.get('layers', '?')} layers × {model.get('hidden', '?')}"[:MAX_WORDS]
+
+
+def machine_of(job: Mapping[str, Any]) -> str:
+    """Name a job's machine."""
+    machine = job.get("machine")
+    return str(machine.get("name", "") if isinstance(machine, dict) else machine or "")[:MAX_WORDS]
+
+
+def grid_words(job: Mapping[str, Any]) -> str:
+    """Write the sizes of a grid's axes, or what stands in its place."""
+    grid = job.get("grid")
+    return " × ".join(str(size) for size in grid.values()) if isinstance(grid, dict) else str(grid or "")
+
+
+def key_of(entry: Entry) -> Key:
+    """Return what a prediction and a measurement of one job have in common; empty if there is no job."""
+    job = job_in(entry)
+    if not job:
+        return ()
+    grid, batch = job.get("grid"), job.get("batch")
+    sizes = [f"{axis} {size}" for axis, size in grid.items() if size != 1] if isinstance(grid, dict) else [str(grid)]
+    sequences = batch.get("sequences") if isinstance(batch, dict) else None
+    return (str(job.get("name")), str(job.get("ranks")), str(sequences), *map(str, sizes))
+
+
+def partners(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """Return for each predicted run the newest measured one of the same job, and the other way round, by name."""
+    newest: dict[Key, dict[str, Entry]] = {}
+    known = [entry for entry in entries if entry.kind in ("predicted", "measured")]
+    for entry in sorted(known, key=lambda e: e.changed):
+        if key := key_of(entry):
+            newest.setdefault(key, {})[str(entry.kind)] = entry
+    found = {}
+    for entry in known:
+        other = newest.get(key_of(entry), {}).get("measured" if entry.kind == "predicted" else "predicted")
+        if other is not None:
+            found[entry.name] = other
+    return found
+
+
+def contents(entry: Entry) -> str:
+    """Say what a search or a study holds; nothing of a run."""
+    head = entry.head
+    if entry.kind == "search":
+        best = head.get("best")
+        grid = grid_words(best) if isinstance(best, dict) else ""
+        return f"{_count(head, 'candidates')} candidates, {_count(head, 'feasible')} can run; best {grid}"[:MAX_WORDS]
+    if entry.kind == "study":
+        words = str(head.get("study", "")).replace("_", " ")
+        return f"{words}, {_count(head, 'points')} points: {head.get('title') or ''}"[: 2 * MAX_WORDS]
+    return ""
+
+
+def _count(head: Mapping[str, Any], key: str) -> str:
+    value = head.get(key)
+    return f"{value:,}" if isinstance(value, int) else "?"

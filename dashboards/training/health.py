@@ -1,0 +1,87 @@
+"""Whether a training is healthy, said in a sentence with its reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dashboards.events import Floats
+from dashboards.parts import seconds
+from dashboards.training.record import VALIDATION, Record
+
+WINDOW = 50
+"""Latest steps that are looked at, or a fifth of them if there are fewer."""
+SPIKE, RISE, SLOW = 6.0, 0.02, 0.8
+"""A loss so many spreads above those before; a median so much above that of the window before; a rate below so much."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is well, and what is not."""
+
+    good: tuple[str, ...]
+    worries: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The answer and its reasons."""
+        return ("Look at this: " if self.worries else "Healthy: ") + "; ".join([*self.worries, *self.good]) + "."
+
+
+def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Health:
+    """Judge the latest steps by those before them, and by what the twin predicts."""
+    if not len(record):
+        return Health((), ("no step is written yet",))
+    good: list[str] = []
+    worries: list[str] = []
+    loss = np.frombuffer(record.columns["loss"])
+    window = max(2, min(WINDOW, len(loss) // 5))
+    latest, before = loss[-window:], loss[-2 * window : -window]
+    if np.isnan(loss[-1]):
+        worries.append("the latest loss is no number")
+    elif len(before) >= 2:
+        now, then = float(np.nanmedian(latest)), float(np.nanmedian(before))
+        moved = f"loss {now:.4g}, {then:.4g} in the {window} steps before"
+        (worries if now > then * (1 + RISE) else good).append(moved + (", rising" if now > then * (1 + RISE) else ""))
+    else:
+        good.append(f"loss {loss[-1]:.4g}")
+    spikes = spikes_of(loss, window)
+    if spikes:
+        worries.append(f"the loss leapt {spikes} time{'s' if spikes > 1 else ''}")
+    norm = np.frombuffer(record.columns["gradient_norm"])[-window:]
+    if np.isnan(norm).any():
+        worries.append("a gradient norm is no number")
+    if validation := record.validation.get(VALIDATION):
+        good.append(f"validation {validation[-1][1]:.4g} after {validation[-1][0]:,} steps")
+    _judge_speed(record, window, predicted_rate, good, worries)
+    if record.back:
+        worries.append(f"it went back {len(record.back)} times" if len(record.back) > 1 else "it went back once")
+    if alerts:
+        worries.append(f"--watch warned {alerts} times" if alerts > 1 else "--watch warned once")
+    return Health(tuple(good), tuple(worries))
+
+
+def _judge_speed(
+    record: Record, window: int, predicted_rate: float | None, good: list[str], worries: list[str]
+) -> None:
+    rates = np.frombuffer(record.columns["tokens_per_second"])
+    rate, middle = float(np.nanmedian(rates[-window:])), float(np.nanmedian(rates))
+    step = seconds(float(np.nanmedian(np.frombuffer(record.columns["seconds"])[-window:])))
+    words = f"{rate:,.0f} tokens/s ({step} a step)"
+    if predicted_rate:
+        words += f", {100 * rate / predicted_rate:.0f} % of the predicted rate"
+    if rate < SLOW * middle:
+        worries.append(f"{words}, slower than its own median of {middle:,.0f}")
+    else:
+        good.append(words)
+
+
+def spikes_of(loss: Floats, window: int) -> int:
+    """Count the latest steps whose loss lies far above the steps before them."""
+    if len(loss) < 3 * window:
+        return 0
+    before, latest = loss[-3 * window : -window], loss[-window:]
+    middle = float(np.nanmedian(before))
+    spread = float(np.nanmedian(np.abs(before - middle))) or 1e-12
+    return int((latest > middle + max(SPIKE * 1.4826 * spread, 0.05 * abs(middle))).sum())
