@@ -33,12 +33,13 @@ TITLES = {
     "grid": "Grid",
     "batch": "Batch",
     "overlap": "Overlap",
+    "divide": "Divided over x",
     "data_reduction": "Data reduction",
     "communication_precision": "Types on the way over z",
     "options": "Options",
     "straggler": "A slow device",
 }
-FOLDED = ("overlap", "data_reduction", "communication_precision", "options")
+FOLDED = ("overlap", "divide", "data_reduction", "communication_precision", "options")
 SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library")
 """Fields whose choices follow from others."""
 

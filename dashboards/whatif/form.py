@@ -25,7 +25,7 @@ STRATEGY = DEFAULT_STRATEGY
 """The strategy whose jobs the form is made for."""
 GROUPS = (
     *("what", "levers", "grid", "batch", "straggler"),
-    *("overlap", "data_reduction", "communication_precision", "options"),
+    *("overlap", "divide", "data_reduction", "communication_precision", "options"),
 )
 LEFT_OUT = {
     "name",
@@ -40,6 +40,8 @@ LEFT_OUT = {
     "train",
     "library",
     "lora",
+    "energy",
+    "offload",
 }
 """Keys that have a field of their own kind, or none."""
 MAX_TEXT = 40

@@ -38,7 +38,7 @@ def cross_entropy(
     ops, collectives, wide = context.ops, context.collectives, context.master_type
     columns = logits.shape[1]
     valid = columns if valid is None else valid
-    scores: Scores = make(logits.detach(), wide, valid, context.job.loss_tokens)
+    scores: Scores = make(logits.detach(), wide, valid, context.job.loss_rows)
     top = ops.compute(
         PLACE, "maximum", scores.maximum, lambda: Memory(scores.moved("maximum"), work="loss/maximum"), phase="loss"
     )

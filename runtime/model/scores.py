@@ -1,7 +1,7 @@
 """Logits in the precision in which a loss is summed: all at once, or so many tokens at a time.
 
 * Whole: one copy in the wide type (where logits are narrower), which becomes exponentials and then the gradient.
-* By tokens (`loss_tokens`): exponentials are computed twice, for their sums and for the gradient, of a few rows at a
+* By tokens (`loss_rows`): exponentials are computed twice, for their sums and for the gradient, of a few rows at a
   time, and the gradient lies where the logits lay. So a vocabulary of 128,256 needs 2 bytes a logit in 16 bits, not 8.
 * Columns that are padding count for nothing.
 """

@@ -33,7 +33,7 @@ CASES = (
     Case("plain attention, dropout", {"attention": "plain", "dropout": 0.1}),
     Case("documents apart", {"document_mask": True}),
     Case("fused element-wise work", {"fused_elementwise": True}),
-    Case("loss by tokens", {"loss_tokens": 256}),
+    Case("loss by tokens", {"loss_rows": 256}),
     Case("adapters", {"lora": {}}),
     Case(
         "rotary, RMS norm, SwiGLU",

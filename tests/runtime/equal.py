@@ -26,7 +26,7 @@ def serial(case: str, dtype: str, steps: int, slower: tuple[float, ...] | None) 
     options = json.loads(case)
     goldfish = options.pop("goldfish", False)
     options.pop("micro_steps", None)
-    for place in ("divide", "tensor", "loss_tokens"):
+    for place in ("divide", "tensor", "loss_rows"):
         options.pop(place, None)
     options.pop("overlap", None)  # what hides behind what is no matter of numbers, and one rank hides nothing
     job = parity.describe(dict.fromkeys(AXES, 1), **options)

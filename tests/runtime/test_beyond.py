@@ -87,10 +87,10 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_halves_heads": {**DIVIDED, **HALVES, "recompute": True},
 }
 LOSSES: dict[str, dict[str, Any]] = {
-    "loss_by_tokens": {"loss_tokens": 5},
-    "loss_by_tokens_padded": {"loss_tokens": 3, "model": {**parity.MODEL, "vocabulary": 37}},
-    "loss_by_tokens_goldfish": {"loss_tokens": 1000, "goldfish": True},
-    "loss_by_tokens_of_halves": {"loss_tokens": 4, **HALVES, "model": {**parity.MODEL, "vocabulary": 9}},
+    "loss_by_tokens": {"loss_rows": 5},
+    "loss_by_tokens_padded": {"loss_rows": 3, "model": {**parity.MODEL, "vocabulary": 37}},
+    "loss_by_tokens_goldfish": {"loss_rows": 1000, "goldfish": True},
+    "loss_by_tokens_of_halves": {"loss_rows": 4, **HALVES, "model": {**parity.MODEL, "vocabulary": 9}},
 }
 """Nine tokens over eight ranks of y leave some of these none."""
 VARIANTS = {**{f"halves_{name}": options for name, options in OF_HALVES.items()}, **OTHERS}

@@ -26,7 +26,7 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "x, not recomputed": ({"x": 4}, KEPT_TOO),
     "x, not recomputed, flat": ({"x": 4}, KEPT_TOO | {"tensor": "1d"}),
     "x, not recomputed, divided": ({"x": 2}, KEPT_TOO | {"divide": {"attention": True, "mlp": True}}),
-    "loss by tokens": ({"data": 1}, {"loss_tokens": 64, "model": {"vocabulary": 20000}}),
+    "loss by tokens": ({"data": 1}, {"loss_rows": 64, "model": {"vocabulary": 20000}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),
 }

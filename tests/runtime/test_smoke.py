@@ -34,7 +34,7 @@ def test_every_path_of_a_job_too_large_for_here_is_tried_on_a_small_model() -> N
 
 
 def test_paths_train_and_losses_fall() -> None:
-    chosen = (Case("plain"), Case("by tokens", {"loss_tokens": 5}), Case("documents", {"document_mask": True}))
+    chosen = (Case("plain"), Case("by tokens", {"loss_rows": 5}), Case("documents", {"document_mask": True}))
     seen = list(smoke(load_job(JOB), CPU, 0.0, chosen))
     assert [one.name for one in seen] == ["plain", "by tokens", "documents"]
     for one in seen:

@@ -88,7 +88,7 @@ class Job(Spec):
     defaults."""
     fused_elementwise: StrictBool = False
     """Bias, dropout and residual in one kernel (hand-written or compiled), as Megatron has them."""
-    loss_tokens: Annotated[int, Field(ge=1, strict=True)] | None = None
+    loss_rows: Annotated[int, Field(ge=1, strict=True)] | None = None
     """Compute the loss of so many tokens at a time, so that no copy of all logits in fp32 is made: less memory,
     exponentials computed twice. By default of all tokens of a micro-step at once."""
     cuda_graphs: StrictBool = False

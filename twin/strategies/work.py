@@ -208,8 +208,8 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
     narrow = job.element_bytes < FP32_BYTES
     cast = job.element_bytes + FP32_BYTES if narrow else 0
     logits, per_token = float(tokens * vocabulary), float(tokens * FP32_BYTES)
-    if job.loss_tokens is not None:
-        e, pieces = job.element_bytes, -(-tokens // job.loss_tokens)
+    if job.loss_rows is not None:
+        e, pieces = job.element_bytes, -(-tokens // job.loss_rows)
         return {
             "maximum": Memory(logits * e, 1 + narrow, work="loss/maximum"),
             # widen, subtract, exp, sum
@@ -233,9 +233,9 @@ def loss_bytes(job: Job, tokens: int, vocabulary: int) -> float:
 
     So many tokens at a time the gradient lies where the logits lay.
     """
-    if job.loss_tokens is None:
+    if job.loss_rows is None:
         return float(tokens * vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
-    widened = min(tokens, job.loss_tokens)
+    widened = min(tokens, job.loss_rows)
     return float(vocabulary * (tokens * job.element_bytes + widened * 2 * FP32_BYTES))
 
 
