@@ -75,7 +75,7 @@ def levers(
                 key,
             )
     found = []
-    left_out = STILL if draws else STILL + DRAWN
+    left_out: tuple[str, ...] = STILL if draws else STILL + DRAWN
     if getattr(job, "offload", None) is None and getattr(job, "recompute_inputs", "device") == "device":
         left_out += BEYOND
     for key in wanted or [key for key in known if not key.startswith(left_out)]:
