@@ -21,10 +21,12 @@ SOURCE = "sensitivity study"
 LINKS = "machine.fabric.links"
 LEFT_OUT = {"machine.ranking", "machine.libraries"}
 """Parts of a machine that are not walked through: the job's library is taken by itself."""
-STILL = ("machine.reliability.", "machine.device.idle", "machine.device.busy")
+STILL = ("machine.reliability.", "machine.device.idle", "machine.device.busy", "machine.device.power.")
 """Keys that decide no step, but long runs and energy: moved only if they are named."""
 DRAWN = ("machine.variation.compute_jitter", "machine.variation.network_noise")
 """Keys that only the all-ranks engine uses: with another one moved only if they are named."""
+BEYOND = ("machine.host_link.", "machine.host.", "machine.disk.")
+"""Keys of what lies behind the devices: for a job that puts nothing there moved only if they are named."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ def levers(
                 key,
             )
     found = []
-    left_out = STILL if draws else STILL + DRAWN
+    left_out: tuple[str, ...] = STILL if draws else STILL + DRAWN
+    if getattr(job, "offload", None) is None and getattr(job, "recompute_inputs", "device") == "device":
+        left_out += BEYOND
     for key in wanted or [key for key in known if not key.startswith(left_out)]:
         lever = _links(job, change) if key == LINKS else _relative(key, known[key], change)
         if lever.sides:
