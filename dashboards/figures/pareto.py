@@ -87,7 +87,8 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
             y=capacity, line_dash="dash", line_color=GREY, annotation_text="device", annotation_position="top left"
         )
     log = spans_much([p[0] for p in places])
-    figure.update_xaxes(**seconds_axis("step"), type="log" if log else "linear")
+    look = {"title": "step (s)", "type": "log", "dtick": "D2"} if log else seconds_axis("step")
+    figure.update_xaxes(**look)
     figure.update_yaxes(title="memory of a rank (GB)", rangemode="tozero")
     return finished(figure, hovermode="closest", legend=LEGEND)
 

@@ -139,7 +139,9 @@ class Visitor:
 
         def drawn() -> None:
             self.page.goto(f"{self.base}/timeline?run={name}")
-            self.page.locator("#timeline .imagelayer image, #timeline .barlayer .point").first.wait_for(state="attached")
+            self.page.locator("#timeline .imagelayer image, #timeline .barlayer .point").first.wait_for(
+                state="attached"
+            )
 
         return timed(drawn)
 
@@ -198,7 +200,11 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
                 without.append(live(folder, None))
                 watched.append(live(folder, visitor))
                 visitor.page.goto("about:blank")
-            found["a step of a training"] = {"alone_seconds": without, "watched_seconds": watched, "limit_seconds": 1.02}
+            found["a step of a training"] = {
+                "alone_seconds": without,
+                "watched_seconds": watched,
+                "limit_seconds": 1.02,
+            }
         browser.close()
     return found | {"load_after": os.getloadavg()}
 
@@ -206,7 +212,18 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
 def live(folder: Path, visitor: Visitor | None) -> float:
     """Train a small job, with a live page open or without; median seconds of a step, the first twenty left out."""
     out = folder / "live"
-    command = [sys.executable, "-m", "twin", "train", str(ROOT / LIVE_JOB), "--ranks", "1", "--force", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "twin",
+        "train",
+        str(ROOT / LIVE_JOB),
+        "--ranks",
+        "1",
+        "--force",
+        "--out",
+        str(out),
+    ]
     for changed in ("ranks=1", "grid={data: 1}", f"train.steps={LIVE_STEPS}", "train.threads=1"):
         command += ["--set", changed]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -228,7 +245,11 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
         if isinstance(one, dict) and "limit_seconds" in one:
             for key, times in one.items():
                 if isinstance(times, list):
-                    memory = f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" and "server_peak_bytes" in one else ""
+                    memory = (
+                        f"{one['server_peak_bytes'] / 1e9:.2f}"
+                        if key == "opens_seconds" and "server_peak_bytes" in one
+                        else ""
+                    )
                     what = f"{label}: {key.removesuffix('_seconds')}" if key != "seconds" else label
                     yield f"| {what} | {min(times):.2f} | {statistics.median(times):.2f} | {memory} |"
 
