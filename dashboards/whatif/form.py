@@ -34,6 +34,8 @@ LEFT_OUT = {
     "stragglers",
     "placement",
     "degraded",
+    "energy",
+    "offload",
     "seed",
     "train",
     "library",
