@@ -53,7 +53,7 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
                     "color": exposed,
                     "colorscale": SEQUENTIAL,
                     "size": 8,
-                    "line": {"width": 0.5, "color": "#555"},
+                    "line": {"width": 0.7, "color": GREY},
                     "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14},
                 },
             ),
