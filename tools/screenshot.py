@@ -7,8 +7,8 @@
 RUN is a directory that `fourfold simulate --out` wrote; FOLDER takes `timeline.png` (the whole step)
 and `timeline-block.png` (the page's button "one block backward" pressed).
 
-With `--dashboard` four pages of the dashboard go into FOLDER; RUNS is examples/runs if not given.
-With `--all-pages` every page does, at laptop and 4K size, light and dark: to look at all of them.
+With `--dashboard` some pages of the dashboard go into FOLDER; RUNS is examples/runs if not given.
+With `--all-pages` every page does, on a laptop, at 1024 x 768 and at 4K, light and dark: to look at all of them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = "1400,460"
 CLICK = "<script>setTimeout(() => document.querySelectorAll('#buttons button')[2].click(), 1500)</script>"
-SIZES = {"laptop": (1400, 900), "4k": (3840, 2160)}
-PICTURES = {"/verdict": "verdict", "/timeline": "timeline", "/configurations": "configurations", "/ranks": "rank-map"}
+SIZES = {"laptop": (1400, 900), "small": (1024, 768), "4k": (3840, 2160)}
+PICTURES = {
+    "/verdict": "verdict",
+    "/timeline": "timeline",
+    "/configurations": "configurations",
+    "/ranks": "rank-map",
+    "/training": "training",
+}
 SETTLE_MILLISECONDS = 1500
 """For what draws itself after the page is there: answers of the what-if page, fonts, tables."""
 
@@ -85,6 +91,7 @@ def queries(runs: Path) -> dict[str, str]:
     pair = f"run={first('predicted', word=label or 'x')}&other={measured}"
     special = {
         "/": pair,
+        "/compare": f"run={measured}&other={first('measured', word='8x1x1x1')}",
         "/configurations": f"run={first('search')}",
         "/scaling": f"run={first('study')}",
         "/ranks": f"run={first('predicted', having='ranks.parquet')}",

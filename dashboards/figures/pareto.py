@@ -10,17 +10,17 @@ import plotly.graph_objects as go
 
 from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
-from dashboards.parts import finished, seconds
+from dashboards.parts import finished, seconds, seconds_axis
 from twin.description.units import format_memory
 from twin.search.page import pareto as front
+from twin.search.page import spans_much
+from twin.trace.palette import SEQUENTIAL
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
 """Points and lines that a browser still draws at once; and how many of the published model's best are marked."""
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
-SCALE = [[0.0, "#cfe3f1"], [0.5, SKY], [1.0, "#003a5c"]]
-"""Light to dark of one hue: readable for all colour vision."""
 BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slowest quarter", GREY))
 
 
@@ -51,9 +51,9 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
                 "candidates",
                 {
                     "color": exposed,
-                    "colorscale": SCALE,
+                    "colorscale": SEQUENTIAL,
                     "size": 8,
-                    "line": {"width": 0.5, "color": "#555"},
+                    "line": {"width": 0.7, "color": GREY},
                     "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14},
                 },
             ),
@@ -86,8 +86,9 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
         figure.add_hline(
             y=capacity, line_dash="dash", line_color=GREY, annotation_text="device", annotation_position="top left"
         )
-    low, high = min((p[0] for p in places), default=1.0), max((p[0] for p in places), default=1.0)
-    figure.update_xaxes(title="step (s)", type="log" if high > 5 * low > 0 else "linear")
+    log = spans_much([p[0] for p in places])
+    look = {"title": "step (s)", "type": "log", "dtick": "D2"} if log else seconds_axis("step")
+    figure.update_xaxes(**look)
     figure.update_yaxes(title="memory of a rank (GB)", rangemode="tozero")
     return finished(figure, hovermode="closest", legend=LEGEND)
 

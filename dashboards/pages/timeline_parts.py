@@ -110,15 +110,15 @@ def worst_card(pair: Pair, laid: Lanes) -> Component:
 
 def summary(pair: Pair, laid: Lanes) -> str:
     """Say how long the steps are, and what is not drawn."""
-    lengths = ", ".join(f"{label} {seconds(step.length)}" for label, step in zip(pair.labels, pair.steps, strict=True))
+    both = zip(pair.labels, pair.steps, strict=True)
+    lengths = ", ".join(f"{label} {seconds(step.length)} (step {step.number})" for label, step in both)
     lacking = [
         f"{unpaired(pair, side):,} ops are in the {label} run only"
         for side, label in enumerate(pair.labels)
         if unpaired(pair, side)
     ]
     room = [f"{laid.left_out} ranks are left out; name ranks to see them"] if laid.left_out else []
-    numbers = ", ".join(dict.fromkeys(str(step.number) for step in pair.steps))
-    return f"Step {numbers}: {lengths}. " + "".join(f"{w[0].upper()}{w[1:]}. " for w in (*lacking, *room))
+    return f"{lengths[0].upper()}{lengths[1:]}. " + "".join(f"{w[0].upper()}{w[1:]}. " for w in (*lacking, *room))
 
 
 def _anchors(pair: Pair, most: int = 2000) -> list[str]:

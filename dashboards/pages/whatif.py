@@ -18,7 +18,7 @@ from dashboards.parts import card
 from dashboards.query import query_of
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.controls import control, select_choices
-from dashboards.whatif.form import FIELDS, GROUPS, KEYS, changed
+from dashboards.whatif.form import FIELDS, FIRST, GROUPS, KEYS, changed
 from dashboards.whatif.kept import KEPT, register_kept
 from dashboards.whatif.look import after, known_answer, looked, named, wrong
 from dashboards.whatif.pool import Pool
@@ -33,13 +33,11 @@ TITLES = {
     "grid": "Grid",
     "batch": "Batch",
     "overlap": "Overlap",
-    "divide": "Divided over x",
     "data_reduction": "Data reduction",
     "communication_precision": "Types on the way over z",
     "options": "Options",
     "straggler": "A slow device",
 }
-FOLDED = ("overlap", "divide", "data_reduction", "communication_precision", "options")
 SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library")
 """Fields whose choices follow from others."""
 
@@ -69,11 +67,11 @@ def _form(context: PageContext, query: Query) -> Component:
         controls = dmc.SimpleGrid(
             [control(f, base, query, choices) for f in FIELDS if f.group == group], cols={"base": 1, "sm": 2}, mb="sm"
         )
-        head = html.Summary(TITLES[group])
+        head = html.Summary(TITLES.get(group, group.replace("_", " ").capitalize()))
         groups.append(
             html.Details(
                 [head, controls],
-                open=group not in FOLDED or any(query.get(f.key) for f in FIELDS if f.group == group),
+                open=group in FIRST or any(query.get(f.key) for f in FIELDS if f.group == group),
                 className="fields",
             )
         )

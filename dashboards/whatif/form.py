@@ -23,10 +23,8 @@ from twin.strategies.schema import job_schema
 Kind = Literal["number", "choice", "text", "lever"]
 STRATEGY = DEFAULT_STRATEGY
 """The strategy whose jobs the form is made for."""
-GROUPS = (
-    *("what", "levers", "grid", "batch", "straggler"),
-    *("overlap", "divide", "data_reduction", "communication_precision", "options"),
-)
+FIRST = ("what", "levers", "grid", "batch", "straggler")
+"""Groups that are open from the beginning; behind them stand one for each mapping of the job, and all else."""
 LEFT_OUT = {
     "name",
     "strategy",
@@ -36,12 +34,12 @@ LEFT_OUT = {
     "stragglers",
     "placement",
     "degraded",
+    "energy",
+    "offload",
     "seed",
     "train",
     "library",
     "lora",
-    "energy",
-    "offload",
 }
 """Keys that have a field of their own kind, or none."""
 MAX_TEXT = 40
@@ -113,7 +111,8 @@ def fields() -> tuple[Field, ...]:
             found += [f for name, one in inside.items() if (f := _field(f"{key}-{name}", one, key))]
         elif field := _field(key, said, "batch" if key == "ranks" else "options"):
             found.append(field)
-    return tuple(sorted(found, key=lambda f: GROUPS.index(f.group)))
+    groups = [*FIRST, *dict.fromkeys(f.group for f in found if f.group not in (*FIRST, "options")), "options"]
+    return tuple(sorted(found, key=lambda f: groups.index(f.group)))
 
 
 def _field(key: str, said: Mapping[str, Any], group: str) -> Field | None:
@@ -151,6 +150,8 @@ def _help(said: Mapping[str, Any]) -> str:
 
 
 FIELDS = fields()
+GROUPS = tuple(dict.fromkeys(field.group for field in FIELDS))
+"""All groups, in the order of the form."""
 KEYS = tuple(field.key for field in FIELDS)
 
 

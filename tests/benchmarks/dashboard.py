@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120_000
 LARGE = {"64 ranks x 5,000 ops": (43, 64), "3 million events": (80, 320)}
 """Layers and ranks."""
+LIVE_STEPS, LIVE_JOB = 120, "examples/tiny-gpt.yaml"
+"""A training whose steps are timed with the live page open, and without."""
 CHANGED = """before => new Promise(done => {
   const look = () => document.querySelector("#timeline-words").innerText !== before
     ? requestAnimationFrame(() => done(1)) : setTimeout(look, 5);
@@ -44,7 +46,7 @@ CHANGED = """before => new Promise(done => {
 })"""
 """Waits until the timeline's sentence is another one, and drawn."""
 FOLDED, SMALL = "32,768 ranks, folded", "small"
-LIMITS = {"64 ranks x 5,000 ops": 1.5, "3 million events": 3.0, FOLDED: 1.5, "refined": 0.5, "what-if": 3.0}
+LIMITS = {"64 ranks x 5,000 ops": 1.5, "3 million events": 3.0, FOLDED: 1.0, "refined": 0.5, "what-if": 3.0}
 
 
 def write_traces(folder: Path) -> None:
@@ -137,7 +139,9 @@ class Visitor:
 
         def drawn() -> None:
             self.page.goto(f"{self.base}/timeline?run={name}")
-            self.page.locator("#timeline .hm image, #timeline .barlayer .point").first.wait_for(state="attached")
+            self.page.locator("#timeline .imagelayer image, #timeline .barlayer .point").first.wait_for(
+                state="attached"
+            )
 
         return timed(drawn)
 
@@ -191,8 +195,46 @@ def measured(folder: Path, repeats: int) -> dict[str, Any]:
             visitor = Visitor(browser.new_context().new_page(), address, names[SMALL])
             answers = [visitor.what_if(names[FOLDED], f"0.{n + 1}") for n in range(2 * repeats)]
             found["what-if, GPT-320B on 32,768 ranks"] = {"seconds": answers, "limit_seconds": LIMITS["what-if"]}
+            without, watched = [], []
+            for _ in range(repeats):  # in turns, so that other work on the machine meets both
+                without.append(live(folder, None))
+                watched.append(live(folder, visitor))
+                visitor.page.goto("about:blank")
+            found["a step of a training"] = {
+                "alone_seconds": without,
+                "watched_seconds": watched,
+                "limit_seconds": 1.02,
+            }
         browser.close()
     return found | {"load_after": os.getloadavg()}
+
+
+def live(folder: Path, visitor: Visitor | None) -> float:
+    """Train a small job, with a live page open or without; median seconds of a step, the first twenty left out."""
+    out = folder / "live"
+    command = [
+        sys.executable,
+        "-m",
+        "twin",
+        "train",
+        str(ROOT / LIVE_JOB),
+        "--ranks",
+        "1",
+        "--force",
+        "--out",
+        str(out),
+    ]
+    for changed in ("ranks=1", "grid={data: 1}", f"train.steps={LIVE_STEPS}", "train.threads=1"):
+        command += ["--set", changed]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        opened = False
+        while process.poll() is None:
+            time.sleep(0.2)
+            if visitor is not None and not opened and (out / "metrics.jsonl").is_file():
+                visitor.page.goto(f"{visitor.base}/training")
+                opened = True
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return statistics.median(line["seconds"] for line in lines if line.get("step", 0) >= 20)
 
 
 def rows(found: dict[str, Any]) -> Iterator[str]:
@@ -203,7 +245,11 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
         if isinstance(one, dict) and "limit_seconds" in one:
             for key, times in one.items():
                 if isinstance(times, list):
-                    memory = f"{one['server_peak_bytes'] / 1e9:.2f}" if key == "opens_seconds" else ""
+                    memory = (
+                        f"{one['server_peak_bytes'] / 1e9:.2f}"
+                        if key == "opens_seconds" and "server_peak_bytes" in one
+                        else ""
+                    )
                     what = f"{label}: {key.removesuffix('_seconds')}" if key != "seconds" else label
                     yield f"| {what} | {min(times):.2f} | {statistics.median(times):.2f} | {memory} |"
 

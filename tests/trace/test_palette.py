@@ -8,7 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from dashboards.figures import scaling, timeline
+from dashboards.events import CATEGORIES
+from dashboards.figures import scaling, timeline_picture
 from twin.pages.timeline import timeline_html
 from twin.studies import figures
 from twin.trace.palette import AXES, EVENTS, KINDS
@@ -33,7 +34,9 @@ def test_an_axis_has_one_colour_in_timelines_studies_and_the_dashboard():
     page = timeline_html(SCHEMA.empty_table(), {}, "title")
     (data,) = re.findall(r'id="data" type="application/json">(.*?)</script>', page)
     in_page = json.loads(data)["colours"]
-    legend = {bar.name: bar.marker.color for bar in timeline._legend()}
+    legend = {
+        timeline_picture.WORDS[name]: colour for name, colour in zip(CATEGORIES, timeline_picture.COLOURS, strict=True)
+    }
     for axis, colour in AXES.items():
         assert in_page[axis] == colour
         assert legend[f"collective, {axis}"] == colour

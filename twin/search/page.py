@@ -13,6 +13,7 @@ from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import Search, options_varied
 from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
+from twin.trace.palette import SEQUENTIAL
 
 ROWS = 20
 """Candidates in the page's table."""
@@ -33,6 +34,15 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
             lowest = points[index][1]
             front.append(index)
     return front
+
+
+def spans_much(values: Sequence[float]) -> bool:
+    """Tell whether values want a logarithmic axis; on one of less than a factor of five hardly a tick would stand.
+
+    >>> spans_much([0.1, 0.2]), spans_much([0.1, 0.6]), spans_much([])
+    (False, True, False)
+    """
+    return bool(values) and max(values) > 5 * min(values) > 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,8 @@ def _data(found: Search) -> dict[str, Any]:
     places = [(point["memory"], point["step"]) for point in points]
     chosen = {entry.model_rank for entry in found.top_of_model}
     top = [i for i, entry in enumerate(shown) if entry.model_rank in chosen]
-    return {"points": columns, "front": pareto(places), "published": top}
+    look = {"log": spans_much(columns["step"]), "scale": SEQUENTIAL}
+    return {"points": columns, "front": pareto(places), "published": top, **look}
 
 
 def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:

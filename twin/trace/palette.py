@@ -33,6 +33,10 @@ IDLE, SLOWEST_DEVICE = LIGHT_GREY, SKY
 """Time in which a rank waits for its peers, or for the slowest device to be expected."""
 
 
+SEQUENTIAL: tuple[tuple[float, str], ...] = ((0.0, "#CFE3F1"), (0.5, SKY), (1.0, "#003A5C"))
+"""A quantity from little to much, light to dark of one hue: readable for all colour vision."""
+
+
 def axis_colour(axis: str) -> str:
     """Return the colour of an axis; the same one wherever it is asked for.
 
