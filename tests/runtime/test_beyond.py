@@ -111,7 +111,7 @@ def _divided(grid: dict[str, int], name: str) -> dict[str, Any]:
     return {**options, "micro_steps": parity.SEQUENCES // (grid["data"] * grid["z"] * at_once)}
 
 
-DIVIDED_ONCE = [(OVER_X[i % len(OVER_X)], name) for i, name in enumerate([*OF_DIVIDED, *OF_DIVIDED])]
+DIVIDED_ONCE = [(OVER_X[i % len(OVER_X)], name) for i, name in enumerate(OF_DIVIDED)]
 
 
 def _once() -> list[tuple[dict[str, int], str]]:
