@@ -13,6 +13,7 @@ from twin.cost.memory import memory_use, with_micro_sequences
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.description.units import format_memory
+from twin.engine.energy import step_energy
 from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.search.candidates import candidates, unsettled
@@ -235,3 +236,22 @@ def test_the_page_stands_alone_and_escapes_names():
     assert "<b>" not in text.split("<script>")[0].replace("<body>", "")
     assert 'src="http' not in text
     assert "<link" not in text
+
+
+def test_by_energy_the_fewest_joules_come_first():
+    found = search(made(8, 16), by="energy")
+    joules = [entry.figures.energy_joules for entry in found.entries if entry.figures]
+    assert joules == sorted(joules)
+    energy = step_energy(found.best)
+    assert energy is not None
+    assert energy.joules == pytest.approx(joules[0], rel=1e-9)
+    assert joules[0] <= min(entry.figures.energy_joules for entry in search(made(8, 16)).entries if entry.figures)
+
+
+def test_a_capped_device_takes_fewer_joules_and_longer():
+    free, capped = (search(made(8, 16, *capping), by="energy") for capping in ((), ("power_cap=250 W",)))
+    first, slower = free.entries[0].figures, capped.entries[0].figures
+    assert first is not None
+    assert slower is not None
+    assert slower.step_seconds > first.step_seconds
+    assert slower.energy_joules < first.energy_joules
