@@ -95,13 +95,22 @@ def _facts(context: PageContext, entry: Entry, price: float | None) -> list[tupl
     ]
     if rate and isinstance(ranks, int):
         hours = BILLION / rate * ranks / HOUR
-        facts.append(("device hours for a billion tokens", f"{hours:,.4g}"))
+        facts.append(("device hours for a billion tokens", _number(hours)))
         if price is not None:
-            facts.append(("cost of a billion tokens, at the price given", f"{hours * price:,.4g}"))
+            facts.append(("cost of a billion tokens, at the price given", _number(hours * price)))
     if isinstance(energy, int | float) and rate and step:
         per_billion = energy / (rate * step) * BILLION
-        facts.append(("energy of devices for a billion tokens", f"{per_billion / 3.6e9:,.4g} MWh"))
+        facts.append(("energy of devices for a billion tokens", f"{_number(per_billion / 3.6e6)} kWh"))
     return facts
+
+
+def _number(value: float) -> str:
+    """Write a number with three digits, of large ones all before the point, with separators.
+
+    >>> _number(13620.4), _number(509.72), _number(0.0190123)
+    ('13,620', '510', '0.019')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _rests_on(entries: list[Entry]) -> list[str]:
@@ -111,7 +120,7 @@ def _rests_on(entries: list[Entry]) -> list[str]:
         clock = entry.head.get("clock")
         method = clock.get("method") if isinstance(clock, dict) else None
         said = f"{entry.label}: {entry.kind} by Fourfold {str(entry.head.get('code_version', '?'))[:40]}"
-        found.append(f"{said}; times by {str(method)[:80]}." if method else f"{said}.")
+        found.append(f"{said}; clock: {str(method)[:80]}." if method else f"{said}.")
         job = job_of(entry)
         if job is not None:
             caveat = job.machine.caveat

@@ -18,19 +18,20 @@ from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_files import register_files
 from dashboards.pages.timeline_parts import (
     FOUND,
-    SELECT,
     WINDOW,
     WORST,
+    found_table,
     jumps,
     lane_controls,
     pair_controls,
     panel,
+    plain_table,
     summary,
     worst_card,
     worst_rows,
 )
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
-from dashboards.parts import aria, card, graph, table
+from dashboards.parts import aria, card, graph
 from dashboards.query import query_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import Lanes, lanes
@@ -154,14 +155,12 @@ def needs_meetings(query: Query) -> bool:
 def _window_card(pair: Pair, laid: Lanes, window: tuple[float, float]) -> Component:
     rows = window_rows(pair, laid, window)
     words = "How long each kind is busy in the window that is seen: mean over the ranks on the lanes."
-    return card("In this window", words, table(WINDOW, rows, height=300))
+    return card("In this window", words, html.Div(plain_table(rows), id=WINDOW))
 
 
 def _found_card(query: Query, pair: Pair, laid: Lanes) -> Component:
     text = query.get("find", "")
     rows = found_rows(pair, laid, text) if text else []
-    names = [f"{label}, {what}" for label in pair.labels for what in ("times", "total (s)", "mean (s)")]
-    columns = [{"field": name, "headerName": name} for name in ("op", *names)]
     search = dmc.TextInput(
         id=state("find"),
         value=text,
@@ -172,7 +171,7 @@ def _found_card(query: Query, pair: Pair, laid: Lanes) -> Component:
         size="xs",
         **aria("Search ops by name"),
     )
-    listed = table(FOUND, rows, columns, height=300, getRowId="params.data.key", dashGridOptions=SELECT)
+    listed = html.Div(found_table(pair, rows) if text else [], id="timeline-found-rows")
     words = "Totals over the ranks on the lanes; choose a row to go to the first of them."
     return card("Search ops by name", words, search, listed)
 
@@ -247,7 +246,8 @@ def restate(context: PageContext, window: Any, find: Any, *arguments: Any) -> An
         return no_update, no_update
     at = window_of(str(window or "")) or whole_window(found.laid)
     text = str(find or "")[:120]
-    return window_rows(found.pair, found.laid, at), found_rows(found.pair, found.laid, text) if text else []
+    rows = found_rows(found.pair, found.laid, text) if text else []
+    return plain_table(window_rows(found.pair, found.laid, at)), found_table(found.pair, rows) if text else []
 
 
 def register(app: Dash, context: PageContext) -> None:
@@ -274,7 +274,7 @@ def register(app: Dash, context: PageContext) -> None:
         Input("timeline-jump", "n_clicks"),
         Input("timeline-all", "n_clicks"),
         Input(WORST, "selectedRows"),
-        Input(FOUND, "selectedRows"),
+        Input(FOUND, "selectedRows", allow_optional=True),
         Input(GRAPH, "clickData"),
         Input("timeline-close", "n_clicks", allow_optional=True),
         State(WORST, "rowData"),
@@ -285,8 +285,8 @@ def register(app: Dash, context: PageContext) -> None:
         prevent_initial_call=True,
     )(partial(redraw, context))
     app.callback(
-        Output(WINDOW, "rowData"),
-        Output(FOUND, "rowData"),
+        Output(WINDOW, "children"),
+        Output("timeline-found-rows", "children"),
         Input(state("window"), "value"),
         Input(state("find"), "value"),
         *(Input(state(key), "value") for key in CHOICES),

@@ -108,6 +108,26 @@ def worst_card(pair: Pair, laid: Lanes) -> Component:
     )
 
 
+def plain_table(rows: list[dict[str, Any]]) -> Component:
+    """Show a few rows without what a large table can do, which takes a browser a moment to set up."""
+    heads = [dmc.TableTh(name.removesuffix(" (s)")) for name in (rows[0] if rows else {})]
+    body = [dmc.TableTr([dmc.TableTd(_cell(name, value)) for name, value in row.items()]) for row in rows]
+    return dmc.TableScrollContainer(dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(body)]), minWidth=500)
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return seconds(value) if name.endswith("(s)") else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def found_table(pair: Pair, rows: list[dict[str, Any]]) -> Component:
+    """Show the ops that a search found."""
+    names = [f"{label}, {what}" for label in pair.labels for what in ("times", "total (s)", "mean (s)")]
+    columns = [{"field": name, "headerName": name} for name in ("op", *names)]
+    return table(FOUND, rows, columns, height=300, getRowId="params.data.key", dashGridOptions=SELECT)
+
+
 def summary(pair: Pair, laid: Lanes) -> str:
     """Say how long the steps are, and what is not drawn."""
     both = zip(pair.labels, pair.steps, strict=True)

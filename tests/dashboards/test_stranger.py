@@ -52,7 +52,7 @@ def test_five_questions_are_answered(stranger: Visitor):
     assert slowest.startswith("gpt-320b")
     first.click()
     page.get_by_role("button", name="Timeline").click()
-    shares = page.locator("#timeline-window .ag-row")
+    shares = page.locator("#timeline-window tr")
     shares.first.wait_for()
     assert any("compute" in words for words in shares.all_inner_texts())
 
