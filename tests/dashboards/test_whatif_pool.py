@@ -79,9 +79,11 @@ def test_the_parts_add_up_to_the_difference(pool):
     parts = terms(found.old, found.new)
     difference = found.new["step_seconds"] - found.old["step_seconds"]
     assert sum(t.difference_seconds for t in parts) == pytest.approx(difference, abs=1e-11)
-    bars = change(found.old, found.new).data[0]
-    ends = [base + length for base, length in zip(bars.base, bars.x, strict=True)]
-    assert ends[-2] == pytest.approx(ends[-1])
+    figure = change(found.old, found.new)
+    ends = {y: base + x for bars in figure.data for y, base, x in zip(bars.y, bars.base, bars.x, strict=True)}
+    drawn = [ends[label] for label in figure.layout.yaxis.categoryarray]
+    assert drawn[0] == pytest.approx(found.old["step_seconds"])
+    assert drawn[-2] == pytest.approx(drawn[-1]) == found.new["step_seconds"]
 
 
 @pytest.mark.parametrize(
