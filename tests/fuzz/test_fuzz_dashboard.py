@@ -34,7 +34,8 @@ from twin.strategies import load_job
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "runs"
 PATHS = [page.path for page in PAGES]
-LINKS, LINK = ("href", "active"), '{"path":["ALL"],"type":"link"}'
+LINKS = ("href", "active", "description", "className", "aria-label")
+LINK = '{"path":["ALL"],"type":"link"}'
 CODE = (
     ROOT,
     Path(sys.prefix),
@@ -191,33 +192,37 @@ def test_addresses(count: int, client: Any, context: PageContext, root: Path) ->
 
 @cases(30, 600)
 def test_requests_for_pages(count: int, client: Any, context: PageContext, root: Path) -> None:
-    """The request that the frame sends for an address, its values of any kind."""
+    """The requests that the frame sends for an address, for its page and its links, their values of any kind."""
 
-    def check(case: tuple[str, Any, Any]) -> None:
-        path, pathname, search = case
-        asked = {
-            "output": "..content.children..." + "...".join(f"{LINK}.{word}" for word in LINKS) + "..",
-            "outputs": [
-                {"id": "content", "property": "children"},
-                *([{"id": {"path": p, "type": "link"}, "property": w} for p in PATHS] for w in LINKS),
-            ],
-            "inputs": [
-                {"id": "address", "property": "pathname", "value": path if pathname is None else pathname},
-                {"id": "address", "property": "search", "value": search},
-            ],
-            "changedPropIds": ["address.search"],
+    def check(case: tuple[str, Any, Any, Any]) -> None:
+        path, pathname, search, kept = case
+        address = [
+            {"id": "address", "property": "pathname", "value": path if pathname is None else pathname},
+            {"id": "address", "property": "search", "value": search},
+        ]
+        page = {
+            "output": "..content.children...titled.data..",
+            "outputs": [{"id": "content", "property": "children"}, {"id": "titled", "property": "data"}],
+            "inputs": address,
         }
-        with guarded(readable=(root, *CODE)):
-            body = json.dumps(asked).encode(errors="surrogatepass")
-            answer = client.post(
-                "/_dash-update-component", data=body, content_type="application/json", base_url="http://127.0.0.1"
-            )
+        links = {
+            "output": ".." + "...".join(f"{LINK}.{word}" for word in LINKS) + "..",
+            "outputs": [[{"id": {"path": p, "type": "link"}, "property": w} for p in PATHS] for w in LINKS],
+            "inputs": [*address, {"id": "state", "property": "data", "value": kept}],
+        }
         plain = isinstance(search, str | None) and isinstance(pathname, str | None)
-        assert answer.status_code == 200 or not plain, (case, answer.status_code)
-        assert "Traceback" not in answer.get_data().decode(errors="replace")
+        for asked in (page, links):
+            with guarded(readable=(root, *CODE)):
+                body = json.dumps({**asked, "changedPropIds": ["address.search"]}).encode(errors="surrogatepass")
+                answer = client.post(
+                    "/_dash-update-component", data=body, content_type="application/json", base_url="http://127.0.0.1"
+                )
+            assert answer.status_code == 200 or not plain, (case, answer.status_code)
+            assert "Traceback" not in answer.get_data().decode(errors="replace")
 
     searches = st.one_of(queries(context).map(lambda q: "?" + urlencode(q, errors="replace")), VALUES, st.none())
-    fuzz(count, st.tuples(st.sampled_from(PATHS), st.one_of(st.none(), st.none(), VALUES), searches), check)
+    kept = st.one_of(st.none(), VALUES, queries(context))
+    fuzz(count, st.tuples(st.sampled_from(PATHS), st.one_of(st.none(), st.none(), VALUES), searches, kept), check)
 
 
 FORM = st.dictionaries(

@@ -54,7 +54,11 @@ def test_generator_drops_a_wait(monkeypatch, recorded) -> None:
 
 def test_runtime_drops_a_wait(monkeypatch) -> None:
     wait = Handle.wait
-    monkeypatch.setattr(Handle, "wait", lambda self: None if self.op.name == WAIT else wait(self))
+
+    def dropped(self):
+        return self._finish() if self.op.name == WAIT else wait(self)
+
+    monkeypatch.setattr(Handle, "wait", dropped)
     with pytest.raises(DescriptionError, match=f"{WAIT}: is started and never waited for"):
         record(JOB, 3)
 
