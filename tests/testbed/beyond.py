@@ -22,12 +22,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recomputed": ({"recompute": True}, {"recompute": True, "recompute_layers": 1, **BEYOND}),
 }
 """Options as published, and beyond: with all activations kept, and with all or one of the blocks computed again."""
-OVER_X: dict[str, dict[str, Any]] = {"divided": {"divide": {"attention": True, "mlp": True}}, "flat": {"tensor": "1d"}}
-"""What only grids with x above 1 have, beside the first way as published."""
-PAIRS = [
-    *((f"{grid}, {way}", f"{grid}, {way}, beyond") for grid in GRIDS for way in WAYS),
-    *((f"{grid}, kept", f"{grid}, kept, {name}") for grid, axes in GRIDS.items() if "x" in axes for name in OVER_X),
-]
+PAIRS = [(f"{grid}, {way}", f"{grid}, {way}, beyond") for grid in GRIDS for way in WAYS]
 
 
 class BeyondScenario(Scenario):
@@ -37,31 +32,22 @@ class BeyondScenario(Scenario):
         """Each way's label, and the job as a mapping."""
         for grid, axes in GRIDS.items():
             sizes = {axis: axes.get(axis, 1) for axis in ("data", "z", "y", "x")}
-            for label, options in _ways(grid, axes):
-                yield (
-                    label,
-                    {
-                        **self.changes,
-                        **options,
-                        "name": f"{self.name}-{label.replace(',', '').replace(' ', '-')}",
-                        "machine": machine,
-                        "ranks": ranks,
-                        "grid": sizes,
-                        "precision": "fp32",
-                        "batch": {"sequences": SEQUENCES, "micro_sequences": SEQUENCES // sizes["z"]},
-                    },
-                )
-
-
-def _ways(grid: str, axes: dict[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the label and the options of each way on a grid."""
-    for way, (published, beyond) in WAYS.items():
-        yield f"{grid}, {way}", published
-        yield f"{grid}, {way}, beyond", beyond
-    if "x" in axes:
-        published, _ = WAYS["kept"]
-        for name, options in OVER_X.items():
-            yield f"{grid}, kept, {name}", {**published, **options}
+            for way, both in WAYS.items():
+                for ending, options in zip(("", ", beyond"), both, strict=True):
+                    label = f"{grid}, {way}{ending}"
+                    yield (
+                        label,
+                        {
+                            **self.changes,
+                            **options,
+                            "name": f"{self.name}-{label.replace(',', '').replace(' ', '-')}",
+                            "machine": machine,
+                            "ranks": ranks,
+                            "grid": sizes,
+                            "precision": "fp32",
+                            "batch": {"sequences": SEQUENCES, "micro_sequences": SEQUENCES // sizes["z"]},
+                        },
+                    )
 
 
 SCENARIO = BeyondScenario(

@@ -89,7 +89,7 @@ def test_what_goes_beyond_is_predicted() -> None:
     machine = machine_of(beyond.SCENARIO, DATA / "beyond.yaml")
     predicted = {label: simulate(load_job(raw, [])).step_seconds for label, raw in beyond.SCENARIO.jobs(RANKS, machine)}
     rows = [row | {"predicted_seconds": predicted[row["grid"]]} for row in found["rows"]]
-    assert len(rows) == len(predicted) == 30
+    assert len(rows) == len(predicted) == 24
     errors = [abs(row["predicted_seconds"] / row["measured_seconds"] - 1) for row in rows]
     assert np.mean(errors) <= 0.10
     times = [[row[f"{which}_seconds"] for row in rows] for which in ("predicted", "measured")]
