@@ -35,13 +35,13 @@ class StepEnergy:
     power: Power
 
     @cached_property
-    def _watts(self) -> list[tuple[Floats, NDArray[np.int64]]]:
+    def _watts(self) -> list[tuple[Floats, NDArray[np.int8]]]:
         """Of each part: watts that each op adds, and what kind of work it is."""
         return [self._watts_of(part.program) for part in self.simulation.parts]
 
-    def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int64]]:
+    def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int8]]:
         device, clock = self.simulation.job.machine.device, self.simulation.clock
-        watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int64)
+        watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int8)
         which, amounts = np.asarray(program.ops.which), np.asarray(program.amount)
         _, firsts = np.unique(which, return_index=True)
         for number, first in zip(np.unique(which).tolist(), firsts.tolist(), strict=True):
@@ -126,15 +126,18 @@ class StepEnergy:
         for number, part in enumerate(self.simulation.parts):
             watts = np.broadcast_to(self._watts[number][0], part.timeline.start.shape)
             steps = (watts * self._ranks_of_class[part.classes][:, None]).ravel()
-            begin = part.timeline.start.ravel()
-            end = begin + self._durations(part).ravel()
-            times += [begin, end]
+            seconds = self._durations(part).ravel()
+            draws = np.flatnonzero((steps != 0.0) & (seconds > 0.0))  # waits, of which there are most, change nothing
+            begin, steps = part.timeline.start.ravel()[draws], steps[draws]
+            times += [begin, begin + seconds[draws]]
             changes += [steps, -steps]
         at, change = np.concatenate(times), np.concatenate(changes)
+        del times, changes
         order = np.argsort(at, kind="stable")
-        level = np.cumsum(change[order])
-        moments, last = np.unique(at[order], return_index=True)
-        after = np.append(last[1:], len(order)) - 1
+        at, level = at[order], np.cumsum(change[order])
+        del order, change
+        after = np.append(np.flatnonzero(at[1:] != at[:-1]), len(at) - 1)
+        moments = at[after]
         if moments[-1] < self.simulation.step_seconds:
             moments, after = np.append(moments, self.simulation.step_seconds), np.append(after, after[-1])
         return moments, level[after]
