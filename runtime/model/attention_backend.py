@@ -1,7 +1,8 @@
 """The kernel that PyTorch will take for attention: worth knowing before a run, for one of them is slow and large.
 
 `scaled_dot_product_attention` falls back to plain products where no fused kernel takes the shapes: every score then
-lies in memory. What is told is PyTorch's own answer for the shapes at hand.
+lies in memory. PyTorch is asked of each fused kernel whether it can take the shapes at hand; that the first that can is
+taken, in the order below, is assumed.
 """
 
 from __future__ import annotations
