@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no_biases": {"model": {**parity.MODEL, "biases": False}, **SMALL},
     "llama": {"model": {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False}, **SMALL},
     "no_clip": {"clip_gradients": False},
+    "loss_by_tokens": {"loss_rows": 5, **SMALL},
 }
 RMS = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "biases": False, "norm": "rms"}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "biases beside rms": {**RMS, "biases": True, "rotary_scaling": {"kind": "llama3", "factor": 8.0}},
 }
 VARIANTS |= {name: {"model": model, **SMALL} for name, model in FAMILIES.items()}
-SERIAL = {"buckets": "plain"}
+SERIAL = {"buckets": "plain", "loss_by_tokens": "plain"}
 """Which variant of the serial model has the same numbers, where it has another name."""
 SLOWER = {"biases beside rms": SLOWER_OF["llama3"]}
 CASES = [(ranks, name) for ranks in (1, 2, 4) for name in VARIANTS]

@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no clip": {"clip_gradients": False},
     "plain attention": {"attention": "plain"},
     "documents": {"document_mask": True, "recompute": True},
+    "loss by tokens": {"loss_rows": 5},
     "odd vocabulary": {"model": {**parity.MODEL, "vocabulary": 37}},
     "padded": {"model": {**parity.MODEL, "vocabulary": 37, "hidden": 20, "heads": 4}},
 }

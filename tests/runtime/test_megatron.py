@@ -91,6 +91,10 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
         {**SP, **FAMILIES["qwen3"], "model": {**FAMILIES["qwen3"]["model"], "tied_embeddings": False}},
     ),
     *(({**PIPELINE, **DATA}, FAMILIES[name]) for name in ("neox", "scaled")),
+    ({"tensor": 4}, {**SP, "loss_rows": 5, "model": {**MODEL, "vocabulary": 37}}),
+    (PIPELINE, {"loss_rows": 5}),
+    ({**PIPELINE, **DATA}, {**V, "loss_rows": 5}),
+    (CONTEXT, {**RING, "loss_rows": 3}),
 ]
 CHOSEN = [CASES[i] for i in (1, 4, 6, 7, 11, 15, 17, 24, 27, 29, 32, 34, 41, 44)]
 
