@@ -78,6 +78,21 @@ def test_a_step_s_joules_are_those_of_its_ops_and_of_the_context(machine, grid, 
     assert watts.min() >= 8 * energy.power.context_watts * (1 - 1e-9)
 
 
+def test_power_is_the_same_in_stretches_and_its_peak_is_its_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = simulate(described("frontier", stragglers=[{"rank": 3, "slowdown": 1.4}]))
+    whole = step_energy(simulation)
+    assert whole is not None
+    moments, watts = whole.over_time
+    assert whole.peak_watts == watts[:-1].max()
+    monkeypatch.setattr("twin.engine.energy.MAX_DRAWING", 50)
+    cut = step_energy(simulation)
+    assert cut is not None
+    assert len(list(cut._pieces())) > 5
+    for one, other in zip(cut.over_time, (moments, watts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert cut.peak_watts == whole.peak_watts
+
+
 def test_every_engine_draws_the_same() -> None:
     job = described("frontier")
     folded, every = simulate(job), simulate(job, engine="des")

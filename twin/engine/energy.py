@@ -7,7 +7,8 @@ of typical speed are taken: what all wait for the slowest one is drawn at the co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -119,35 +120,56 @@ class StepEnergy:
         kernels = self.joules_by_kind[PRODUCTS] + self.joules_by_kind[OTHERS]
         return float(self.power.context_watts) + (kernels / seconds if seconds else 0.0)
 
-    @cached_property
+    @property
     def over_time(self) -> tuple[Floats, Floats]:
         """Power of all devices together: when it changes, and watts from then on; the last time is the step's end."""
-        times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
-        for number, part in enumerate(self.simulation.parts):
-            watts = np.broadcast_to(self._watts[number][0], part.timeline.start.shape)
-            steps = (watts * self._ranks_of_class[part.classes][:, None]).ravel()
-            seconds = self._durations(part).ravel()
-            draws = np.flatnonzero((steps != 0.0) & (seconds > 0.0))  # waits, of which there are most, change nothing
-            begin, steps = part.timeline.start.ravel()[draws], steps[draws]
-            times += [begin, begin + seconds[draws]]
-            changes += [steps, -steps]
-        at, change = np.concatenate(times), np.concatenate(changes)
-        del times, changes
-        order = np.argsort(at, kind="stable")
-        at, level = at[order], np.cumsum(change[order])
-        del order, change
-        after = np.append(np.flatnonzero(at[1:] != at[:-1]), len(at) - 1)
-        moments = at[after]
+        pieces = list(self._pieces())
+        moments, watts = (np.concatenate(each) for each in zip(*pieces, strict=True))
         if moments[-1] < self.simulation.step_seconds:
-            moments, after = np.append(moments, self.simulation.step_seconds), np.append(after, after[-1])
-        return moments, level[after]
+            moments, watts = np.append(moments, self.simulation.step_seconds), np.append(watts, watts[-1])
+        return moments, watts
 
-    @property
+    @cached_property
     def peak_watts(self) -> float:
-        """Highest power of all devices together."""
-        moments, watts = self.over_time
-        lasting = np.diff(moments, append=moments[-1]) > 0.0
-        return float(watts[lasting].max(initial=0.0))
+        """Highest power of all devices together; what begins as the step ends lasts for no time."""
+        end = self.simulation.step_seconds
+        return max(float(watts[moments < end].max(initial=0.0)) for moments, watts in self._pieces())
+
+    def _pieces(self) -> Iterator[tuple[Floats, Floats]]:
+        """Yield power over time as `over_time` has it, a stretch of the step after the other.
+
+        Ops of all classes together may be millions, of which only those of one stretch are put in order at once.
+        """
+        drawing = [self._drawing(number) for number in range(len(self.simulation.parts))]
+        count = 1 + sum(len(steps) for _, _, steps in drawing) // MAX_DRAWING
+        edges = np.linspace(0.0, self.simulation.step_seconds, count + 1)
+        edges[-1] = np.inf
+        level = 0.0
+        times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
+        for first, last in itertools.pairwise(edges.tolist()):
+            for begin, end, steps in drawing:
+                starts, ends = (np.flatnonzero((at >= first) & (at < last)) for at in (begin, end))
+                times += [begin[starts], end[ends]]
+                changes += [steps[starts], -steps[ends]]
+            at, change = np.concatenate(times), np.concatenate(changes)
+            times, changes = [], []
+            if not len(at):
+                continue
+            order = np.argsort(at, kind="stable")
+            at, watts = at[order], np.cumsum(np.concatenate([[level], change[order]]))[1:]
+            level = float(watts[-1])
+            after = np.append(np.flatnonzero(at[1:] != at[:-1]), len(at) - 1)
+            yield at[after], watts[after]
+
+    def _drawing(self, number: int) -> tuple[Floats, Floats, Floats]:
+        """Begin and end of the ops of a part that draw anything, and what all their ranks draw by each."""
+        part = self.simulation.parts[number]
+        watts = np.broadcast_to(self._watts[number][0], part.timeline.start.shape)
+        steps = (watts * self._ranks_of_class[part.classes][:, None]).ravel()
+        seconds = self._durations(part).ravel()
+        draws = np.flatnonzero((steps != 0.0) & (seconds > 0.0))
+        begin = part.timeline.start.ravel()[draws]
+        return begin, begin + seconds[draws], steps[draws]
 
     def slack(self) -> tuple[float, float]:
         """Bound what slowing ranks down that wait could save: mean clock, and joules of the step.
@@ -175,6 +197,8 @@ class StepEnergy:
         return clocks / float(ranks.sum()), saved
 
 
+MAX_DRAWING = 2**19
+"""Ops whose power is put in order at once: some tens of megabytes."""
 KINDS: Sequence[str] = (CONTEXT, PRODUCTS, OTHERS, LINKS)
 
 
