@@ -19,7 +19,7 @@ from twin.trace.palette import axis_colour
 
 COLUMNS = 1400
 """Pixels of the picture: about those of the figure on a screen."""
-ROWS, LEAST_ROWS, MOST_ROWS = 1100, 4, 16
+ROWS, MIN_ROWS, MAX_ROWS = 1100, 4, 16
 """Of all lanes together about as many as a screen has; of one lane, its gap to the next included."""
 CELLS = 10_000
 """Places of the picture that have words of their own: they travel with it."""
@@ -77,8 +77,8 @@ def placed(pixels: NDArray[np.uint8], window: tuple[float, float], lanes: int) -
 
 def rows_of(lanes: int) -> tuple[int, int]:
     """Rows of the picture that a lane has, and those of them that are left empty above it."""
-    rows = min(MOST_ROWS, max(LEAST_ROWS, ROWS // max(lanes, 1)))
-    return rows, 1 if rows < MOST_ROWS else 2
+    rows = min(MAX_ROWS, max(MIN_ROWS, ROWS // max(lanes, 1)))
+    return rows, 1 if rows < MAX_ROWS else 2
 
 
 def _by_kind(shown: Lanes, shares: Floats) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from typing import Any
@@ -171,7 +172,7 @@ def row(entry: Entry, curve: Curve) -> dict[str, Any]:
         "step": seconds(last["seconds"]),
         "tokens/s": last["tokens_per_second"],
         "predicted tokens/s": curve.predicted_rate,
-        "of peak (%)": None if share != share else 100 * share,  # noqa: PLR0124  NaN
+        "of peak (%)": None if math.isnan(share) else 100 * share,
         "memory (GB)": last["memory_bytes"] / 1e9,
         "warnings": len(curve.alerts),
     }
