@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -43,14 +42,16 @@ def job_file(folder: Path, **keys: Any) -> Path:
     hidden=st.sampled_from([256, 2048]),
     layers=st.sampled_from([8, 6]),
     attention=st.sampled_from(["flash", "fused_softmax"]),
+    varied=st.sets(st.integers(0, 30), max_size=4),
     pick=st.integers(0, 10**6),
 )
 def test_a_floor_is_never_above_the_step(
-    strategy: str, ranks: int, hidden: int, layers: int, attention: str, pick: int
+    strategy: str, ranks: int, hidden: int, layers: int, attention: str, varied: set[int], pick: int
 ) -> None:
     keys = SMALL | {"model": MODEL | {"hidden": hidden, "layers": layers}, "ranks": ranks, "attention": attention}
     job: Job = load_job(keys | {"strategy": strategy, "grid": "auto"})
-    over = frozenset((*named(strategy).varied, MICRO))
+    options = (*named(strategy).varied, MICRO)
+    over = frozenset(options[number % len(options)] for number in varied)
     found = [candidate for candidate in candidates(job, over) if candidate.feasible]
     chosen = [found[(pick + 7919 * i) % len(found)] for i in range(4)]
     for candidate, floor in zip(chosen, floors(job, chosen), strict=True):
@@ -62,14 +63,20 @@ def test_a_floor_is_never_above_the_step(
             assert floor > TOLD[strategy] * computing(simulation), candidate
 
 
-TOLD = {"four_d": 0.3, "megatron": 0.6}
-"""Share of the computing that floors of products and attention alone hold; 0.43 and 0.80 at least in 70 of each."""
+TOLD = {"four_d": 0.55, "megatron": 0.75}
+"""Share of the computing of micro-steps that floors of their blocks hold; 0.71 and 0.84 at least in 500 of each."""
 
 
 def computing(simulation: Simulation) -> float:
-    """Seconds that the rank at work for longest computes."""
+    """Seconds of micro-steps that the rank at work for longest computes."""
     return max(
-        float((part.timeline.end[0] - part.timeline.start[0])[np.asarray(part.program.code) == COMPUTE].sum())
+        sum(
+            end - start
+            for code, (op, values), start, end in zip(
+                part.program.code, part.program.ops, part.timeline.start[0], part.timeline.end[0], strict=True
+            )
+            if code == COMPUTE and op.name.format_map(values).startswith("micro")
+        )
         for part in simulation.parts
     )
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from twin.description.job import Job
 from twin.engine.crew import Workers, done_by, is_here
 from twin.engine.priced import Priced
-from twin.engine.program import START
+from twin.engine.program import COMPUTE, START
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
 from twin.strategies import strategy_of
@@ -96,36 +96,55 @@ class Pieces:
 
     def __init__(self, simulation: Simulation) -> None:
         ops = [
-            (op.name.format_map(values), start, end)
+            _Piece(op.name.format_map(values), start, end, code == COMPUTE)
             for part in simulation.parts
-            for (op, values), start, end in zip(
-                part.program.ops, part.timeline.start[0].tolist(), part.timeline.end[0].tolist(), strict=True
+            for code, (op, values), start, end in zip(
+                part.program.code,
+                part.program.ops,
+                part.timeline.start[0].tolist(),
+                part.timeline.end[0].tolist(),
+                strict=True,
             )
         ]
         # the first micro-step writes sums of gradients, later ones add to them: what is shorter holds for both
         self._micro_steps = [
-            [op for op in ops if op[0].startswith(f"micro{micro}/")] for micro in range(simulation.job.micro_steps)
+            [op for op in ops if op.name.startswith(f"micro{micro}/")] for micro in range(simulation.job.micro_steps)
         ]
         self._known: dict[str, float] = {}
 
     def __call__(self, text: str) -> float:
         """Return the seconds of the pieces with a text in their names, of the micro-step where they are fewest.
 
-        After `+` those where they are most: they are taken away.
+        From the first begin to the last end; after `=` those in which the device computes. After `+` those of the
+        micro-step where they are most: they are taken away.
         """
         if text not in self._known:
-            taken_away, part = text.startswith("+"), text.removeprefix("+")
+            part = text.lstrip("+=")
             matches = partial(_contains, part) if "*" not in part else re.compile(translate(f"*{part}*")).match
-            seconds = []
-            for ops in self._micro_steps:
-                spans = [(start, end) for name, start, end in ops if matches(name)]
-                if taken_away:
-                    seconds.append(sum(end - start for start, end in spans))
-                else:
-                    begin = min((start for start, _ in spans), default=0.0)
-                    seconds.append(max((end for _, end in spans), default=0.0) - begin)
-            self._known[text] = max(seconds) if taken_away else min(seconds)
+            found = [[op for op in ops if matches(op.name)] for ops in self._micro_steps]
+            if text.startswith("+"):
+                self._known[text] = max(sum(op.seconds for op in ops) for ops in found)
+            elif text.startswith("="):
+                self._known[text] = min(sum(op.seconds for op in ops if op.computes) for ops in found)
+            else:
+                self._known[text] = min(_span(ops) for ops in found)
         return self._known[text]
+
+
+class _Piece(NamedTuple):
+    name: str
+    start: float
+    end: float
+    computes: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def _span(ops: Sequence[_Piece]) -> float:
+    begin = min((op.start for op in ops), default=0.0)
+    return max((op.end for op in ops), default=0.0) - begin
 
 
 def _contains(part: str, name: str) -> bool:

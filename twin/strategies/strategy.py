@@ -154,7 +154,8 @@ class Strategy(ABC, Generic[J]):
         """Return a time that no step of a job is below.
 
         `seconds` says how long the ops of a micro-step of its rehearsal take at least whose names contain a text: from
-        the first's begin to the last's end; after `+`, how long they take at most, all together (`*` is any text).
+        the first's begin to the last's end; after `=`, those in which the device computes, all together; after `+`, how
+        long they take at most, all together (`*` is any text).
         """
         del job, seconds
         return 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twin.description.parameter import Parameter
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
 
@@ -14,14 +15,19 @@ from twin.strategies.four_d.shapes import Shapes
 def rehearsal(job: FourDJob) -> FourDJob | None:
     """Return a job of one block on one plane of y and x; None on a CPU, whose host works in the same thread.
 
-    Its host takes no time, so that nothing in it is slower than in the job.
+    Its host takes no time, so that nothing in it is slower than in the job; nor do the messages of one half slow the
+    products of the other down, which of one block may meet otherwise than of many.
     """
     if job.machine.device.type == "cpu" or job.profiler or job.lora is not None or job.document_mask:
         return None
     grid = job.concrete_grid.model_copy(update={"data": 1, "z": 1})
-    micro = job.concrete_micro_sequences
+    micro, machine = job.concrete_micro_sequences, job.machine
+    if job.overlap.halves:
+        still = machine.variation.model_copy(update={"compute_slowdown": Parameter(0.0, "assumed", "a floor")})
+        machine = machine.model_copy(update={"variation": still})
     return job.model_copy(
         update={
+            "machine": machine,
             "model": job.model.model_copy(update={"layers": 1}),
             "grid": grid,
             "ranks": grid.ranks,
@@ -49,18 +55,12 @@ def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
 def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
     """Return the floor; sums of gradients are left out, of which there are fewer where z cuts them.
 
-    Of halves what they wait for is left out too: more blocks hide more of it.
+    Of halves only what the device computes counts: more blocks hide more of what they wait for.
     """
-    hidden = ("*all_reduce_*", "*reduce_scatter_x*", "*all_gather_x*") if job.overlap.halves else ()
-    left_out = ("*accumulate", *hidden)
-    computed = seconds("/fwd/block0/") + seconds("/bwd/block0/")
-    computed -= sum(seconds(f"+/bwd/block0/{what}") for what in left_out)
-    again = seconds("/recompute/block0/")
-    if job.overlap.halves:
-        computed -= sum(seconds(f"+/fwd/block0/{what}") for what in hidden)
-        again -= sum(seconds(f"+/recompute/block0/{what}") for what in hidden)
-    layers = job.model.layers * max(0.0, computed) + job.recomputed_layers * max(0.0, again)
-    return job.micro_steps * layers
+    only = "=" if job.overlap.halves else ""
+    computed = seconds(f"{only}/fwd/block0/") + seconds(f"{only}/bwd/block0/") - seconds("+/bwd/block0/*accumulate")
+    again = seconds(f"{only}/recompute/block0/")
+    return job.micro_steps * (job.model.layers * max(0.0, computed) + job.recomputed_layers * max(0.0, again))
 
 
 def traffic(job: FourDJob) -> tuple[FourDJob, str, int]:
