@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
-from tools.figure_beyond import mean_error, mean_gain, measured, of_320b, predicted, tornado, within
+from tools.figure_beyond import kept, mean_error, mean_gain, measured, of_320b, predicted, tornado, within
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -242,6 +242,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-where": ("train", measured_where),
     "beyond": ("beyond", predicted),
     "beyond-320b": ("beyond", of_320b),
+    "beyond-kept": ("beyond", kept),
     "beyond-tornado": ("beyond", tornado),
     "beyond-measured": ("beyond-testbed", measured),
     "beyond-mean": ("beyond-testbed", mean_gain),

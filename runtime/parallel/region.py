@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from runtime.parallel.ops import Describe, Ops, Place
 from twin.schedule.kernels import Memory
@@ -51,7 +52,8 @@ class _Region(torch.autograd.Function):
         with torch.enable_grad():
             leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs)
             output = region.forward(leaves)
-        ctx.region, ctx.leaves, ctx.output = region, leaves, output
+        # the edge keeps the graph, not the output: whether that is kept is for those who read it
+        ctx.region, ctx.leaves, ctx.edge = region, leaves, get_gradient_edge(output)
         return output.detach()
 
     @staticmethod
@@ -60,7 +62,7 @@ class _Region(torch.autograd.Function):
         wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
 
         def run() -> tuple[torch.Tensor, ...]:
-            return torch.autograd.grad(ctx.output, wanted, gradient)
+            return torch.autograd.grad(ctx.edge, wanted, gradient)
 
         found = iter(
             region.ops.compute(
@@ -68,7 +70,7 @@ class _Region(torch.autograd.Function):
             )
         )
         gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
-        ctx.leaves = ctx.output = None
+        ctx.leaves = ctx.edge = None
         return (None, *gradients)
 
 

@@ -29,6 +29,7 @@ CASES = (
     Case("bf16", {"precision": "bf16"}),
     Case("nothing recomputed", {"recompute": False}),
     Case("everything recomputed", {"recompute": True}),
+    Case("products kept", {"recompute": True, "recompute_keeps": "products"}),
     Case("fused attention", {"attention": "flash"}),
     Case("plain attention, dropout", {"attention": "plain", "dropout": 0.1}),
     Case("documents apart", {"document_mask": True}),

@@ -30,6 +30,7 @@ from twin.engine.simulate import simulate
 from twin.search.over import MICRO
 from twin.search.search import search
 from twin.strategies import load_job
+from twin.strategies.four_d.grid import AXES, Grid
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.options import Options
 from twin.validate.published import SEQUENCES, runs
@@ -38,9 +39,11 @@ BEYOND: dict[str, Any] = {
     "data_reduction": {"mode": "sharded"},
     "overlap": {"across_blocks": True, "prefetch_depth": 2},
 }
-OVER = frozenset((MICRO, "recompute_layers", "halves", "across_blocks"))
+OVER = frozenset((MICRO, "recompute_keeps", "halves", "across_blocks"))
 THEN = frozenset((MICRO, "divide", "tensor"))
-"""Varied with the number of recomputed blocks, and halves or not, that were found first."""
+"""Varied over all grids again, with what was found first."""
+LAST = frozenset((MICRO, "recompute", "recompute_layers", "recompute_keeps"))
+"""Varied on the grid that was found."""
 ONLY = {"z": frozenset((16, 32, 64, 128, 256, 512)), "y": frozenset((1, 2, 3, 4, 8, 16)), "x": frozenset((1, 2, 4, 8))}
 """Sizes of axes that are tried: all of them would take an hour."""
 VARIED: dict[str, tuple[str, Callable[[Machine], float], str, tuple[float, float]]] = {
@@ -85,22 +88,38 @@ def described(run: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def fastest(raw: dict[str, Any], over: frozenset[str]) -> Job:
+def fastest(raw: dict[str, Any], over: frozenset[str], only: dict[str, frozenset[int]] = ONLY) -> Job:
     """Search all grids for the fastest."""
     with processes(cores()) as workers:
-        return search(load_job(raw), over=over, only=ONLY, prune=True, workers=workers).best.job
+        return search(load_job(raw), over=over, only=only, prune=True, workers=workers).best.job
 
 
-def further(job: Job, run: dict[str, Any]) -> Job:
-    """Search all grids again with the options that were found, and what is divided over x; return the faster."""
+def further(job: Job, run: dict[str, Any], over: frozenset[str], only: dict[str, frozenset[int]] = ONLY) -> Job:
+    """Search again with the options that were found, and others varied; return the faster."""
     assert isinstance(job, FourDJob)
     raw = described(run, **BEYOND)
     Options.of(job).settle(raw)
     try:
-        found = fastest(raw, THEN)
+        found = fastest(raw, over, only)
     except DescriptionError:  # of one grid alone, whose micro-batches all have an odd number of sequences
         return job
     return min((job, found), key=lambda each: simulate(each).step_seconds)
+
+
+def nothing_recomputed(run: dict[str, Any]) -> Job | None:
+    """Find the fastest of the published algorithm that keeps all activations; None: there is not the memory."""
+    try:
+        return fastest(described(run, published=True, recompute=False), frozenset({MICRO}))
+    except DescriptionError:
+        return None
+
+
+def beyond(run: dict[str, Any]) -> Job:
+    """Find the fastest with options beyond the published algorithm."""
+    found = further(fastest(described(run, **BEYOND), OVER), run, THEN)
+    grid = found.concrete_grid
+    assert isinstance(grid, Grid)
+    return further(found, run, LAST, {axis: frozenset({grid.size(axis)}) for axis in AXES})
 
 
 def figures(job: Job) -> dict[str, Any]:
@@ -112,6 +131,7 @@ def figures(job: Job) -> dict[str, Any]:
         "grid": str(job.concrete_grid),
         "micro_sequences": job.concrete_micro_sequences,
         "recompute_layers": job.recomputed_layers,
+        "products_kept_layers": job.products_kept_layers,
         "layers": job.model.layers,
         "halves": job.overlap.halves,
         "divided": [name for name, on in Options.of(job).divide.items() if on],
@@ -141,7 +161,7 @@ def as_described(job: Job, run: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(job, FourDJob)
     raw = described(run, overlap={"prefetch_depth": job.overlap.prefetch_depth})
     Options.of(job).settle(raw)
-    grid = {axis: job.concrete_grid.size(axis) for axis in ("data", "z", "y", "x")}
+    grid = {axis: job.concrete_grid.size(axis) for axis in AXES}
     batch = {"sequences": SEQUENCES, "micro_sequences": job.concrete_micro_sequences}
     return {**raw, "grid": grid, "batch": batch}
 
@@ -159,12 +179,14 @@ def main() -> int:
             continue
         begin = time.perf_counter()
         published = fastest(described(run, published=True), frozenset({MICRO}))
-        beyond = further(fastest(described(run, **BEYOND), OVER), run)
+        kept = nothing_recomputed(run)
+        better = beyond(run)
         row = {
             "name": described(run)["name"],
             "published": figures(published),
-            "beyond": figures(beyond),
-            "tornado": tornado((published, beyond), run),
+            "kept": None if kept is None else figures(kept),
+            "beyond": figures(better),
+            "tornado": tornado((published, better), run),
             "seconds": time.perf_counter() - begin,
         }
         row["faster"] = 1 - row["beyond"]["step_seconds"] / row["published"]["step_seconds"]

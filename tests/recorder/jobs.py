@@ -133,6 +133,7 @@ def beyond() -> dict[str, Job]:
     """What goes beyond the published algorithm."""
     halves, across, both = {"halves": True}, {"across_blocks": True}, {"attention": True, "mlp": True}
     llama = {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "norm": "rms", "qk_norm": True}
+    products = {"recompute": True, "recompute_keeps": "products"}
     cases: dict[str, dict[str, Any]] = {
         "halves": {"overlap": halves},
         "halves, not recomputed": {"overlap": halves, "recompute": False, "per_rank": 6},
@@ -171,6 +172,19 @@ def beyond() -> dict[str, Job]:
         "flat halves, nothing overlaps": {"tensor": "1d", "overlap": {**halves, "all_reduce": False}},
         "loss by tokens": {"loss_rows": 5},
         "loss by tokens, halves, fp32": {"loss_rows": 7, "overlap": halves, "precision": "fp32"},
+        "products kept": products,
+        "products kept, dropout, fp32": {**products, "dropout": 0.1, "attention": "plain", "precision": "fp32"},
+        "products kept of some, llama": {**products, "recompute_layers": 1, "model": llama, "gather_unit": "block"},
+        "products kept, fused, nothing overlaps": {
+            **products,
+            "fused_elementwise": True,
+            "overlap": {"all_reduce": False, "all_gather": False},
+        },
+        "products kept, divided": {**products, "divide": both},
+        "products kept, flat": {**products, "tensor": "1d"},
+        "products kept, halves": {**products, "overlap": {**halves, **across}, "cache_gathered_layers": 1},
+        "products kept, divided halves": {**products, "overlap": halves, "divide": both, "micro": 4, "per_rank": 8},
+        "products kept, flat halves": {**products, "overlap": halves, "tensor": "1d"},
         "across blocks": {"overlap": across},
         "across blocks, not recomputed": {"overlap": across, "recompute": False, "gather_unit": "block"},
         "across blocks, some recomputed": {"overlap": across, "recompute_layers": 1},

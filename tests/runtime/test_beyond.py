@@ -21,6 +21,7 @@ WITH_ALL_REDUCES = [grid for grid in GRIDS if grid["x"] * grid["y"] > 1]
 HALVES: dict[str, Any] = {"overlap": {"halves": True}}
 BOTH: dict[str, Any] = {"overlap": {"halves": True, "across_blocks": True}}
 LLAMA = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "norm": "rms", "biases": False}
+PRODUCTS: dict[str, Any] = {"recompute": True, "recompute_keeps": "products"}
 OF_HALVES: dict[str, dict[str, Any]] = {
     "halves": HALVES,
     "recompute": {**HALVES, "recompute": True},
@@ -42,6 +43,8 @@ OF_HALVES: dict[str, dict[str, Any]] = {
     "documents": {**HALVES, "document_mask": True},
     "tied": {**HALVES, "model": {**parity.MODEL, "tied_embeddings": True}},
     "fused": {**HALVES, "fused_elementwise": True},
+    "products_kept": {**BOTH, **PRODUCTS},
+    "products_kept_llama": {**HALVES, **PRODUCTS, "model": LLAMA, "micro_steps": 1},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "across_blocks": {"overlap": {"across_blocks": True}},
@@ -56,6 +59,10 @@ OTHERS: dict[str, dict[str, Any]] = {
         "overlap": {"across_blocks": True},
         "cache_gathered_layers": 1,
     },
+    "products_kept": PRODUCTS,
+    "products_of_one_layer": {**PRODUCTS, "recompute_layers": 1, "overlap": {"across_blocks": True}},
+    "products_kept_llama": {**PRODUCTS, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
+    "products_kept_fused": {**PRODUCTS, "fused_elementwise": True, "overlap": {"all_reduce": False}},
 }
 DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
 FLAT: dict[str, Any] = {"tensor": "1d"}
@@ -63,6 +70,7 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided": DIVIDED,
     "divided_recomputed": {**DIVIDED, "recompute": True, "gather_unit": "block"},
     "divided_activation": {"divide": {"mlp": True}, "fused_elementwise": True},
+    "divided_products_kept": {**DIVIDED, **PRODUCTS},
     "divided_heads": {"divide": {"attention": True}},
     "divided_heads_llama": {"divide": {"attention": True}, "model": LLAMA},
     "divided_heads_plain": {"divide": {"attention": True}, "attention": "plain"},
@@ -73,6 +81,7 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_documents": {**DIVIDED, "document_mask": True, "model": LLAMA},
     "flat": FLAT,
     "flat_recomputed": {**FLAT, "recompute": True, "gather_unit": "block"},
+    "flat_products_kept": {**FLAT, **PRODUCTS, "model": LLAMA},
     "flat_fused": {**FLAT, "fused_elementwise": True},
     "flat_plain": {**FLAT, "attention": "plain"},
     "flat_no_overlap": {**FLAT, "overlap": {"all_reduce": False}},
@@ -83,6 +92,8 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "flat_sharded": {**FLAT, "data_reduction": {"mode": "sharded"}, "recompute": True},
     "flat_tied": {**FLAT, "model": {**parity.MODEL, "tied_embeddings": True}},
     "flat_halves": {**FLAT, **BOTH, "recompute": True},
+    "flat_halves_products_kept": {**FLAT, **BOTH, **PRODUCTS},
+    "divided_halves_products_kept": {**DIVIDED, **BOTH, **PRODUCTS},
     "divided_halves": {**DIVIDED, **BOTH, "micro_steps": 1},
     "divided_halves_heads": {**DIVIDED, **HALVES, "recompute": True},
 }
@@ -129,6 +140,7 @@ QUICK = [
     ({"data": 1, "z": 1, "y": 2, "x": 2}, "halves_llama"),
     ({"data": 1, "z": 2, "y": 1, "x": 2}, "halves_one_layer_recomputed"),
     ({"data": 1, "z": 2, "y": 1, "x": 1}, "across_blocks_recomputed"),
+    ({"data": 1, "z": 1, "y": 2, "x": 2}, "products_kept"),
 ]
 
 

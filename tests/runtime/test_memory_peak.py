@@ -20,12 +20,22 @@ from twin.description.train import Adam
 WIDE = {"layers": 6, "hidden": 256, "heads": 8, "sequence": 256, "vocabulary": 1000}
 """Sequences long enough that activations are a good part of what a rank holds."""
 KEPT_TOO = {"recompute": False}
+PRODUCTS = {"recompute_keeps": "products"}
 MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "z, not recomputed": ({"z": 4}, KEPT_TOO),
     "y, not recomputed": ({"y": 4}, KEPT_TOO),
     "x, not recomputed": ({"x": 4}, KEPT_TOO),
     "x, not recomputed, flat": ({"x": 4}, KEPT_TOO | {"tensor": "1d"}),
     "x, not recomputed, divided": ({"x": 2}, KEPT_TOO | {"divide": {"attention": True, "mlp": True}}),
+    "products kept": ({"z": 2, "y": 2}, PRODUCTS),
+    "x, products kept, swiglu": (
+        {"x": 4},
+        PRODUCTS | {"model": {"activation": "swiglu", "norm": "rms", "biases": False, "vocabulary": 1000}},
+    ),
+    "x, products kept, flat": ({"x": 4}, PRODUCTS | {"tensor": "1d"}),
+    "x, products kept, divided": ({"x": 2}, PRODUCTS | {"divide": {"attention": True, "mlp": True}}),
+    "products kept, halves": ({"z": 2, "y": 2}, PRODUCTS | {"overlap": {"halves": True}}),
+    "products kept, flat halves": ({"x": 4}, PRODUCTS | {"tensor": "1d", "overlap": {"halves": True}}),
     "loss by tokens": ({"data": 1}, {"loss_rows": 64, "model": {"vocabulary": 20000}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),

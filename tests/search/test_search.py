@@ -86,8 +86,9 @@ def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
             (True,) if split else (False,),
             *((True, False) if grid.x > 1 else (False,) for _ in ("attention", "mlp")),
             ("2d", "1d") if grid.x > 1 else ("2d",),
+            ("nothing", "products"),
         )
-        if (one[0] or one[6] is None) and not (one[11] == "1d" and (one[9] or one[10]))
+        if (one[0] or (one[6] is None and one[12] == "nothing")) and not (one[11] == "1d" and (one[9] or one[10]))
     }
 
 
@@ -102,6 +103,7 @@ def test_all_options_are_varied_where_they_make_a_difference():
                 (
                     *(o.recompute, o.cache_gathered_layers, o.data_reduction, o.all_reduce, o.reduce_scatter),
                     *(o.all_gather, o.recompute_layers, o.halves, o.across_blocks, o.attention, o.mlp, o.tensor),
+                    o.recompute_keeps,
                 )
                 for o in found[grid.sizes]
             ]

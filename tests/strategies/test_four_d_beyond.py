@@ -27,6 +27,7 @@ HALVES = {"overlap": {"halves": True}}
 ACROSS = {"overlap": {"across_blocks": True}}
 DIVIDED = {"divide": {"attention": True, "mlp": True}}
 FLAT = {"tensor": "1d"}
+PRODUCTS = {"recompute_keeps": "products"}
 SINGLE = {"sequences": 16, "micro_sequences": 1}
 GRIDS = [
     {"data": 2, "z": 2, "y": 2, "x": 2},
@@ -211,7 +212,16 @@ def flops_of(found: FourDJob, kind: type[Gemm | Attention]) -> float:
 
 @pytest.mark.parametrize(
     "more",
-    [HALVES, ACROSS, {**HALVES, "recompute_layers": 2}, {"recompute_layers": 1}, DIVIDED, {**DIVIDED, **HALVES}, FLAT],
+    [
+        HALVES,
+        ACROSS,
+        {**HALVES, "recompute_layers": 2},
+        {"recompute_layers": 1},
+        DIVIDED,
+        {**DIVIDED, **HALVES},
+        FLAT,
+        PRODUCTS,
+    ],
 )
 def test_folded_and_every_rank_agree(more: dict[str, Any]) -> None:
     described = job(GRIDS[0], machine="frontier", **more)
@@ -247,6 +257,40 @@ def job_ranks(found: FourDJob) -> int:
     return found.ranks
 
 
+@grids
+@pytest.mark.parametrize("more", [{}, {**HALVES, **ACROSS}, DIVIDED, FLAT], ids=["", "halves", "divided", "flat"])
+def test_where_products_are_kept_norms_and_activations_alone_are_computed_again(
+    grid: dict[str, int], more: dict[str, Any]
+) -> None:
+    lean, whole = (job(grid, recompute=recompute, **more, **options) for recompute, options in KEPT)
+    again = [op for _, op in generate(lean).named() if isinstance(op, Compute) and op.phase == "recompute"]
+    names = Counter(op.name.rsplit("/", 1)[-1] for op in again)
+    per_kind = lean.micro_steps * MODEL["layers"] * (2 if lean.overlap.halves else 1)
+    assert (names["normalize"], names["gelu"]) == (2 * per_kind, per_kind)
+    assert set(names) <= {"normalize", "gelu", "sort"}  # the last of columns that travel
+    assert flops(lean) == flops(whole)
+    assert hardware_flops(lean) == hardware_flops(whole)
+    # no sum over ranks is made twice; what was divided over x is gathered twice
+    twice = {key: size for key, size in (moved(lean) - moved(whole)).items() if size}
+    assert set(twice) <= {("x", "all_gather")}
+    assert not moved(whole) - moved(lean)
+
+
+def test_products_kept_take_what_linears_and_attention_give() -> None:
+    grid = {"data": 1, "z": 2, "y": 2, "x": 2}
+    lean, whole = (job(grid, recompute=recompute, **options) for recompute, options in KEPT)
+    tokens, hidden, bf16 = 4 * MODEL["sequence"], MODEL["hidden"], 2
+    # of a block: two outputs of norms over x, one of the activation over y
+    less = MODEL["layers"] * bf16 * tokens * (2 * hidden // 2 + 4 * hidden // 2)
+    held = [memory_use(each).by_category["activations"] for each in (whole, lean)]
+    assert held[0] - held[1] == less
+    others = [memory_use(each).per_rank_bytes for each in (whole, lean)]
+    assert others[0] - others[1] == less
+
+
+KEPT: list[tuple[bool, dict[str, Any]]] = [(True, PRODUCTS), (False, {})]
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
@@ -254,6 +298,12 @@ def job_ranks(found: FourDJob) -> int:
         ({"published": True, **ACROSS}, "overlap.across_blocks"),
         ({"published": True, "recompute_layers": 1}, "recompute_layers"),
         ({"recompute": False, "recompute_layers": 1}, "recompute_layers"),
+        ({"published": True, **PRODUCTS}, "recompute_keeps"),
+        ({"recompute": False, **PRODUCTS}, "recompute_keeps = 'products': needs recompute: true"),
+        ({**PRODUCTS, "lora": {"rank": 4}}, "recompute_keeps"),
+        ({**PRODUCTS, "recompute_inputs": "host"}, "recompute_inputs"),
+        ({**PRODUCTS, "offload": {"activations": "host"}}, "recompute_keeps"),
+        ({"recompute_keeps": "attention"}, "recompute_keeps"),
         ({"recompute_layers": 5}, "recompute_layers"),
         ({**HALVES, "batch": {"sequences": 32, "micro_sequences": 1}}, "batch.micro_sequences"),
         ({**HALVES, "ranks": 4, "grid": {"data": 1, "z": 4, "y": 1, "x": 1}}, "overlap.halves"),
@@ -300,7 +350,10 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     assert [(o.attention, o.mlp) for o in strategy_of(flat).variants(flat, frozenset({"divide"}))] == [(False, False)]
     found = list(strategy_of(opened).variants(opened, frozenset({"tensor", "divide"})))
     assert [(o.tensor, o.attention, o.mlp) for o in found if o.tensor == "1d"] == [("1d", False, False)]
-    over |= {"divide", "tensor"}
+    found = list(strategy_of(opened).variants(opened, frozenset({"recompute_keeps", "recompute"})))
+    kept = [(o.recompute, o.recompute_keeps) for o in found]
+    assert kept == [(True, "nothing"), (True, "products"), (False, "nothing")]
+    over |= {"divide", "tensor", "recompute_keeps"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]
 
@@ -313,15 +366,17 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     recompute=st.booleans(),
     divided=st.tuples(st.booleans(), st.booleans()),
     tensor=st.sampled_from(["2d", "1d"]),
+    keeps=st.sampled_from(["nothing", "products"]),
 )
 def test_options_are_read_as_they_are_written(
-    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool], tensor: str
+    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool], tensor: str, keeps: str
 ) -> None:
     divided = divided if tensor == "2d" else (False, False)
     described = job(
         GRIDS[0],
         recompute=recompute,
         recompute_layers=layers if recompute else None,
+        recompute_keeps=keeps if recompute else "nothing",
         overlap={"halves": halves, "across_blocks": across},
         divide=dict(zip(("attention", "mlp"), divided, strict=True)),
         tensor=tensor,

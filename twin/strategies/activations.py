@@ -20,6 +20,7 @@ def block_activation_bytes(
     normed_width: int | None = None,
     attention_parts: int = 1,
     mlp_parts: int = 1,
+    products: bool = False,
 ) -> float:
     """Return what one block's backward pass needs of its forward pass, for the local sizes of a rank.
 
@@ -29,7 +30,8 @@ def block_activation_bytes(
     queries and keys where they are. Norms of queries and keys keep their inputs, and a number for each head.
     Where attention or the MLP's activation is divided among ranks, in so many parts, a rank keeps its own of what is
     between the linears and all that the linear behind reads. `normed_width` is that of what norms give, as linears read
-    it, where that is not the residual stream's. Of a linear that does not train the input is kept only
+    it, where that is not the residual stream's. With `products` what norms and the activation give is not kept, which
+    is computed again. Of a linear that does not train the input is kept only
     where it has an adapter, whose own product is kept too.
     """
     e, length = job.element_bytes, job.model.sequence
@@ -38,8 +40,9 @@ def block_activation_bytes(
     attended = 2 * own * (heads + keys) * job.model.head_size
     if attention_parts > 1:
         attended += tokens * heads * job.model.head_size
-    stream = 2 * residual_width + 2 * (residual_width if normed_width is None else normed_width)
-    saved = e * (tokens * (stream + mlp_width) + attended + tokens * mlp_up_width / mlp_parts)
+    again = 2 * (residual_width if normed_width is None else normed_width) + mlp_width
+    stream = 2 * residual_width + (0 if products else again)
+    saved = e * (tokens * stream + attended + tokens * mlp_up_width / mlp_parts)
     if job.lora is not None:
         adapted = {linear: len(job.lora.of_linear(job.model, linear)) for linear in job.model.block_linears}
         unread = [("qkv", residual_width), ("mlp_up", residual_width), ("mlp_down", mlp_width)]

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from greenlet import getcurrent, greenlet
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.model.documents import documents_of
-from runtime.model.elementwise import activate, residual
+from runtime.model.elementwise import residual
 from runtime.parallel.mesh import Communicator
+from runtime.strategies.four_d.again import Again, Make
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.layers.linear import Linear4D, Product
 from runtime.strategies.four_d.model import GPT, Block
@@ -121,7 +123,7 @@ def _loss(
     loss, gradient = model.cross_entropy(logits, targets, weights, with_gradient=True)
     assert gradient is not None
     del logits
-    down = _product_gradient(model.head, normed, gradient)
+    down = _product_gradient(model.head, _kept(normed), gradient)
     down = model.final_norm.gradient(down, stream, *statistics)
     del normed, statistics, gradient, stream
     if not leads:
@@ -145,13 +147,8 @@ class _Piece:
     """What autograd differentiates by itself: from detached inputs to an output."""
 
     inputs: tuple[torch.Tensor, ...]
-    graph: torch.Tensor | None
-
-    @property
-    def output(self) -> torch.Tensor:
-        """The output, without a graph."""
-        assert self.graph is not None
-        return self.graph.detach()
+    graph: GradientEdge | None
+    """Where the gradient of the output goes in; it does not keep the output."""
 
     def gradient(self, of_output: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the gradients of the inputs; what was kept for them is let go."""
@@ -161,12 +158,14 @@ class _Piece:
         return found
 
 
-def _piece(run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool) -> _Piece:
+def _piece(run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool) -> tuple[torch.Tensor, _Piece]:
+    """Return an output, without a graph, and what differentiates it."""
     if not keep:
-        return _Piece((), run(*inputs))
+        return run(*inputs), _Piece((), None)
     leaves = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.enable_grad():
-        return _Piece(leaves, run(*leaves))
+        output = run(*leaves)
+    return output.detach(), _Piece(leaves, get_gradient_edge(output))
 
 
 @dataclass
@@ -176,7 +175,7 @@ class _Kept:
     output: torch.Tensor
     norms: tuple[tuple[Any, ...], ...] = ()
     """Input and statistics of each."""
-    inputs: tuple[torch.Tensor, ...] = ()
+    inputs: tuple[Make, ...] = ()
     """Of the four linears, as their products read them."""
     pieces: tuple[_Piece, ...] = ()
     """Attention, first residual sum, activation, second residual sum."""
@@ -195,22 +194,41 @@ def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -
     parts = Parts.of_attention(context, sequences)
     first, *statistics1 = block.norm1.normalize(stream)
     wanted = _product(block.qkv, first, parts)
-    attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), wanted.output, keep=keep)
-    attended = _product(block.projection, attention.output, parts)
-    sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
-    middle = sum1.output
+    given, attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), wanted.output, keep=keep)
+    attended = _product(block.projection, given, parts)
+    middle, sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
     side = stream if block.parallel else middle
     second, *statistics2 = block.norm2.normalize(side)
     tokens = Parts.of_mlp(context, stream.shape[0])
     wide = _product(block.mlp_up, second, tokens)
-    activation = _piece(lambda x: activate(context, place, x, block.mlp_up.bias_left), wide.output, keep=keep)
-    inner = _product(block.mlp_down, activation.output, tokens)
-    sum2 = _piece(add("residual2", block.mlp_down), middle, inner.output, keep=keep)
+    active, activation = _piece(block.activated, wide.output, keep=keep)
+    inner = _product(block.mlp_down, active, tokens)
+    output, sum2 = _piece(add("residual2", block.mlp_down), middle, inner.output, keep=keep)
     if not keep:
-        return _Kept(sum2.output)
+        return _Kept(output)
     norms = ((stream, *statistics1), (side, *statistics2))
-    inputs = (wanted.inputs, attended.inputs, wide.inputs, inner.inputs)
-    return _Kept(sum2.output, norms, inputs, (attention, sum1, activation, sum2), (parts, tokens))
+    inputs = (_kept(wanted.inputs), _kept(attended.inputs), _kept(wide.inputs), _kept(inner.inputs))
+    if block.layer < context.job.products_kept_layers:
+        norm1 = partial(block.norm1.normalize_again, stream, *statistics1)
+        norm2 = partial(block.norm2.normalize_again, side, *statistics2)
+        inputs = (
+            _again(block.qkv, norm1, parts),
+            inputs[1],
+            _again(block.mlp_up, norm2, tokens),
+            _again(block.mlp_down, partial(block.activated, wide.output), tokens),
+        )
+    return _Kept(output, norms, inputs, (attention, sum1, activation, sum2), (parts, tokens))
+
+
+def _kept(inputs: torch.Tensor) -> Make:
+    return lambda: inputs
+
+
+def _again(linear: Linear4D, make: Make, parts: Parts | None) -> Make:
+    """What a linear read, made a second time."""
+    again = Again(linear.context)
+    again.by(make)
+    return partial(linear.read_again, again, parts)
 
 
 def backward(block: Block, kept: _Kept, down: torch.Tensor) -> torch.Tensor:
@@ -242,7 +260,7 @@ def _product(linear: Linear4D, inputs: torch.Tensor, parts: Parts | None = None)
 
 
 def _product_gradient(
-    linear: Linear4D, inputs: torch.Tensor, gradient: torch.Tensor, parts: Parts | None = None
+    linear: Linear4D, inputs: Make, gradient: torch.Tensor, parts: Parts | None = None
 ) -> torch.Tensor:
     found = linear.compute_backward(inputs, gradient, need_input=True, parts=parts)
     assert found is not None

@@ -24,6 +24,7 @@ from runtime.model.recompute import Block as Run
 from runtime.model.recompute import Recompute
 from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
+from runtime.strategies.four_d.again import Again
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.embedding import Embedding4D
@@ -115,14 +116,27 @@ class Block(torch.nn.Module):
         if self.parallel:  # the MLP reads what attention reads
             kept, other = branch(kept, context.ops, place, "residual2")
         parts = Parts.of_attention(context, sequences)
-        attended = self.attend(self.qkv(self.norm1(side), parts), sequences, parts)
+        again1, again2, again3 = (Again(context) if self.keeps_products else None for _ in range(3))
+        attended = self.attend(self.qkv(self.norm1(side, again1), parts, again1), sequences, parts)
         add = partial(residual, context, place, first_column=kept.shape[1] * context.mesh.coordinates["x"])
         kept = add("residual1", kept, self.projection(attended, parts), self.projection.bias_left)
         if not self.parallel:
             kept, other = branch(kept, context.ops, place, "residual2")
         parts = Parts.of_mlp(context, stream.shape[0])
-        inner = activate(context, place, self.mlp_up(self.norm2(other), parts), self.mlp_up.bias_left)
-        return add("residual2", kept, self.mlp_down(inner, parts), self.mlp_down.bias_left)
+        wide = self.mlp_up(self.norm2(other, again2), parts, again2)
+        inner = self.activated(wide)
+        if again3 is not None:
+            again3.by(partial(self.activated, wide.detach()))
+        return add("residual2", kept, self.mlp_down(inner, parts, again3), self.mlp_down.bias_left)
+
+    @property
+    def keeps_products(self) -> bool:
+        """Whether what norms and the activation give is computed again in the backward pass, if there will be one."""
+        return self.layer < self.context.job.products_kept_layers and torch.is_grad_enabled()
+
+    def activated(self, wide: torch.Tensor) -> torch.Tensor:
+        """Map what MLP up gives to what MLP down reads."""
+        return activate(self.context, self.place, wide, self.mlp_up.bias_left)
 
 
 class GPT(torch.nn.Module):

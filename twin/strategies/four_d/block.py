@@ -7,6 +7,7 @@ Byte counts of memory-bound ops are one read or write of each tensor a kernel to
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
@@ -32,6 +33,16 @@ def norm_forward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     emit.collective("all_reduce", "x", sums * shapes.tokens * FP32_BYTES)
     kernels = 5 if sums == 1 else 11
     emit.compute("normalize", Memory(4 * activation, kernels, work="norm/normalize/split"))
+
+
+def norm_again(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
+    """What a norm gave, from its input and the statistics that are kept: no sums of others are wanted."""
+    elements = shapes.tokens * shapes.hidden_x
+    if shapes.grid.x == 1:
+        emit.compute("normalize", work.norm(job, elements))
+        return
+    moved = 4.0 * elements * job.element_bytes
+    emit.compute("normalize", Memory(moved, kernels=2 * _sums(job), work="norm/normalize/split"))
 
 
 def norm_backward(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
@@ -148,8 +159,9 @@ def block_backward(
     linears: tuple[Linear, ...],
     use_weight: Callable[[Linear], None],
     scatters: GradientScatters,
+    again: Emitter | None = None,
 ) -> None:
-    """Backward of one block; `scatters` takes its weight gradients.
+    """Backward of one block; `scatters` takes its weight gradients, `again` what was not kept of norms and activation.
 
     Where the residual stream branches the two gradients that meet are added; it branches twice at the block's begin if
     attention and MLP are parallel.
@@ -161,7 +173,8 @@ def block_backward(
     def apply(index: int) -> None:
         linear = linears[index]
         use_weight(linear)
-        linear4d.backward(emit, job, linear, shapes.tokens, units, scatters)
+        input_again = partial(_input_again, again, job, shapes, linear)
+        linear4d.backward(emit, job, linear, shapes.tokens, units, scatters, input_again)
 
     _residual_dropout(emit, job, shapes, "residual2")
     apply(3)
@@ -181,6 +194,17 @@ def block_backward(
     if parallel:
         emit.compute("residual2", branch)
     emit.compute("residual1", branch)
+
+
+def _input_again(again: Emitter | None, job: FourDJob, shapes: Shapes, linear: Linear) -> None:
+    """Compute again what a linear read, unless attention gave it."""
+    if again is None or linear.name == "projection":
+        return
+    if linear.name == "mlp_down":
+        _activation(again, job, shapes, backward=False)
+    else:
+        norm_again(again.under("norm1" if linear.name == "qkv" else "norm2"), job, shapes)
+    linear4d.gather_input(again.under(linear.name), job, linear, shapes.tokens)
 
 
 def documents(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:

@@ -66,6 +66,7 @@ class Divide(Spec):
 
 
 Tensor = Literal["2d", "1d"]
+Keeps = Literal["nothing", "products"]
 
 
 class CommunicationPrecision(Spec):
@@ -86,7 +87,8 @@ class FourDJob(Job):
     grid: Grid | Literal["auto"] = "auto"
     published: StrictBool = False
     """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
-    (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`)."""
+    (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`,
+    `recompute_keeps`)."""
     overlap: Overlap = Overlap()
     divide: Divide = Divide()
     tensor: Tensor = "2d"
@@ -96,6 +98,10 @@ class FourDJob(Job):
     where y is small. The same where x is 1. Not published."""
     recompute_layers: Annotated[int, Field(ge=1, strict=True)] | None = None
     """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
+    recompute_keeps: Keeps = "nothing"
+    """What the blocks that are recomputed keep besides their inputs. products: what linears and attention give; what
+    norms and the MLP's activation give is computed again, each just before the weight gradient that reads it. Not
+    published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
     offload: Offload | None = None
@@ -118,7 +124,16 @@ class FourDJob(Job):
 
     @property
     def recomputed_layers(self) -> int:
-        """Blocks that are computed again in the backward pass: the first so many."""
+        """Blocks that are computed again whole in the backward pass: the first so many."""
+        return self._touched_layers if self.recompute_keeps == "nothing" else 0
+
+    @property
+    def products_kept_layers(self) -> int:
+        """Blocks that keep products, and compute norms and activations again: the first so many."""
+        return self._touched_layers if self.recompute_keeps == "products" else 0
+
+    @property
+    def _touched_layers(self) -> int:
         if not self.recompute:
             return 0
         return self.model.layers if self.recompute_layers is None else self.recompute_layers
@@ -182,7 +197,7 @@ def check(job: FourDJob) -> list[Problem]:
 def _check_beyond(job: FourDJob) -> list[Problem]:
     """Return what is wrong with options that go beyond the published algorithm."""
     problems: list[Problem] = []
-    layers = job.recompute_layers
+    layers, keeps = job.recompute_layers, job.recompute_keeps
     if job.published:
         remedy = "goes beyond the published algorithm; leave it out, or published"
         further = {
@@ -194,8 +209,14 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         problems += [Problem(key, remedy, value) for key, value in further.items() if value]
         problems += [] if job.tensor == "2d" else [Problem("tensor", remedy, job.tensor)]
         problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
+        problems += [] if keeps == "nothing" else [Problem("recompute_keeps", remedy, keeps)]
     if layers is not None and not job.recompute:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
+    if keeps != "nothing" and not job.recompute:
+        problems.append(Problem("recompute_keeps", "needs recompute: true", keeps))
+    if keeps != "nothing" and job.recompute_inputs == "host":
+        remedy = f"is for blocks of which nothing but the input is kept; use device with recompute_keeps: {keeps}"
+        problems.append(Problem("recompute_inputs", remedy, "host"))
     if layers is not None and layers > job.model.layers:
         remedy = f"the model has {job.model.layers} layers; use at most that many"
         problems.append(Problem("recompute_layers", remedy, layers))
@@ -206,6 +227,7 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     }
     given = {key: value for key, value in whole.items() if value} | ({"tensor": "1d"} if job.tensor == "1d" else {})
     if job.lora is not None:
+        given |= {"recompute_keeps": keeps} if keeps != "nothing" else {}
         remedy = "is for training all weights; leave it out with lora"
         problems += [Problem(key, remedy, value) for key, value in given.items()]
     if job.model.qk_norm:
@@ -229,6 +251,7 @@ def _check_offload(job: FourDJob) -> list[Problem]:
         return problems
     if job.offload.activations is not None:
         others = {"overlap.halves": job.overlap.halves, "recompute_inputs": job.recompute_inputs == "host"}
+        others["recompute_keeps"] = job.recompute_keeps != "nothing"
         remedy = "does not go with offload.activations; leave one out"
         problems += [Problem(key, remedy) for key, given in others.items() if given]
     if job.offload.optimizer is not None and job.communication_precision.gathers == "fp32" and job.element_bytes < 4:

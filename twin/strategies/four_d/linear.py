@@ -7,7 +7,7 @@ Section 2 and 5 of the algorithm. Local shapes: input (m, k/G_c), weight gathere
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from twin.schedule.emit import Emitter
@@ -155,8 +155,7 @@ def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
     As published that is one all-reduce over the contraction axis.
     """
     e = job.element_bytes
-    if linear.gathers_input:
-        _gather(emit, linear, tokens * linear.k_local * e)
+    gather_input(emit, job, linear, tokens)
     emit.compute("gemm", Gemm(tokens, linear.n_local, linear.k_local, "TN", element_bytes=e))
     if (beside := adapters.adapters_of(job, linear)) is not None:
         adapters.forward(emit, job, beside, tokens)
@@ -171,9 +170,18 @@ def forward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
 
 
 def backward(
-    under: Emitter, job: FourDJob, linear: Linear, tokens: int, units: Sequence[Unit], scatters: GradientScatters
+    under: Emitter,
+    job: FourDJob,
+    linear: Linear,
+    tokens: int,
+    units: Sequence[Unit],
+    scatters: GradientScatters,
+    input_again: Callable[[], None] = lambda: None,
 ) -> None:
-    """Input and weight gradients in the order of section 2; `under` and `units` are the block's."""
+    """Input and weight gradients in the order of section 2; `under` and `units` are the block's.
+
+    `input_again` computes what the weight gradient reads, where it was not kept: beside the sum of input gradients.
+    """
     if job.lora is not None:
         _frozen_backward(under.under(linear.name), job, linear, tokens, first=scatters.first)
         return
@@ -184,6 +192,7 @@ def backward(
         _gather(emit, linear, tokens * linear.n_local * e)
     weight_gradient = Gemm(linear.n_local, linear.k_local, tokens, "NT", element_bytes=e, adds=adds)
     if not linear.gradient_sums:
+        input_again()
         emit.compute("weight_gradient", weight_gradient)
         scatters.after(under, units, linear)
         emit.compute("input_gradient", input_gradient)
@@ -201,11 +210,18 @@ def backward(
 
     if not job.overlap.all_reduce:
         complete()
+    input_again()
     emit.compute("weight_gradient", weight_gradient)
     scatters.after(under, units, linear)
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
         complete()
+
+
+def gather_input(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
+    """Gather what a linear reads, where that is divided over x."""
+    if linear.gathers_input:
+        _gather(emit, linear, tokens * linear.k_local * job.element_bytes)
 
 
 def _start_sum(emit: Emitter, linear: Linear, total: Sum, size_bytes: int) -> str:

@@ -63,8 +63,8 @@ def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
     return Held(job.element_bytes, own, own, 0, kept, own, job.micro_steps)
 
 
-def block_bytes(job: FourDJob, shapes: Shapes) -> float:
-    """What one block's backward pass needs of its forward pass on one rank."""
+def block_bytes(job: FourDJob, shapes: Shapes, *, products: bool = False) -> float:
+    """What one block's backward pass needs of its forward pass on one rank; `products`: and does not compute again."""
     flat = shapes.grid.x if shapes.flat else 1
     return block_activation_bytes(
         job,
@@ -78,6 +78,7 @@ def block_bytes(job: FourDJob, shapes: Shapes) -> float:
         mlp_width=shapes.mlp_y // flat,
         attention_parts=shapes.parts_of_attention // flat,
         mlp_parts=shapes.parts_of_mlp // flat,
+        products=products,
     )
 
 
@@ -88,10 +89,13 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     residual = float(e * m * shapes.hidden_x)
     again = job.recomputed_layers
     inputs = residual * (min(1, again) if job.recompute_inputs == "host" else again)
-    kept = (job.model.layers - again) * block
+    lean = job.products_kept_layers
+    kept = (job.model.layers - again - lean) * block + lean * block_bytes(job, shapes, products=True)
     inner = shapes.mlp_up_y + shapes.mlp_y
     # cut over x too, with the gradient of the residual stream gathered, and summed, whole
     inner = inner // shapes.grid.x + shapes.hidden_x * shapes.grid.x if shapes.flat else inner
+    # and with what a linear read there again
+    inner += shapes.hidden_x * shapes.grid.x if shapes.flat and lean else 0
     gradients = e * m * (2 * shapes.hidden_x + inner)
     logits = work.loss_bytes(job, m, shapes.vocabulary_y)
     # the first block that is computed again finds those behind it, which were kept, gone
@@ -116,8 +120,9 @@ def gathered_bytes(job: FourDJob, shapes: Shapes) -> float:
     in_a_pass = e * largest + ahead + rounded
     # The recomputed block keeps its four weights for its backward; without recomputation one unit
     # at a time is in use. The head's is gathered ahead of its use and kept to its backward.
-    at_work = e * shapes.block_gathered_elements + rounded if job.recompute else in_a_pass
-    if job.recompute and job.overlap.across_blocks:
+    again = job.recomputed_layers > 0
+    at_work = e * shapes.block_gathered_elements + rounded if again else in_a_pass
+    if again and job.overlap.across_blocks:
         at_work += ahead
     at_head = e * head + max(ahead, travelling * head if both else 0)
     return float(e * cached + max(at_work, in_a_pass, at_head))

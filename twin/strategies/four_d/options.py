@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from twin.description.job import Job
-from twin.strategies.four_d.job import FourDJob, Tensor, may_shard
+from twin.strategies.four_d.job import FourDJob, Keeps, Tensor, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
@@ -22,6 +22,7 @@ VARIED = (
     "sharding",
     "overlap",
     "recompute_layers",
+    "recompute_keeps",
     "halves",
     "across_blocks",
     "divide",
@@ -55,6 +56,7 @@ class Options(Variant):
     mlp: bool = False
     """Whether the MLP's activation is."""
     tensor: Tensor = "2d"
+    recompute_keeps: Keeps = "nothing"
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -73,6 +75,7 @@ class Options(Variant):
             job.divide.attention,
             job.divide.mlp,
             job.tensor,
+            job.recompute_keeps,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -80,6 +83,7 @@ class Options(Variant):
         return {
             "recompute": self.recompute,
             **({} if self.recompute_layers is None else {"recompute_layers": self.recompute_layers}),
+            **({} if self.recompute_keeps == "nothing" else {"recompute_keeps": self.recompute_keeps}),
             "cache_gathered_layers": self.cache_gathered_layers,
             "data_reduction": self.data_reduction,
             "overlap": self.overlap,
@@ -109,9 +113,19 @@ class Options(Variant):
         tensor = next((way for way in get_args(Tensor) if way == raw.get("tensor", "2d")), None)
         if tensor is None:
             raise ValueError(f"options.tensor: expected one of {', '.join(get_args(Tensor))}")
+        keeps = next((what for what in get_args(Keeps) if what == raw.get("recompute_keeps", "nothing")), None)
+        if keeps is None:
+            raise ValueError(f"options.recompute_keeps: expected one of {', '.join(get_args(Keeps))}")
         if wrong := [name for name, value in truths.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
-        return cls(cache_gathered_layers=layers, data_reduction=mode, recompute_layers=again, tensor=tensor, **truths)
+        return cls(
+            cache_gathered_layers=layers,
+            data_reduction=mode,
+            recompute_layers=again,
+            recompute_keeps=keeps,
+            tensor=tensor,
+            **truths,
+        )
 
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
@@ -132,13 +146,15 @@ class Options(Variant):
     def _recomputed(self) -> str:
         if not self.recompute:
             return "no recomputation"
-        return "recomputed" if self.recompute_layers is None else f"{self.recompute_layers} layers recomputed"
+        what = "recomputed" if self.recompute_keeps == "nothing" else f"recomputed but for {self.recompute_keeps}"
+        return what if self.recompute_layers is None else f"{self.recompute_layers} layers {what}"
 
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
         return {
             "recompute": _switch(self.recompute),
             "layers recomputed": "all" if self.recompute_layers is None else self.recompute_layers,
+            "recomputation keeps": self.recompute_keeps,
             "layers cached": self.cache_gathered_layers,
             "data reduction": self.data_reduction,
             **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
@@ -151,6 +167,7 @@ class Options(Variant):
         plain = plain_options()
         _put(raw, "recompute", self.recompute, plain.recompute)
         _put(raw, "recompute_layers", self.recompute_layers, plain.recompute_layers)
+        _put(raw, "recompute_keeps", self.recompute_keeps, plain.recompute_keeps)
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
@@ -176,6 +193,7 @@ class Options(Variant):
             update={
                 "recompute": self.recompute,
                 "recompute_layers": self.recompute_layers if self.recompute else None,
+                "recompute_keeps": self.recompute_keeps if self.recompute else "nothing",
                 "cache_gathered_layers": self.cache_gathered_layers,
                 "data_reduction": reduction,
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
@@ -201,6 +219,8 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     beyond = frozenset() if job.published else over
     reduced = (grid.x > 1 or grid.y > 1) and job.lora is None
     layers = _first(own.recompute_layers, _recompute_levels(job), "recompute_layers" in beyond)
+    kinds: tuple[Keeps, ...] = get_args(Keeps) if may_keep_products(job) else ()
+    keeps = _first(own.recompute_keeps, kinds, "recompute_keeps" in beyond)
     halves = _first(own.halves, (True, False), "halves" in beyond and reduced)
     # never slower than without, at the price of the gathers under way
     across = [True] if "across_blocks" in beyond and split else [own.across_blocks]
@@ -209,16 +229,24 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     published = product(recompute, cache, modes, all_reduce, scatter, gather)
     ways: tuple[Tensor, ...] = get_args(Tensor)
     tensor = _first(own.tensor, ways, "tensor" in beyond and may_divide(job, "attention"))
-    for choice, further in product(published, product(layers, halves, across, attention, mlp, tensor)):
-        found = Options(*choice, *further)
+    further = product(layers, halves, across, attention, mlp, tensor)
+    for choice, more, kept in product(published, further, keeps):
+        found = Options(*choice, *more, kept)
         divides_nothing = found.tensor == "1d" and any(found.divide.values())
-        if (found.recompute or found.recompute_layers is None) and not divides_nothing:
+        recomputes_nothing = found.recompute_layers is not None or found.recompute_keeps != "nothing"
+        if (found.recompute or not recomputes_nothing) and not divides_nothing:
             yield found
 
 
 def may_divide(job: FourDJob, what: str) -> bool:
     """Tell whether something of a block may be divided over x, of which there is more than one rank."""
     return job.concrete_grid.x > 1 and job.lora is None and not (what == "attention" and job.model.qk_norm)
+
+
+def may_keep_products(job: FourDJob) -> bool:
+    """Tell whether blocks that are recomputed may keep products: where all weights train, and no input goes away."""
+    moves = job.recompute_inputs == "host" or (job.offload is not None and job.offload.activations is not None)
+    return job.lora is None and not moves
 
 
 def _recompute_levels(job: FourDJob) -> tuple[int | None, ...]:
@@ -255,6 +283,7 @@ def plain_options() -> Options:
         fields["divide"].default.attention,
         fields["divide"].default.mlp,
         fields["tensor"].default,
+        fields["recompute_keeps"].default,
     )
 
 

@@ -85,13 +85,14 @@ def _passes(
     inputs = inputs_back(job, shapes, again)
     for layer in reversed(layers):
         linears, use = blocks[layer], use_again(layer)
+        at_block = again.under(f"block{layer}", layer=layer)
         if layer < job.recomputed_layers:
-            recompute = again.under(f"block{layer}", layer=layer)
             inputs(layer)
-            _copy_input(recompute, job, shapes, "to_device")
-            block_forward(recompute, job, shapes, linears, use)
+            _copy_input(at_block, job, shapes, "to_device")
+            block_forward(at_block, job, shapes, linears, use)
             use = already_there
-        block_backward(backward.under(f"block{layer}", layer=layer), job, shapes, linears, use, scatters)
+        under, made_again = backward.under(f"block{layer}", layer=layer), layer < job.products_kept_layers
+        block_backward(under, job, shapes, linears, use, scatters, at_block if made_again else None)
         if reduction is not None:
             reduction.after_backward(backward, layer)
     if job.lora is None:

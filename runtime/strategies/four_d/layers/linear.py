@@ -16,12 +16,14 @@ other way round. With c the contraction axis and o the output axis, in named-axi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from runtime.parallel.mesh import Communicator
 from runtime.parallel.ops import Place
+from runtime.strategies.four_d.again import Again, Make
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.adapters import Adapters
@@ -131,21 +133,22 @@ class Linear4D(torch.nn.Module):
         """The communicator to reduce over, None if the axis is one rank."""
         return axis if axis in ("x", "y") and self.context.grid.size(axis) > 1 else None
 
-    def forward(self, inputs: torch.Tensor, parts: Parts | None = None) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, parts: Parts | None = None, again: Again | None = None) -> torch.Tensor:
         """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c.
+
+        With `again` the inputs are not kept for the weight's gradient, but made a second time.
 
         With `parts` what lies inside the block, the output of a normal layer or the input of a transposed one, is this
         rank's part of x. Cut over x and y together it maps (m, k/G_x) to (m, n/(G_x·G_y)), or the other way round.
         """
-        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts)
+        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts, again)
         return result
 
     def compute_forward(self, inputs: torch.Tensor, parts: Parts | None = None) -> Product:
         """The forward pass proper."""
         context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
         weight = context.gathers.use(self.weight_shard, phase)
-        if parts is not None and self.transposed != self.flat:
-            inputs = parts.gather(self.place, inputs, self.widths)
+        inputs = self._read(inputs, parts)
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
@@ -162,6 +165,18 @@ class Linear4D(torch.nn.Module):
                     self.place, "bias", lambda: output.add_(added), lambda: Memory(2.0 * output.nbytes, work="bias")
                 )
         return Product(output, inputs, between)
+
+    def _read(self, inputs: torch.Tensor, parts: Parts | None) -> torch.Tensor:
+        """Return inputs as the product reads them: gathered, where they are divided."""
+        if parts is None or self.transposed == self.flat:
+            return inputs
+        return parts.gather(self.place, inputs, self.widths)
+
+    def read_again(self, again: Again, parts: Parts | None) -> torch.Tensor:
+        """Return inputs that were not kept, as the product read them."""
+        inputs = again()
+        with self.context.ops.recomputing():
+            return self._read(inputs, parts)
 
     def _start_sums(
         self, partial: torch.Tensor, parts: Parts | None, phase: Phase | None, *, outputs: bool
@@ -206,9 +221,12 @@ class Linear4D(torch.nn.Module):
         return input_gradient
 
     def compute_backward(
-        self, inputs: torch.Tensor, gradient: torch.Tensor, *, need_input: bool, parts: Parts | None = None
+        self, inputs: Make, gradient: torch.Tensor, *, need_input: bool, parts: Parts | None = None
     ) -> torch.Tensor | None:
-        """The backward pass proper: returns dI (m, k/G_c), sends dW on its way."""
+        """The backward pass proper: returns dI (m, k/G_c), sends dW on its way.
+
+        `inputs` gives what the product read, when its own gradient is under way.
+        """
         weight = self.context.gathers.use(self.weight_shard, "bwd")
         gradient = gradient.contiguous()
         own = gradient
@@ -217,11 +235,11 @@ class Linear4D(torch.nn.Module):
         # a bias that lies along the residual stream is divided as that is
         of_bias = own if self.flat else gradient
         if not need_input:
-            self._weight_gradient(inputs, gradient)
+            self._weight_gradient(inputs(), gradient)
             self._bias_gradient(of_bias)
             return None
         if self.transposed if self.flat else self.communicator(self.output) is None:
-            self._weight_gradient(inputs, gradient)
+            self._weight_gradient(inputs(), gradient)
             input_gradient = self._input_gradient(gradient, weight)
             self._bias_gradient(of_bias)
             return input_gradient
@@ -230,7 +248,7 @@ class Linear4D(torch.nn.Module):
         assert wait is not None
         if not self.context.job.overlap.all_reduce:
             reduced = wait()
-        self._weight_gradient(inputs, gradient)
+        self._weight_gradient(inputs(), gradient)
         self._bias_gradient(of_bias)
         return wait() if self.context.job.overlap.all_reduce else reduced
 
@@ -308,25 +326,27 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D, parts: Parts | None
+        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D, parts: Parts | None, again: Again | None
     ) -> torch.Tensor:
         output, inputs, between = layer.compute_forward(inputs, parts)
         # for the gradient of the weight, or of adapters
-        wanted = not layer.weight_shard.frozen or between is not None
+        wanted = again is None and (not layer.weight_shard.frozen or between is not None)
         ctx.save_for_backward(*((inputs, between) if wanted else (None, None)))
-        ctx.layer, ctx.parts = layer, parts
+        ctx.layer, ctx.parts, ctx.again = layer, parts, again
         phase: Phase = layer.context.ops.forward_phase
         if phase == "fwd":
             layer.context.gathers.release(layer.weight_shard, after_forward=True)
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None]:
         inputs, between = ctx.saved_tensors
         layer: Linear4D = ctx.layer
+        again: Again | None = ctx.again
+        read: Make = (lambda: inputs) if again is None else partial(layer.read_again, again, ctx.parts)
         if layer.weight_shard.frozen:
             result: torch.Tensor | None = layer.frozen_backward(inputs, between, gradient)
         else:
-            result = layer.compute_backward(inputs, gradient, need_input=ctx.needs_input_grad[0], parts=ctx.parts)
+            result = layer.compute_backward(read, gradient, need_input=ctx.needs_input_grad[0], parts=ctx.parts)
         layer.context.gathers.release(layer.weight_shard)
-        return result, None, None, None
+        return result, None, None, None, None

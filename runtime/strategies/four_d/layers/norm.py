@@ -8,11 +8,13 @@ Sum and sum of squares are taken in one pass, in fp32 or wider: their relative e
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from runtime.parallel.ops import Place
+from runtime.strategies.four_d.again import Again
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
@@ -36,9 +38,9 @@ class Norm4D(torch.nn.Module):
         """Whether features are split at all."""
         return self.context.grid.x > 1
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Normalise (m, h/G_x)."""
-        result: torch.Tensor = _Norm.apply(inputs, self.weight_shard.weight, self)
+    def forward(self, inputs: torch.Tensor, again: Again | None = None) -> torch.Tensor:
+        """Normalise (m, h/G_x); `again` is told how that is done a second time."""
+        result: torch.Tensor = _Norm.apply(inputs, self.weight_shard.weight, self, again)
         return result
 
     def parameters_local(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -69,6 +71,18 @@ class Norm4D(torch.nn.Module):
             "normalize",
             lambda: _apply(x, total, weight, bias, self.hidden, self.epsilon),
             lambda: Memory(4 * size, work="norm/normalize/split"),
+        )
+
+    def normalize_again(self, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
+        """Return the output from what is kept for the gradient, the input and its statistics."""
+        if not self.split:
+            return self.normalize(x)[0]
+        weight, bias = self.parameters_local()
+        return self.context.ops.compute(
+            self.place,
+            "normalize",
+            lambda: _applied(x, statistics, weight, bias),
+            lambda: Memory(4.0 * x.nbytes, work="norm/normalize/split"),
         )
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
@@ -124,12 +138,20 @@ def _apply(
     variance = (sums[1] / hidden - mean * mean).clamp_min_(0.0)
     rstd = torch.rsqrt(variance + epsilon)
     mean, rstd = mean[:, None], rstd[:, None]
+    return _applied(x, (mean, rstd), weight, bias), mean, rstd
+
+
+def _applied(
+    x: torch.Tensor, statistics: tuple[torch.Tensor, ...], weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Normalise by mean and reciprocal standard deviation (m, 1)."""
+    mean, rstd = statistics
     y = torch.addcmul(-mean * rstd, x, rstd, out=torch.empty_like(x))
     if bias is None:
         y.mul_(weight)
     else:
         torch.addcmul(bias, y, weight, out=y)
-    return y, mean, rstd
+    return y
 
 
 def _gradient_sums(
@@ -165,13 +187,17 @@ class _Norm(torch.autograd.Function):
     """Ties `Norm4D`'s two passes into autograd."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Norm4D) -> torch.Tensor:
+    def forward(
+        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Norm4D, again: Again | None
+    ) -> torch.Tensor:
         output, mean, rstd = layer.normalize(inputs)
+        if again is not None:
+            again.by(partial(layer.normalize_again, inputs.detach(), mean, rstd))
         ctx.save_for_backward(inputs, mean, rstd)
         ctx.layer = layer
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         inputs, mean, rstd = ctx.saved_tensors
-        return ctx.layer.gradient(gradient.contiguous(), inputs, mean, rstd), None, None
+        return ctx.layer.gradient(gradient.contiguous(), inputs, mean, rstd), None, None, None

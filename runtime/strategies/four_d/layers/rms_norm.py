@@ -6,12 +6,14 @@ the field. On one x rank it is what every strategy computes (`runtime.model.rms`
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from runtime.model.rms import input_gradient, normalized, passes, reciprocal, scaled, squared
 from runtime.parallel.ops import Place
+from runtime.strategies.four_d.again import Again
 from runtime.strategies.four_d.context import FourDContext
 from runtime.weights.shards import ParameterSpec
 from twin.schedule.kernels import Memory
@@ -29,9 +31,9 @@ class RmsNorm4D(torch.nn.Module):
         self.split = context.grid.x > 1
         self.ending = "/split" if self.split else ""
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Normalise (m, h/G_x)."""
-        result: torch.Tensor = _RmsNorm.apply(inputs, self.weight_shard.weight, self)
+    def forward(self, inputs: torch.Tensor, again: Again | None = None) -> torch.Tensor:
+        """Normalise (m, h/G_x); `again` is told how that is done a second time."""
+        result: torch.Tensor = _RmsNorm.apply(inputs, self.weight_shard.weight, self, again)
         return result
 
     def normalize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,6 +57,19 @@ class RmsNorm4D(torch.nn.Module):
             return scaled(x, scale, weight), scale
 
         return ops.compute(self.place, "normalize", run, lambda: Memory(4 * size, work="norm/normalize/split"))
+
+    def normalize_again(self, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
+        """Return the output from what is kept for the gradient, the input and its reciprocal root."""
+        if not self.split:
+            return self.normalize(x)[0]
+        (scale,) = statistics
+        weight = self.weight_shard.local
+        return self.context.ops.compute(
+            self.place,
+            "normalize",
+            lambda: scaled(x, scale, weight),
+            lambda: Memory(4.0 * x.nbytes, work="norm/normalize/split"),
+        )
 
     def gradient(self, dy: torch.Tensor, x: torch.Tensor, *statistics: torch.Tensor) -> torch.Tensor:
         """Return dx; add the weight's gradient to its sum, if it trains. `statistics` is the reciprocal root."""
@@ -95,13 +110,17 @@ class _RmsNorm(torch.autograd.Function):
     """Ties `RmsNorm4D`'s two passes into autograd."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: RmsNorm4D) -> torch.Tensor:
+    def forward(
+        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: RmsNorm4D, again: Again | None
+    ) -> torch.Tensor:
         output, scale = layer.normalize(inputs)
+        if again is not None:
+            again.by(partial(layer.normalize_again, inputs.detach(), scale))
         ctx.save_for_backward(inputs, scale)
         ctx.layer = layer
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         inputs, scale = ctx.saved_tensors
-        return ctx.layer.gradient(gradient.contiguous(), inputs, scale), None, None
+        return ctx.layer.gradient(gradient.contiguous(), inputs, scale), None, None, None
