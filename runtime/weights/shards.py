@@ -155,7 +155,7 @@ class Shard:
         """Elements this rank stores."""
         return self.gathered // self.cuts
 
-    @property
+    @cached_property
     def counted_once(self) -> bool:
         """True on the one rank whose copy counts among equal ones, replicas apart."""
         others = {self.replicas, *self.spec.split}

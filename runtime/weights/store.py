@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -55,9 +56,9 @@ class Parameter:
         """One past the last element in the flat buffers."""
         return self.start + self.shard.stored
 
-    @property
+    @cached_property
     def local(self) -> torch.Tensor:
-        """The weight in its local shape, if it is not cut over z."""
+        """The weight in its local shape, if it is not cut over z: a view, made once."""
         return self.weight.detach().view(self.shard.local_shape)
 
     def accumulation(self, gradient: torch.Tensor) -> float:
@@ -107,6 +108,7 @@ class ParameterStore:
         """Announce a parameter; its memory comes with `allocate`."""
         if spec.name in self.parameters:
             raise ValueError(f"parameter {spec.name} is declared twice")
+        self.__dict__.pop("trained", None)  # which are known from now on are others
         frozen = self.adapters_only and not spec.adapter
         parameter = Parameter(Shard(spec, self.grid, self.coordinates), frozen=frozen)
         self.parameters[spec.name] = parameter
@@ -117,7 +119,7 @@ class ParameterStore:
         """Elements of the flat buffers of what trains, padding included."""
         return self.gradient.numel()
 
-    @property
+    @cached_property
     def trained(self) -> list[Parameter]:
         """Parameters that train, in the order of the flat buffers."""
         return [parameter for parameter in self.in_order() if not parameter.frozen]

@@ -32,17 +32,18 @@ NAMES = {
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = HIDDEN, heads: int = HEADS) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN, bias=False), nn.LayerNorm(HIDDEN, bias=False)
-        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
-        self.up = nn.Linear(HIDDEN, 4 * HIDDEN, bias=False)
-        self.down = nn.Linear(4 * HIDDEN, HIDDEN, bias=False)
+        self.head_size = hidden // heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden, bias=False), nn.LayerNorm(hidden, bias=False)
+        self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden, bias=False) for _ in range(4))
+        self.up = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.down = nn.Linear(4 * hidden, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, s, _ = x.shape
         y = self.norm1(x)
-        q, k, v = (f(y).view(b, s, -1, HIDDEN // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (f(y).view(b, s, -1, self.head_size).transpose(1, 2) for f in (self.q, self.k, self.v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).reshape(b, s, -1))
         return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))

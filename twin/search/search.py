@@ -213,6 +213,7 @@ def _classes(entry: RankedCandidate) -> int | None:
 
 
 def options_varied(search: Search) -> list[str]:
-    """Names of the options that differ between candidates."""
+    """Names of the options that differ between candidates; some have no word for what is usual."""
     seen = [entry.candidate.options.words() for entry in search.entries]
-    return [name for name in seen[0] if len({words[name] for words in seen}) > 1]
+    names = dict.fromkeys(name for words in seen for name in words)
+    return [name for name in names if len({words.get(name) for words in seen}) > 1]

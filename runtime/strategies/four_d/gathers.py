@@ -71,10 +71,11 @@ class WeightGathers:
     held: dict[int, torch.Tensor] = field(default_factory=dict)
     """Gradients of weights that the first half of a micro-step has made, to which the second adds its own."""
 
-    @property
-    def z(self) -> int:
-        """Pieces a weight is cut into."""
-        return self.collectives.mesh.grid.size("z")
+    z: int = field(init=False)
+    """Pieces a weight is cut into."""
+
+    def __post_init__(self) -> None:
+        self.z = self.collectives.mesh.grid.size("z")
 
     def register(self, unit: Unit) -> None:
         """Make the members of a unit known."""
@@ -83,11 +84,13 @@ class WeightGathers:
 
     def begin(self, *parts: tuple[Sequence[Unit], Phase]) -> None:
         """Begin a pass over units in this order, each part of it in its phase, and start the first gathers."""
+        if self.z == 1:
+            return
         self._order = [unit for units, _ in parts for unit in units]
         self._phases = [phase for units, phase in parts for _ in units]
         self._next = 0
         self._position = {id(unit): index for index, unit in enumerate(self._order)}
-        if self.z > 1 and self.depth is not None:
+        if self.depth is not None:
             self._start_until(self.depth)
 
     def use(self, parameter: Parameter, phase: Phase) -> torch.Tensor:

@@ -12,7 +12,9 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from twin.description.job import Job
-from twin.strategies.four_d.job import FourDJob, Keeps, Tensor, may_shard
+from twin.description.offload import Offload
+from twin.strategies import offload_choices
+from twin.strategies.four_d.job import FourDJob, Keeps, Tensor, check, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
@@ -27,6 +29,7 @@ VARIED = (
     "across_blocks",
     "divide",
     "tensor",
+    "offload",
 )
 ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
 
@@ -57,6 +60,7 @@ class Options(Variant):
     """Whether the MLP's activation is."""
     tensor: Tensor = "2d"
     recompute_keeps: Keeps = "nothing"
+    offload: Offload | None = None
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -76,6 +80,7 @@ class Options(Variant):
             job.divide.mlp,
             job.tensor,
             job.recompute_keeps,
+            job.offload,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -89,6 +94,7 @@ class Options(Variant):
             "overlap": self.overlap,
             **({"divide": self.divide} if any(self.divide.values()) else {}),
             **({} if self.tensor == "2d" else {"tensor": self.tensor}),
+            **({} if self.offload is None else {"offload": offload_choices.written(self.offload)}),
         }
 
     @classmethod
@@ -124,6 +130,7 @@ class Options(Variant):
             recompute_layers=again,
             recompute_keeps=keeps,
             tensor=tensor,
+            offload=offload_choices.read(raw),
             **truths,
         )
 
@@ -141,13 +148,15 @@ class Options(Variant):
             **({"attention": "attention divided"} if self.attention else {}),
             **({"mlp": "activation divided"} if self.mlp else {}),
             **({} if self.tensor == "2d" else {"tensor": f"tensor {self.tensor}"}),
+            **({} if self.offload is None else {"offload": offload_choices.in_words(self.offload)}),
         }
 
     def _recomputed(self) -> str:
         if not self.recompute:
             return "no recomputation"
-        what = "recomputed" if self.recompute_keeps == "nothing" else f"recomputed but for {self.recompute_keeps}"
-        return what if self.recompute_layers is None else f"{self.recompute_layers} layers {what}"
+        what = "recomputed" if self.recompute_keeps == "nothing" else f"with {self.recompute_keeps} kept"
+        layers = "" if self.recompute_layers is None else f"{self.recompute_layers} layers "
+        return f"{layers}{what}" if layers or self.recompute_keeps == "nothing" else f"{self.recompute_keeps} kept"
 
     def columns(self) -> dict[str, str | int]:
         """Return the options as columns of a table: titles and values."""
@@ -160,6 +169,7 @@ class Options(Variant):
             **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
             **{f"{name} divided": _switch(getattr(self, name)) for name in DIVIDED},
             "tensor": self.tensor,
+            "offload": offload_choices.in_words(self.offload),
         }
 
     def settle(self, raw: dict[str, Any]) -> None:
@@ -172,6 +182,7 @@ class Options(Variant):
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
         _put(raw, "tensor", self.tensor, plain.tensor)
+        offload_choices.settle(self.offload, raw)
         _put_below(raw, "divide", self.divide, {name: getattr(plain, name) for name in DIVIDED})
 
     @property
@@ -199,6 +210,7 @@ class Options(Variant):
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
                 "divide": job.divide.model_copy(update=self.divide),
                 "tensor": self.tensor,
+                "offload": self.offload,
             }
         )
 
@@ -230,11 +242,14 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     ways: tuple[Tensor, ...] = get_args(Tensor)
     tensor = _first(own.tensor, ways, "tensor" in beyond and may_divide(job, "attention"))
     further = product(layers, halves, across, attention, mlp, tensor)
-    for choice, more, kept in product(published, further, keeps):
-        found = Options(*choice, *more, kept)
+    offloads = offload_choices.choices(job, check) if "offload" in over else [own.offload]
+    for choice, more, kept, offload in product(published, further, keeps, offloads):
+        found = Options(*choice, *more, kept, offload)
         divides_nothing = found.tensor == "1d" and any(found.divide.values())
-        recomputes_nothing = found.recompute_layers is not None or found.recompute_keeps != "nothing"
-        if (found.recompute or not recomputes_nothing) and not divides_nothing:
+        recomputes_some = found.recompute_layers is not None or found.recompute_keeps != "nothing"
+        if (recomputes_some and not found.recompute) or divides_nothing:
+            continue
+        if offload is None or found == own or not check(found.on(job)):
             yield found
 
 
@@ -284,6 +299,7 @@ def plain_options() -> Options:
         fields["divide"].default.mlp,
         fields["tensor"].default,
         fields["recompute_keeps"].default,
+        fields["offload"].default,
     )
 
 

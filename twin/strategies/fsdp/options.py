@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from twin.description.job import Job
-from twin.strategies.fsdp.job import FsdpJob
+from twin.description.offload import Offload
+from twin.strategies import offload_choices
+from twin.strategies.fsdp.job import FsdpJob, check
 from twin.strategies.strategy import Variant
 
-VARIED = ("recompute", "reshard")
+VARIED = ("recompute", "reshard", "offload")
+TRUTHS = ("recompute", "reshard_after_forward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +23,33 @@ class Options(Variant):
 
     recompute: bool
     reshard_after_forward: bool
+    offload: Offload | None = None
 
     @classmethod
     def of(cls, job: FsdpJob) -> Options:
         """Read them from a job."""
-        return cls(job.recompute, job.reshard_after_forward)
+        return cls(job.recompute, job.reshard_after_forward, job.offload)
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Options:
         """Read what `as_json` wrote, or nothing, as searches of before did; raises ValueError naming a wrong key."""
         fields = FsdpJob.model_fields
-        found = {key: raw.get(key, fields[key].default) for key in ("recompute", "reshard_after_forward")}
+        found = {key: raw.get(key, fields[key].default) for key in TRUTHS}
         if wrong := [key for key, value in found.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
-        return cls(**found)
+        return cls(**found, offload=offload_choices.read(raw))
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
-        return asdict(self)
+        way = offload_choices.written(self.offload)
+        return {key: getattr(self, key) for key in TRUTHS} | ({} if self.offload is None else {"offload": way})
 
     def words(self) -> dict[str, str]:
         """Say the value of each option in a word or two, by name."""
         return {
             "recompute": "recomputed" if self.recompute else "no recomputation",
             "reshard_after_forward": "weights dropped" if self.reshard_after_forward else "weights stay",
+            **({} if self.offload is None else {"offload": offload_choices.in_words(self.offload)}),
         }
 
     def columns(self) -> dict[str, str | int]:
@@ -51,18 +57,22 @@ class Options(Variant):
         return {
             "recompute": "on" if self.recompute else "off",
             "gathered weights": "dropped" if self.reshard_after_forward else "stay",
+            "offload": offload_choices.in_words(self.offload),
         }
 
     def settle(self, raw: dict[str, Any]) -> None:
         """Put the options into the keys of a job file, where it has them or where they are not the default."""
-        for key, value in asdict(self).items():
+        for key in TRUTHS:
+            value = getattr(self, key)
             if key in raw or value != FsdpJob.model_fields[key].default:
                 raw[key] = value
+        offload_choices.settle(self.offload, raw)
 
     def on(self, job: Job) -> FsdpJob:
         """Return the job with these options."""
         assert isinstance(job, FsdpJob)
-        return job.model_copy(update=asdict(self))
+        changes = {key: getattr(self, key) for key in (*TRUTHS, "offload")}
+        return job.model_copy(update=changes)
 
 
 def variants(job: FsdpJob, over: frozenset[str]) -> Iterator[Options]:
@@ -73,5 +83,8 @@ def variants(job: FsdpJob, over: frozenset[str]) -> Iterator[Options]:
         recomputes.append(not own.recompute)
     if "reshard" in over and job.flavour != "deepspeed" and job.concrete_grid.weights > 1:
         reshards.append(not own.reshard_after_forward)
-    for recompute, reshard in product(recomputes, reshards):
-        yield Options(recompute, reshard)
+    offloads = offload_choices.choices(job, check) if "offload" in over else [own.offload]
+    for recompute, reshard, offload in product(recomputes, reshards, offloads):
+        found = Options(recompute, reshard, offload)
+        if found == own or offload is None or not check(found.on(job)):
+            yield found

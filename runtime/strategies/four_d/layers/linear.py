@@ -71,6 +71,7 @@ class Linear4D(torch.nn.Module):
         self.contraction: Axis = "y" if transposed else "x"
         self.output: Axis = "x" if transposed else "y"
         self.transposed = transposed
+        self._cut = [cut for cut in ("x", "y") if context.grid.size(cut) > 1]
         self.flat = context.flat and bool(linear)
         """Whether it is cut over x and y together: a linear of a block with `tensor: 1d`."""
         both: tuple[Axis, ...] = ("y", "x")
@@ -131,7 +132,7 @@ class Linear4D(torch.nn.Module):
 
     def communicator(self, axis: Axis) -> Communicator | None:
         """The communicator to reduce over, None if the axis is one rank."""
-        return axis if axis in ("x", "y") and self.context.grid.size(axis) > 1 else None
+        return axis if axis in self._cut else None
 
     def forward(self, inputs: torch.Tensor, parts: Parts | None = None, again: Again | None = None) -> torch.Tensor:
         """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c.
