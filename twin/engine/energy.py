@@ -7,7 +7,6 @@ of typical speed are taken: what all wait for the slowest one is drawn at the co
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from twin.engine.simulate import Part, Simulation
 from twin.schedule.ops import Compute, Start
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int32]
 CONTEXT, PRODUCTS, OTHERS, LINKS = "context", "products", "other kernels", "links and copies"
 """What joules are booked under."""
 OFF_DEVICE = frozenset(("host_update", "disk_read", "disk_write"))
@@ -37,7 +37,7 @@ class StepEnergy:
 
     @cached_property
     def _watts(self) -> list[tuple[Floats, NDArray[np.int8]]]:
-        """Of each part: watts that each op adds, and what kind of work it is."""
+        """Of each part: watts that each of its distinct ops adds, and what kind of work that is."""
         return [self._watts_of(part.program) for part in self.simulation.parts]
 
     def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int8]]:
@@ -54,6 +54,11 @@ class StepEnergy:
             elif isinstance(op, Start):
                 kinds[number] = KINDS.index(LINKS)
                 watts[number] = 0.0 if op.kind in OFF_DEVICE else self.power.links_watts
+        return watts, kinds
+
+    def _of_ops(self, number: int) -> tuple[Floats, NDArray[np.int8]]:
+        """Return watts and kind of each op of a part."""
+        (watts, kinds), which = self._watts[number], np.asarray(self.simulation.parts[number].program.ops.which)
         return watts[which], kinds[which]
 
     def _durations(self, part: Part) -> Floats:
@@ -66,7 +71,7 @@ class StepEnergy:
 
     def op_joules(self, part: int) -> Floats:
         """Return what each op of a part adds, of one rank of each of its classes, (rank classes, ops)."""
-        watts, _ = self._watts[part]
+        watts, _ = self._of_ops(part)
         found: Floats = self._durations(self.simulation.parts[part]) * watts
         return found
 
@@ -95,7 +100,7 @@ class StepEnergy:
         found[CONTEXT] = self.context_joules * float(ranks.sum())
         for number, part in enumerate(self.simulation.parts):
             of_ops = ranks[part.classes].astype(np.float64) @ self.op_joules(number)
-            sums = np.bincount(self._watts[number][1], weights=of_ops, minlength=len(KINDS))
+            sums = np.bincount(self._of_ops(number)[1], weights=of_ops, minlength=len(KINDS))
             for kind, joules in zip(KINDS[1:], sums[1:].tolist(), strict=True):
                 found[kind] += joules
         return found
@@ -141,16 +146,20 @@ class StepEnergy:
         Ops of all classes together may be millions, of which only those of one stretch are put in order at once.
         """
         drawing = [self._drawing(number) for number in range(len(self.simulation.parts))]
-        count = 1 + sum(len(steps) for _, _, steps in drawing) // MAX_DRAWING
-        edges = np.linspace(0.0, self.simulation.step_seconds, count + 1)
-        edges[-1] = np.inf
+        count = 1 + sum(map(len, drawing)) // MAX_DRAWING
+        edges = np.linspace(0.0, self.simulation.step_seconds, count + 1)[1:-1]
+        stretches = []
+        for number in range(len(drawing)):
+            stretches.append(self._stretches(number, drawing[number], edges))
+            drawing[number] = drawing[number][:0]
         level = 0.0
         times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
-        for first, last in itertools.pairwise(edges.tolist()):
-            for begin, end, steps in drawing:
-                starts, ends = (np.flatnonzero((at >= first) & (at < last)) for at in (begin, end))
-                times += [begin[starts], end[ends]]
-                changes += [steps[starts], -steps[ends]]
+        for stretch in range(count):
+            for number, (starts, ends) in enumerate(stretches):
+                begin, _, steps = self._drawn(number, starts[stretch])
+                _, end, steps_ended = self._drawn(number, ends[stretch])
+                times += [begin, end]
+                changes += [steps, -steps_ended]
             at, change = np.concatenate(times), np.concatenate(changes)
             times, changes = [], []
             if not len(at):
@@ -161,15 +170,31 @@ class StepEnergy:
             after = np.append(np.flatnonzero(at[1:] != at[:-1]), len(at) - 1)
             yield at[after], watts[after]
 
-    def _drawing(self, number: int) -> tuple[Floats, Floats, Floats]:
-        """Begin and end of the ops of a part that draw anything, and what all their ranks draw by each."""
+    def _drawing(self, number: int) -> Places:
+        """Return places of the ops of a part that draw anything, among those of all its classes in a row."""
+        steps = np.multiply.outer(self._ranks_of_class[self.simulation.parts[number].classes], self._of_ops(number)[0])
+        return np.flatnonzero((steps != 0.0) & (self._durations(self.simulation.parts[number]) > 0.0)).astype(np.int32)
+
+    def _stretches(self, number: int, drawing: Places, edges: Floats) -> tuple[list[Places], list[Places]]:
+        """Sort places of ops by the stretch of the step in which they begin, and by that in which they end."""
+        begin, end, _ = self._drawn(number, drawing)
+        found = []
+        for at in (begin, end):
+            stretch = np.searchsorted(edges, at, side="right").astype(np.uint16)
+            by_stretch = drawing[np.argsort(stretch, kind="stable")]
+            found.append(np.split(by_stretch, np.cumsum(np.bincount(stretch, minlength=len(edges) + 1))[:-1]))
+        return found[0], found[1]
+
+    def _drawn(self, number: int, places: Places) -> tuple[Floats, Floats, Floats]:
+        """Return begin and end of such ops on devices of typical speed, and what all their ranks draw by each."""
         part = self.simulation.parts[number]
-        watts = np.broadcast_to(self._watts[number][0], part.timeline.start.shape)
-        steps = (watts * self._ranks_of_class[part.classes][:, None]).ravel()
-        seconds = self._durations(part).ravel()
-        draws = np.flatnonzero((steps != 0.0) & (seconds > 0.0))
-        begin = part.timeline.start.ravel()[draws]
-        return begin, begin + seconds[draws], steps[draws]
+        program, (watts, _) = part.program, self._watts[number]
+        row, op = np.divmod(places, len(program.code))
+        begin = part.timeline.start[row, op]
+        slower = np.where(np.asarray(program.code)[op] == COMPUTE, self.simulation.typical_slowness, 1.0)
+        seconds = (part.timeline.end[row, op] - begin) / slower
+        steps = watts[np.asarray(program.ops.which)[op]] * self._ranks_of_class[part.classes][row]
+        return begin, begin + seconds, steps
 
     def slack(self) -> tuple[float, float]:
         """Bound what slowing ranks down that wait could save: mean clock, and joules of the step.
@@ -180,7 +205,7 @@ class StepEnergy:
         saved = clocks = 0.0
         ranks = self._ranks_of_class
         for number, part in enumerate(self.simulation.parts):
-            _, kinds = self._watts[number]
+            _, kinds = self._of_ops(number)
             durations = self._durations(part)
             compute = durations[:, np.asarray(part.program.code) == COMPUTE].sum(axis=1)
             products = durations[:, kinds == KINDS.index(PRODUCTS)].sum(axis=1)
@@ -197,8 +222,8 @@ class StepEnergy:
         return clocks / float(ranks.sum()), saved
 
 
-MAX_DRAWING = 2**19
-"""Ops whose power is put in order at once: some tens of megabytes."""
+MAX_DRAWING = 2**17
+"""Ops whose power is put in order at once: some megabytes."""
 KINDS: Sequence[str] = (CONTEXT, PRODUCTS, OTHERS, LINKS)
 
 
