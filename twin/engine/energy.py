@@ -189,11 +189,13 @@ class StepEnergy:
         """Return begin and end of such ops on devices of typical speed, and what all their ranks draw by each."""
         part = self.simulation.parts[number]
         program, (watts, _) = part.program, self._watts[number]
-        row, op = np.divmod(places, len(program.code))
-        begin = part.timeline.start[row, op]
-        slower = np.where(np.asarray(program.code)[op] == COMPUTE, self.simulation.typical_slowness, 1.0)
-        seconds = (part.timeline.end[row, op] - begin) / slower
-        steps = watts[np.asarray(program.ops.which)[op]] * self._ranks_of_class[part.classes][row]
+        ranks = self._ranks_of_class[part.classes]
+        row, op = np.divmod(places, len(program.code)) if len(ranks) > 1 else (0, places)
+        begin, end = part.timeline.start.reshape(-1).take(places), part.timeline.end.reshape(-1).take(places)
+        seconds = end - begin
+        computes = np.asarray(program.code).take(op) == COMPUTE
+        np.divide(seconds, self.simulation.typical_slowness, out=seconds, where=computes)
+        steps = watts.take(np.asarray(program.ops.which).take(op)) * ranks[row]
         return begin, begin + seconds, steps
 
     def slack(self) -> tuple[float, float]:
