@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from tests.testbed import beyond
+from tests.testbed.beyond import BeyondScenario
 from tests.testbed.scenarios import Scenario
 from tests.testbed.strategies import STRATEGIES, WAYS, StrategyScenario
 from twin.compare.compare import compare
@@ -28,11 +28,13 @@ def write_report(scenarios: list[Scenario | StrategyScenario], predictions: dict
     """Write `report.json`, `report.md` and `report.html`; returns the text."""
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
     about = {"date": time.strftime("%Y-%m-%d"), "host": f"{platform.machine()}, {platform.release()}"}
-    pairs = [pair for each in found if each["name"] == beyond.SCENARIO.name for pair in beyond.gains(each["rows"])]
+    compared = {scenario.name: scenario for scenario in scenarios if isinstance(scenario, BeyondScenario)}
+    gains = [compared[each["name"]].gains(each["rows"]) for each in found if each["name"] in compared]
+    pairs = [pair for of_scenario in gains for pair in of_scenario]
     told = {**about, "scenarios": found, **({"gains": pairs} if pairs else {})}
     (out / "report.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     text = "\n".join(_shown(each) for each in found)
-    text += "".join(_gains(each["rows"]) for each in found if each["name"] == beyond.SCENARIO.name)
+    text += "".join(map(_gains, gains))
     if together := [each for each in found if each["name"] in {scenario.name for scenario in STRATEGIES}]:
         text += _together([row for each in together for row in each["rows"]])
     (out / "report.md").write_text(text, encoding="utf-8")
@@ -92,9 +94,8 @@ def _together(rows: list[dict[str, Any]]) -> str:
     return f"All {len(rows)} of these: mean absolute error {mean:.1%}, rank correlation {spearman(*times):.3f}.\n"
 
 
-def _gains(rows: list[dict[str, Any]]) -> str:
+def _gains(found: list[tuple[str, float, float]]) -> str:
     """Show how many times faster a step is beyond the published algorithm."""
-    found = beyond.gains(rows)
     lines = [
         "| grid (others are 1), activations | predicted gain | measured gain | apart, points |",
         "|---|---|---|---|",

@@ -33,7 +33,7 @@ from twin.engine.simulate import simulate
 from twin.strategies import load_job
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
-ALL = (*SCENARIOS, *STRATEGIES, beyond.SCENARIO)
+ALL = (*SCENARIOS, *STRATEGIES, *beyond.SCENARIOS)
 WARMUP, TIMED, TRACED = 2, 4, 4
 MINUTES = 2.5
 NICENESS = -15
