@@ -44,12 +44,23 @@ class Overlap(Spec):
 class DataReduction(Spec):
     """How gradients are summed over the data axis."""
 
-    mode: Literal["one_bucket", "overlapped", "sharded"] = "one_bucket"
+    mode: Literal["one_bucket", "overlapped", "sharded", "sharded_overlapped"] = "one_bucket"
     """one_bucket: after the backward pass (as published); overlapped: buckets start as the last
     micro-step's gradients become ready; sharded: optimizer states are split over data
-    (reduce-scatter, update, all-gather)."""
+    (reduce-scatter, update, all-gather); sharded_overlapped: split too, with reduce-scatters of buckets beside the last
+    micro-step's backward pass, and all-gathers beside the next step's forward pass. The last is not published."""
     bucket_bytes: Annotated[float, Field(gt=0)] = 256 * 2.0**20
-    """Least size of an overlapped bucket."""
+    """Least size of an overlapped bucket, of gradients in fp32."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether replicas share the optimizer's states among them."""
+        return self.mode in ("sharded", "sharded_overlapped")
+
+    @property
+    def beside_backward(self) -> bool:
+        """Whether gradients leave in buckets beside the last micro-step's backward pass."""
+        return self.mode in ("overlapped", "sharded_overlapped")
 
 
 class Divide(Spec):
@@ -86,7 +97,8 @@ class FourDJob(Job):
     grid: Grid | Literal["auto"] = "auto"
     published: StrictBool = False
     """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
-    (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`)."""
+    (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`, `data_reduction: {mode:
+    sharded_overlapped}`)."""
     overlap: Overlap = Overlap()
     divide: Divide = Divide()
     tensor: Tensor = "2d"
@@ -131,6 +143,11 @@ class FourDJob(Job):
         return (self.model.layers - self.recomputed_layers) * block_flops(self)
 
     @property
+    def gathers_ahead(self) -> bool:
+        """Whether replicas gather what they have updated beside the next step's forward pass."""
+        return self.data_reduction.mode == "sharded_overlapped" and self.concrete_grid.data > 1
+
+    @property
     def gather_element_bytes(self) -> int:
         """Bytes of a weight's number on its way over z."""
         return self.element_bytes if self.communication_precision.gathers == "compute" else FP32_BYTES
@@ -167,12 +184,12 @@ def check(job: FourDJob) -> list[Problem]:
     if job.lora is not None and job.communication_precision.gathers == "fp32":
         remedy = "weights that do not train have no fp32 form to be gathered in; use compute with lora"
         problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
-    if not may_shard(job) and job.data_reduction.mode == "sharded":
+    if not may_shard(job) and job.data_reduction.sharded:
         problems.append(
             Problem(
                 "communication_precision.gathers",
-                "with data_reduction sharded a rank keeps the fp32 weights of its own part only; use compute, or "
-                "another data_reduction",
+                f"with data_reduction {job.data_reduction.mode} a rank keeps the fp32 weights of its own part only; "
+                "use compute, or another data_reduction",
                 "fp32",
             )
         )
@@ -182,7 +199,7 @@ def check(job: FourDJob) -> list[Problem]:
 def _check_beyond(job: FourDJob) -> list[Problem]:
     """Return what is wrong with options that go beyond the published algorithm."""
     problems: list[Problem] = []
-    layers = job.recompute_layers
+    layers, ahead = job.recompute_layers, job.data_reduction.mode == "sharded_overlapped"
     if job.published:
         remedy = "goes beyond the published algorithm; leave it out, or published"
         further = {
@@ -193,6 +210,7 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         }
         problems += [Problem(key, remedy, value) for key, value in further.items() if value]
         problems += [] if job.tensor == "2d" else [Problem("tensor", remedy, job.tensor)]
+        problems += [] if not ahead else [Problem("data_reduction.mode", remedy, job.data_reduction.mode)]
         problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
     if layers is not None and not job.recompute:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
@@ -208,6 +226,9 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     if job.lora is not None:
         remedy = "is for training all weights; leave it out with lora"
         problems += [Problem(key, remedy, value) for key, value in given.items()]
+    if job.lora is not None and ahead:
+        remedy = "is for training all weights, beside whose passes it works; use sharded with lora"
+        problems.append(Problem("data_reduction.mode", remedy, job.data_reduction.mode))
     if job.model.qk_norm:
         remedy = "is for models without norms of queries and keys, whose gradients it would part; leave it out"
         parted = {key: value for key, value in given.items() if key in ("divide.attention", "tensor")}

@@ -37,12 +37,12 @@ class FourD(Strategy[FourDJob]):
 
     @property
     def worth_varying(self) -> tuple[str, ...]:
-        """Overlap is never slower than none, and what is cached was gathered in time or was not.
+        """Overlap is never slower than none, over data too, and what is cached was gathered in time or was not.
 
         Halves and the number of recomputed blocks are worth it on a grid that was found: floors hold too little of a
         step for so many candidates to be told apart in short time.
         """
-        return ("recompute", "sharding", "across_blocks")
+        return ("recompute", "sharding", "sharded_overlapped", "across_blocks")
 
     def check(self, job: FourDJob) -> list[Problem]:
         """Return the rules of the grid and of caching that a job breaks."""
