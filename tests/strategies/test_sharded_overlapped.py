@@ -73,7 +73,7 @@ def test_weights_are_there_before_they_are_read(grid: dict[str, int], tied: bool
 
 @grids
 def test_gradients_leave_beside_the_last_backward_pass(grid: dict[str, int]) -> None:
-    """One reduce-scatter a bucket, each behind the gradients that it carries and before those of the block after next."""
+    """One reduce-scatter a bucket, each behind the gradients that it carries and before those two blocks on."""
     text = issued(job(grid))
     starts = [text.index(f">micro1/bwd/bucket{number}/reduce_scatter_data") for number in range(5)]
     assert starts == sorted(starts)

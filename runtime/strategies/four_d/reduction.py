@@ -52,8 +52,7 @@ class Reduction:
             return
         self._settle()
         if layer is None and self.context.tied:
-            self._end = self.bounds[None]  # whole after the embedding's backward pass only
-            self._begin = self._end = self._behind(self._end)
+            self._begin = self._end = self._behind(self.bounds[None])  # whole after the embedding's backward pass only
         else:
             self._ready.append(layer)
         self._sent = self.context.gathers.scattered
