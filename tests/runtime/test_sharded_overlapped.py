@@ -36,17 +36,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 GRIDS: dict[tuple[tuple[str, int], ...], str] = {
-    (("data", 2),): "small one_micro_step tied",
-    (("data", 4),): "whole tied_whole no_clip",
-    (("data", 2), ("z", 2)): "small no_overlap deep_prefetch recompute tied goldfish",
-    (("data", 2), ("z", 2), ("y", 2)): "tied halves llama",
-    (("data", 2), ("y", 2)): "halves_tied",
-    (("data", 2), ("z", 2), ("x", 2)): "halves halves_tied flat",
-    (("data", 4), ("x", 2)): "flat halves small",
-    (("data", 8),): "whole",
+    (("data", 2),): "one_micro_step tied",
+    (("data", 4),): "whole tied_whole",
+    (("data", 2), ("z", 2)): "small no_overlap deep_prefetch recompute tied",
+    (("data", 2), ("z", 2), ("y", 2)): "halves llama",
+    (("data", 2), ("y", 2)): "goldfish",
+    (("data", 2), ("z", 2), ("x", 2)): "halves_tied flat",
+    (("data", 8),): "no_clip",
 }
 CASES = [(dict.fromkeys(AXES, 1) | dict(grid), name) for grid, names in GRIDS.items() for name in names.split()]
 QUICK = [({"data": 2, "z": 2, "y": 1, "x": 1}, "small"), ({"data": 2, "z": 1, "y": 1, "x": 1}, "tied")]
+
+
+def test_every_variant_is_among_them() -> None:
+    assert {variant for _, variant in CASES} == set(VARIANTS)
 
 
 def name(case: Any) -> str:
@@ -78,5 +81,5 @@ def test_who_asks_between_two_steps_gets_what_was_updated(pool: Any, grid: dict[
         assert text == same
         assert losses == pytest.approx(others, rel=1e-12)
         for mine, theirs, copy in zip(computed, expected, ahead[rank % sizes["z"]][3], strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-15)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
             np.testing.assert_array_equal(mine, copy)
