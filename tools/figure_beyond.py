@@ -71,6 +71,24 @@ def tornado(answer: Answer) -> str:
     return table(("varied", *(f"{run['name']}: {percent(run['faster'], digits=1)}" for run in shown)), rows)
 
 
+def over_data(answer: Answer) -> str:
+    """Write each run in the four ways in which gradients are summed over data, a line for each run."""
+    runs: dict[str, dict[str, Answer]] = {}
+    for point in answer["points"]:
+        run, _, mode = point["name"].rpartition(": ")
+        runs.setdefault(run, {})[mode] = point
+    rows = []
+    for run, ways in runs.items():
+        cells = []
+        for point in ways.values():
+            exposed = f"{point['step_seconds']:.2f} ({point['exposed_data_seconds']:.2f})"
+            cells.append(f"{exposed}, {point['memory_per_rank_bytes'] / 1e9:.1f} GB")
+        gain = 1 - ways["sharded_overlapped"]["step_seconds"] / ways["sharded"]["step_seconds"]
+        rows.append([run, *cells, percent(gain, digits=1)])
+    modes = next(iter(runs.values()))
+    return table(("run", *(f"`{mode}`" for mode in modes), "less time than `sharded`"), rows)
+
+
 def mean_gain(answer: Answer) -> str:
     """Say how much faster the second of a pair is on average."""
     said, seen = (sum(pair[i] for pair in answer["gains"]) / len(answer["gains"]) for i in (1, 2))

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
-from tools.figure_beyond import kept, mean_error, mean_gain, measured, of_320b, predicted, tornado, within
+from tools.figure_beyond import kept, mean_error, mean_gain, measured, of_320b, over_data, predicted, tornado, within
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "published": ("validate", "--measurements", "published-training.yaml", "--json"),
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
     "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
+    "data-reduction": ("study", "examples/studies/data-reduction.yaml", "--out", "data-reduction", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
     "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
@@ -240,6 +241,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-pytorch": ("train", beside_pytorch),
     "train-tracing": ("train", tracing_costs),
     "train-where": ("train", measured_where),
+    "data-reduction": ("data-reduction", over_data),
     "beyond": ("beyond", predicted),
     "beyond-320b": ("beyond", of_320b),
     "beyond-kept": ("beyond", kept),

@@ -94,7 +94,8 @@ def quiet_context(
         [],
     )
     context = FourDContext.of_job(job, Mesh(grid, 0, grid.coordinates(0), {}, None), device)
-    context.collectives = context.gathers.collectives = Quiet(context.mesh, context.ops, direct=device.type == "cpu")
+    context.collectives = Quiet(context.mesh, context.ops, direct=device.type == "cpu")
+    context.gathers.collectives = context.updated.collectives = context.collectives
     return context
 
 

@@ -13,6 +13,7 @@ import torch
 from runtime.checkpoint.pieces import MODEL, MOMENTS, Piece, Range, pieces_of, to_write, within
 from runtime.step.context import Context
 from runtime.step.optimizer import Optimizer
+from runtime.weights.owned import Owned
 
 State = dict[str, list[Piece]]
 """Pieces of this rank by name of the full tensor: what PyTorch's functions take for a state dict."""
@@ -34,10 +35,11 @@ class Outgoing:
         store = context.store
         self._ranges: list[tuple[Range, int]] = []
         length = 0
-        # with states sharded over data the master weights are up to date in the own part only
-        for held in to_write(store, optimizer.part, over_data=not optimizer.sharded):
-            self._ranges.append((held, length))
-            length += held.elements
+        # with states sharded over data the master weights are up to date in the own parts only
+        for part in optimizer.owned.ranges:
+            for held in to_write(store, part, over_data=not optimizer.sharded):
+                self._ranges.append((held, length))
+                length += held.elements
         on_device = store.device.type == "cuda"
         self._flat = {
             kind: torch.zeros(length, dtype=store.master_type, pin_memory=on_device) for kind in (MODEL, *MOMENTS)
@@ -52,34 +54,33 @@ class Outgoing:
 
     def fill(self) -> None:
         """Copy the weights and moments of this moment; training may go on when it returns."""
-        store, part = self.context.store, self.optimizer.part
-        live = {MODEL: store.master, **self.optimizer.states()}
+        store, moments = self.context.store, self.optimizer.states()
         for held, first in self._ranges:
             place = held.in_store()
-            inside = slice(place.start - part.start, place.stop - part.start)
+            inside = self.optimizer.owned.inside(place)
             for kind, flat in self._flat.items():
+                live = store.master_of(place) if kind == MODEL else moments[kind][inside]
                 # from a GPU the copies queue up behind the step and are waited for once
-                target = flat[first : first + held.elements]
-                target.copy_(live[kind][inside], non_blocking=True)
+                flat[first : first + held.elements].copy_(live, non_blocking=True)
         if store.device.type == "cuda":
             torch.cuda.current_stream(store.device).synchronize()
 
 
 class Incoming:
-    """Buffers for what this rank reads: all its weights, and the moments of its part."""
+    """Buffers for what this rank reads: all its weights, and the moments of what it updates."""
 
     def __init__(self, context: Context, optimizer: Optimizer | None) -> None:
         self.context, self.optimizer = context, optimizer
         store = context.store
-        everything = slice(0, store.used)
-        wanted = [(MODEL, everything)]
+        wanted = {MODEL: Owned((slice(0, store.used),))}
         if optimizer is not None:
-            wanted += [(kind, optimizer.part) for kind in MOMENTS]
-        self._flat = {kind: torch.zeros(part.stop - part.start, dtype=store.master_type) for kind, part in wanted}
+            wanted |= dict.fromkeys(MOMENTS, optimizer.owned)
+        self._flat = {kind: torch.zeros(owned.elements, dtype=store.master_type) for kind, owned in wanted.items()}
         self.state = by_tensor(
             chain.from_iterable(
-                pieces_of(held, kind, self._flat[kind], held.in_store().start - part.start)
-                for kind, part in wanted
+                pieces_of(held, kind, self._flat[kind], owned.inside(held.in_store()).start)
+                for kind, owned in wanted.items()
+                for part in owned.ranges
                 for held in within(store, part)
             )
         )

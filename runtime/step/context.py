@@ -92,6 +92,11 @@ class Context:
         return 1
 
     @property
+    def shares_at_once(self) -> bool:
+        """Whether those ranks gather what each has updated as soon as it has; else the strategy does, in its time."""
+        return True
+
+    @property
     def counted_copies(self) -> int:
         """Ranks of those along `sharded_over` that count the same numbers."""
         return 1

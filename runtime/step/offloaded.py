@@ -41,7 +41,7 @@ class SubGroup:
 
 
 class OffloadedOptimizer(Optimizer):
-    """Updates a rank's master weights, or its part of them, whose states lie beyond its device."""
+    """Updates a rank's master weights, or its parts of them, whose states lie beyond its device."""
 
     def __init__(
         self, context: Context, settings: Adam, offload: OptimizerOffload, room: Room, make_adam: MakeAdam = FUSED_ADAM
@@ -52,12 +52,12 @@ class OffloadedOptimizer(Optimizer):
     def _made_moments(self) -> dict[str, torch.Tensor]:
         """Lay moments beyond the device, and master weights that no layer computes with."""
         store = self.context.store
-        elements = store.master.numel()
+        elements = self.owned.elements
         if store.rounds:
-            weights = self._room.zeros(elements, store.master.dtype)
+            weights = self._room.zeros(elements, store.master_type)
             weights.copy_(store.master)
             store.master = weights
-        return {name: self._room.zeros(elements, store.master.dtype) for name in MOMENTS}
+        return {name: self._room.zeros(elements, store.master_type) for name in MOMENTS}
 
     def _prepare(self, make_adam: MakeAdam) -> None:
         """Divide what is updated into sub-groups."""
@@ -96,9 +96,9 @@ class OffloadedOptimizer(Optimizer):
 
     def _tensors(self, group: SubGroup) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weights and both moments of a sub-group, where they lie."""
-        inside = slice(group.begin - self.part.start, group.end - self.part.start)
-        first, second = (self._moments[name][inside] for name in MOMENTS)
-        return self.context.store.master[inside], first, second
+        place = slice(group.begin, group.end)
+        first, second = (self._moments[name][self.owned.inside(place)] for name in MOMENTS)
+        return self.context.store.master_of(place), first, second
 
     def _gradient(self, group: SubGroup) -> torch.Tensor:
         return self.context.store.gradient[group.begin : group.end]

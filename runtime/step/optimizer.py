@@ -1,8 +1,8 @@
 """AdamW with decay groups, on the store's flat buffers.
 
 * PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
-* With states sharded over replicas each rank keeps master weights and moments of its part of the flat buffers only;
-  what layers compute with is gathered straight into its place.
+* With states sharded over replicas each rank keeps master weights and moments of its parts of the flat buffers only;
+  what layers compute with is gathered straight into its place, here or by the strategy when it is needed.
 * Clipping by the norm of the full gradient: every rank sums squares of what is its own to
   count, and one scalar is reduced over each axis.
 """
@@ -30,18 +30,17 @@ FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
 
 
 class Optimizer:
-    """Updates a rank's master weights, or its part of them."""
+    """Updates a rank's master weights, or its parts of them."""
 
     def __init__(self, context: Context, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> None:
         self.context, self.settings = context, settings
         store, parts = context.store, context.optimizer_parts
         self.sharded = parts > 1
         self.replicas = context.mesh.grid.replicated_over
-        self.part = store.part
-        first, stop = self.part.start, self.part.stop
-        decayed, used = store.decayed, store.used
-        bounds = [(first, min(stop, decayed)), (max(first, decayed), min(stop, used))]
-        self.spans = [(begin, end) for begin, end in bounds if end > begin]
+        self.owned = store.owned
+        # what decays comes first in the flat buffers
+        decays = self.owned.within(0, store.decayed), self.owned.within(store.decayed, store.used)
+        self.spans = [(span.start, span.stop) for spans in decays for span in spans]
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
         """True if a gradient has not been finite: nothing is updated any more."""
         self._moments = self._made_moments()
@@ -49,19 +48,22 @@ class Optimizer:
         self._attach(0)
 
     def _made_moments(self) -> dict[str, torch.Tensor]:
-        """Make both moments of this rank's part."""
-        return {name: torch.zeros_like(self.context.store.master) for name in MOMENTS}
+        """Make both moments of what this rank owns."""
+        store = self.context.store
+        return {
+            name: torch.zeros(self.owned.elements, dtype=store.master_type, device=store.device) for name in MOMENTS
+        }
 
     def _prepare(self, make_adam: MakeAdam) -> None:
-        """Make what updates this rank's part."""
-        store, settings, first = self.context.store, self.settings, self.part.start
-        self._weights = [torch.nn.Parameter(store.master[b - first : e - first]) for b, e in self.spans]
-        groups = [
-            {"params": [weight], "weight_decay": settings.weight_decay if b < store.decayed else 0.0}
-            for weight, (b, _) in zip(self._weights, self.spans, strict=True)
-        ]
+        """Make what updates it."""
+        store, settings = self.context.store, self.settings
+        self._weights = [torch.nn.Parameter(store.master_of(slice(*span))) for span in self.spans]
+        both: dict[float, list[torch.nn.Parameter]] = {}
+        for weight, (begin, _) in zip(self._weights, self.spans, strict=True):
+            both.setdefault(settings.weight_decay if begin < store.decayed else 0.0, []).append(weight)
+        groups = [{"params": weights, "weight_decay": decay} for decay, weights in both.items()]
         self._adam: torch.optim.AdamW | None = None
-        if groups:  # a rank's part may be padding alone
+        if groups:  # what a rank owns may be padding alone
             self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
 
     def step(self, learning_rate: float) -> torch.Tensor:
@@ -71,8 +73,8 @@ class Optimizer:
         they are (as with a loss that is not), in this step and all that follow; `stopped` says so.
         """
         ops, store = self.context.ops, self.context.store
-        size = float(store.gradient[self.part].nbytes)
-        copied = store.master.nbytes + store.compute[self.part].nbytes if store.rounds else 0
+        size = self._gradient_bytes
+        copied = self.owned.elements * (store.master_type.itemsize + store.compute_type.itemsize) if store.rounds else 0
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
@@ -86,9 +88,14 @@ class Optimizer:
             lambda: Memory(ADAM_PASSES * size + copied, work="adamw"),
             phase="optimizer",
         )
-        if self.sharded:
+        if self.sharded and self.context.shares_at_once:
             self._share()
         return norm
+
+    @property
+    def _gradient_bytes(self) -> float:
+        """Bytes of the gradient of what this rank owns."""
+        return float(self.owned.elements * self.context.store.master_type.itemsize)
 
     def _norm(self) -> torch.Tensor:
         """The norm of the full gradient: no element counted twice, one scalar sum an axis."""
@@ -97,17 +104,12 @@ class Optimizer:
         def squares() -> torch.Tensor:
             total = store.gradient.new_zeros(1)
             for first, last in store.ranges_counted_once():
-                begin, end = max(first, self.part.start), min(last, self.part.stop)
-                if begin < end:
-                    total += torch.linalg.vector_norm(store.gradient[begin:end]) ** 2
+                for place in self.owned.within(first, last):
+                    total += torch.linalg.vector_norm(store.gradient[place]) ** 2
             return total
 
         total = context.ops.compute(
-            CLIP,
-            "norm",
-            squares,
-            lambda: Memory(float(store.gradient[self.part].nbytes), work="clip/norm"),
-            phase="optimizer",
+            CLIP, "norm", squares, lambda: Memory(self._gradient_bytes, work="clip/norm"), phase="optimizer"
         )
         over = [*context.sharded_over, *([self.replicas] if self.sharded else [])]
         for communicator in over:
@@ -137,17 +139,15 @@ class Optimizer:
     def _share(self) -> None:
         """Gather what the other replicas updated, straight into its place."""
         store = self.context.store
-        whole = store.compute[: store.elements]
-        self.context.collectives.all_gather(
-            OPTIMIZER, self.replicas, whole[self.part], into=whole, phase="optimizer"
-        ).wait()
+        whole, (own,) = store.compute[: store.elements], self.owned.ranges
+        self.context.collectives.all_gather(OPTIMIZER, self.replicas, whole[own], into=whole, phase="optimizer").wait()
 
     def states(self) -> dict[str, torch.Tensor]:
-        """Return both moments of this rank's part, each (length of the part,): the live buffers."""
+        """Return both moments of what this rank owns, each (elements owned,): the live buffers."""
         return self._moments
 
     def load_states(self, moments: dict[str, torch.Tensor], steps: int) -> None:
-        """Put both moments of this rank's part back, as they were after so many steps."""
+        """Put both moments of what this rank owns back, as they were after so many steps."""
         for name, flat in moments.items():
             self._moments[name].copy_(flat)
         self.stopped.zero_()
@@ -157,7 +157,7 @@ class Optimizer:
         """Let AdamW keep its moments in the flat buffers."""
         for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
             assert self._adam is not None
-            inside = slice(begin - self.part.start, end - self.part.start)
+            inside = self.owned.inside(slice(begin, end))
             self._adam.state[weight] = {
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=weight.device),
                 **{name: flat[inside] for name, flat in self._moments.items()},

@@ -10,20 +10,22 @@ What does not train, where adapters do, follows in the same order, and has a pla
 equal `partial` lie together.
 
 * `compute`: what layers compute with. `master`: the fp32 (or fp64) weights that the optimizer updates, of all or,
-  where replicas share its states among them, of this rank's part; the same memory if the precision is the same.
+  where replicas share its states among them, of this rank's parts; `compute` itself if the precision is the same.
 * `gradient`: sums over micro-steps, and one more element at the end: this rank's part of the
   loss, which so is summed over z and data by the gradients' own collectives.
+* Where replicas share states, each owns a part of every bucket (`runtime.weights.owned`), behind which lies padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
 from runtime.parallel import random
+from runtime.weights.owned import Bucket, Owned
 from runtime.weights.shards import ParameterSpec, Shard
 from twin.description.grid import Axis, GridSpec
 
@@ -95,14 +97,17 @@ class ParameterStore:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     compute: torch.Tensor = field(init=False)
     gradient: torch.Tensor = field(init=False)
-    part: slice = field(init=False)
-    """What this rank updates of the flat buffers."""
+    buckets: tuple[Bucket, ...] = field(init=False)
+    """What the flat buffers of what trains are made of."""
+    owned: Owned = field(init=False)
+    """What this rank updates of them: its part of every bucket."""
     master: torch.Tensor = field(init=False)
-    """Of `part` alone."""
+    """Of what is owned alone, if layers compute with rounded copies; else `compute`."""
     replicated: int = field(init=False)
     """Where what is replicated over z begins."""
     used: int = field(init=False)
-    """Elements that belong to parameters; the next one is the loss."""
+    """Elements up to the end of the last parameter; the next one is the loss."""
+    _parts: int = field(init=False, default=1)
 
     def declare(self, spec: ParameterSpec) -> Parameter:
         """Announce a parameter; its memory comes with `allocate`."""
@@ -134,26 +139,36 @@ class ParameterStore:
         """True if layers compute with rounded copies of the master weights."""
         return self.compute_type != self.master_type
 
-    def allocate(self, parts: int = 1) -> None:
-        """Lay out and initialise everything; replicas share the master weights among them in so many equal parts."""
-        end = 0
+    def allocate(self, parts: int = 1, last: Sequence[Parameter] = ()) -> None:
+        """Lay out and initialise everything; replicas share the master weights among them in so many equal parts.
+
+        A bucket ends behind each parameter of `last`, and behind all.
+        """
+        self._parts, ends = parts, {id(parameter) for parameter in last}
+        buckets: list[Bucket] = []
+        begin = end = 0
         for parameter in self.trained:
             parameter.start = end
             end = parameter.stop
+            if id(parameter) in ends:
+                buckets.append(Bucket.padded(begin, end, parts))
+                begin = end = buckets[-1].stop
         self.replicated = next((p.start for p in self.trained if not p.spec.cut), end)
         self.used = end
         # the loss lies behind the last parameter, and padding behind it
-        own = -(-(end + LOSS_ELEMENTS) // parts)
-        first = own * self.coordinates[self.grid.replicated_over] if parts > 1 else 0
-        self.part = slice(first, first + own)
-        stop = own * parts
+        buckets.append(Bucket.padded(begin, end + LOSS_ELEMENTS, parts))
+        self.buckets = tuple(buckets)
+        self.owned = Owned(tuple(self.part_of(bucket) for bucket in buckets))
+        stop = elements = buckets[-1].stop
         for parameter in self.in_order():
             if parameter.frozen:
                 parameter.start = stop
                 stop = parameter.stop
         self.compute = torch.zeros(stop, dtype=self.compute_type, device=self.device)
-        self.gradient = torch.zeros(own * parts, dtype=self.master_type, device=self.device)
-        self.master = torch.zeros(own, dtype=self.master_type, device=self.device) if self.rounds else self._own()
+        self.gradient = torch.zeros(elements, dtype=self.master_type, device=self.device)
+        self.master = self.compute
+        if self.rounds:
+            self.master = torch.zeros(self.owned.elements, dtype=self.master_type, device=self.device)
         for parameter in self.in_order():
             place = slice(parameter.start, parameter.stop)
             if self.initialised:
@@ -162,8 +177,14 @@ class ParameterStore:
             if not parameter.frozen:
                 parameter.gradient = self.gradient[place]
 
-    def _own(self) -> torch.Tensor:
-        return self.compute[self.part]
+    def part_of(self, bucket: Bucket) -> slice:
+        """Return this rank's part of a bucket."""
+        place = self.coordinates[self.grid.replicated_over] if self._parts > 1 else 0
+        return bucket.part(place, self._parts)
+
+    def master_of(self, place: slice) -> torch.Tensor:
+        """Return the master weights of elements that are owned, and lie together: a view."""
+        return self.master[self.owned.inside(place)] if self.rounds else self.compute[place]
 
     def in_order(self) -> list[Parameter]:
         """Parameters in the order of the flat buffers."""
@@ -208,15 +229,15 @@ class ParameterStore:
         """Set the weights from a place in the flat buffers on: what layers compute with, and the master's own part."""
         stop = start + weights.numel()
         self.compute[start:stop].copy_(weights)
-        first, last = max(start, self.part.start), min(stop, self.part.stop)
-        if self.rounds and first < last:
-            own = self.master[first - self.part.start : last - self.part.start]
-            own.copy_(weights[first - start : last - start])
+        if self.rounds:
+            for place in self.owned.within(start, stop):
+                self.master_of(place).copy_(weights[place.start - start : place.stop - start])
 
     def publish(self) -> None:
         """Round this rank's master weights to what layers compute with."""
         if self.rounds:
-            self._own().copy_(self.master)
+            for place in self.owned.ranges:
+                self.compute[place].copy_(self.master_of(place))
 
     @property
     def loss(self) -> torch.Tensor:

@@ -113,7 +113,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             "prefetch_depth": draw(st.integers(1, 5)),
         },
         "data_reduction": {
-            "mode": draw(st.sampled_from(["one_bucket", "overlapped", "sharded"])),
+            "mode": draw(st.sampled_from(["one_bucket", "overlapped", "sharded", "sharded_overlapped"])),
             "bucket_bytes": draw(st.sampled_from(["1 KiB", "8 MiB"])),
         },
         "stragglers": draw(st.lists(slow, max_size=3, unique_by=lambda s: s["rank"])),

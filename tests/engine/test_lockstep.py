@@ -25,7 +25,7 @@ jobs = st.fixed_dictionaries(
         "micro_steps": st.sampled_from([1, 2, 3, 7]),
         "recompute": st.booleans(),
         "cache_gathered_layers": st.integers(0, 3),
-        "mode": st.sampled_from(["one_bucket", "overlapped", "sharded"]),
+        "mode": st.sampled_from(["one_bucket", "overlapped", "sharded", "sharded_overlapped"]),
         "overlap": st.tuples(st.booleans(), st.booleans(), st.booleans()),
         "gather_unit": st.sampled_from(["linear", "block"]),
         "host": st.sampled_from([None, "0 us", "60 us"]),

@@ -16,6 +16,7 @@ ALL = {"data": 2, "z": 2, "y": 2, "x": 2}
 EVEN = {"data": 3, "z": 4, "y": 2, "x": 3}
 IN_FP32 = {"gathers": "fp32", "scatters": "fp32"}
 SMALL_BUCKETS = {"mode": "overlapped", "bucket": "1 KiB"}
+AHEAD = {"mode": "sharded_overlapped", "bucket": "1 KiB"}
 
 
 def job(grid: dict[str, int], *, per_rank: int = 2, micro: int = 1, **options: Any) -> Job:
@@ -113,6 +114,7 @@ def uneven() -> dict[str, Job]:
     return {
         "odd": job({"data": 3, "z": 7, "y": 3, "x": 2}, model=ODD),
         "odd, sharded": job({"data": 5, "z": 7, "y": 2, "x": 3}, model=ODD, data_reduction={"mode": "sharded"}),
+        "odd, sharded, overlapped": job({"data": 5, "z": 7, "y": 2, "x": 3}, model=ODD, data_reduction=AHEAD),
         "odd, blocks": job({"data": 2, "z": 7, "y": 6}, model=ODD, gather_unit="block", data_reduction=SMALL_BUCKETS),
         "odd, one z": job({"y": 3, "x": 3}, model=ODD, recompute=False),
         "more y than words": job({"y": 32}, model={**WIDE, "vocabulary": 5}),
@@ -150,6 +152,21 @@ def beyond() -> dict[str, Job]:
         "halves, documents": {"overlap": halves, "document_mask": True, "model": {**llama, "qk_norm": False}},
         "halves, wide": {"overlap": halves, "communication_precision": IN_FP32},
         "halves, tied": {"overlap": halves, "model": {**MODEL, "tied_embeddings": True}},
+        "sharded, overlapped": {"data_reduction": AHEAD, "per_rank": 6},
+        "sharded, overlapped, whole": {"data_reduction": {"mode": "sharded_overlapped"}, "gather_unit": "block"},
+        "sharded, overlapped, no OAG": {"data_reduction": AHEAD, "overlap": {"all_gather": False}, "recompute": False},
+        "sharded, overlapped, ahead 5": {
+            "data_reduction": AHEAD,
+            "overlap": {"prefetch_depth": 5},
+            "precision": "fp32",
+        },
+        "sharded, overlapped, tied": {"data_reduction": AHEAD, "model": {**MODEL, "tied_embeddings": True}},
+        "sharded, overlapped, halves": {"data_reduction": AHEAD, "overlap": {**halves, **across}},
+        "sharded, overlapped, halves, tied": {
+            "data_reduction": AHEAD,
+            "overlap": halves,
+            "model": {**llama, "tied_embeddings": True},
+        },
         "divided": {"divide": both},
         "divided, not recomputed": {"divide": both, "recompute": False, "dropout": 0.1, "fused_elementwise": True},
         "attention by heads": {"divide": {"attention": True}, "micro": 1},

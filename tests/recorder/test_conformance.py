@@ -23,6 +23,8 @@ VARIATIONS = (
     *("blocks, no OAG", "buckets of everything", "buckets, blocks", "buckets, no ORS", "dropout, fused", "rotary"),
     *("no overlap", "prefetch 2", "fused swiglu", "fused rotary", "wide scatters", "wide, blocks", "wide in fp32"),
     *("documents", "axes x", "axes z", "no biases", "cached 1, not recomputed", "no clipping"),
+    *("sharded, overlapped, whole", "sharded, overlapped, no OAG", "sharded, overlapped, ahead 5"),
+    *("odd, sharded, overlapped", "sharded, overlapped, halves", "sharded, overlapped, halves, tied"),
     *("five micro-steps", "odd", "odd, sharded", "odd, blocks", "odd, one z", "32,768 replicas", "32,768 over z"),
 )
 """Jobs whose every axis and option another one has too."""
@@ -57,7 +59,7 @@ def test_the_spread_is_wide_enough() -> None:
         (lambda j: j.overlap.reduce_scatter, {True, False}),
         (lambda j: j.overlap.prefetch_depth if j.overlap.all_gather else 0, {0, 1, 2, 5}),
         (lambda j: j.gather_unit, {"linear", "block"}),
-        (lambda j: j.data_reduction.mode, {"one_bucket", "overlapped", "sharded"}),
+        (lambda j: j.data_reduction.mode, {"one_bucket", "overlapped", "sharded", "sharded_overlapped"}),
         (lambda j: j.attention, {"flash", "fused_softmax", "plain"}),
         (lambda j: j.dropout > 0, {True, False}),
         (lambda j: j.document_mask, {True, False}),

@@ -64,23 +64,28 @@ def build(job: Job, mesh: Any, dtype: torch.dtype) -> FourDTrainee:
     return trainee_in(context, Adam())
 
 
-def weights_of(store: ParameterStore) -> tuple[int, int, torch.Tensor]:
-    """The exact weights that this rank holds: where they lie in the flat buffers, and they."""
-    return (store.part.start, store.part.stop, store.master) if store.rounds else (0, len(store.compute), store.compute)
+def weights_of(store: ParameterStore) -> list[tuple[int, int, torch.Tensor]]:
+    """The exact weights that this rank holds after a step: where they lie in the flat buffers, and they.
+
+    Those of the other replicas' parts of several buckets come with the next step only.
+    """
+    if store.rounds or len(store.buckets) > 1:
+        return [(place.start, place.stop, store.master_of(place)) for place in store.owned.ranges]
+    return [(0, len(store.compute), store.compute)]
 
 
 def pieces(trainee: FourDTrainee) -> Pieces:
     """The rectangles of full parameters that this rank holds."""
     store = trainee.context.store
-    first, last, flat = weights_of(store)
-    found: Pieces = {}
-    for name, parameter in store.parameters.items():
-        begin, end = max(0, first - parameter.start), min(parameter.shard.stored, last - parameter.start)
-        place = parameter.start + begin - first
-        found[name] = [
-            (r.offsets, flat[place + r.first :][: r.count].view(r.sizes).numpy().copy())
-            for r in (parameter.shard.rectangles(begin, end) if begin < end else ())
-        ]
+    found: Pieces = {name: [] for name in store.parameters}
+    for first, last, flat in weights_of(store):
+        for name, parameter in store.parameters.items():
+            begin, end = max(0, first - parameter.start), min(parameter.shard.stored, last - parameter.start)
+            place = parameter.start + begin - first
+            found[name] += [
+                (r.offsets, flat[place + r.first :][: r.count].view(r.sizes).numpy().copy())
+                for r in (parameter.shard.rectangles(begin, end) if begin < end else ())
+            ]
     return found
 
 

@@ -22,6 +22,7 @@ LLAMA = MODEL | {"activation": "swiglu", "positions": "rotary", "mlp_width": 704
 QWEN3 = LLAMA | {"norm": "rms", "kv_heads": 2, "head_width": 48, "qk_norm": True, "tied_embeddings": True}
 LORA = {"rank": 24, "targets": ["q", "k", "v", "o", "up", "down"]}
 SHARDED = {"data_reduction": {"mode": "sharded"}}
+AHEAD = {"data_reduction": {"mode": "sharded_overlapped", "bucket": "1 MiB"}}
 KEPT = ("weights", "gradients", "optimizer")
 """Categories of what stays from step to step."""
 CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
@@ -40,6 +41,10 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "sharded, fp32": ({"data": 4}, SHARDED | {"precision": "fp32"}),
     "sharded, all axes": ({"data": 3, "z": 2, "y": 2, "x": 2}, SHARDED),
     "sharded, not recomputed": ({"data": 8, "z": 2}, SHARDED | {"recompute": False}),
+    "sharded, overlapped": ({"data": 4}, AHEAD),
+    "sharded, overlapped, fp32": ({"data": 4}, AHEAD | {"precision": "fp32"}),
+    "sharded, overlapped, all axes": ({"data": 3, "z": 2, "y": 2, "x": 2}, AHEAD),
+    "sharded, overlapped, tied": ({"data": 4, "y": 2, "x": 2}, AHEAD | {"model": QWEN3}),
     "halves": (
         {"z": 2, "y": 2, "x": 2},
         {"overlap": {"halves": True, "across_blocks": True}, "recompute_layers": 1, "micro_sequences": 2},
@@ -70,6 +75,7 @@ ON_HOST: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "one rank, fp32": ({"data": 1}, {"precision": "fp32"}),
     "all axes": ({"data": 2, "z": 2, "y": 2, "x": 2}, {}),
     "sharded": ({"data": 4}, SHARDED),
+    "sharded, overlapped": ({"data": 4}, AHEAD),
     "fsdp": ({"weights": 4}, {"strategy": "fsdp"}),
     "fsdp, one rank": ({"weights": 1}, {"strategy": "fsdp"}),
 }
@@ -178,9 +184,9 @@ def test_the_twin_counts_what_every_stage_holds(name: str) -> None:
         assert held_after_a_step(job, rank) == pytest.approx(kept, rel=0.002), rank
 
 
-@pytest.mark.parametrize("data", [2, 4, 8])
-def test_sharded_holds_six_bytes_and_its_part_of_twelve(data: int) -> None:
-    job = described({"data": data}, SHARDED)
+@pytest.mark.parametrize(("data", "options"), [(2, SHARDED), (4, SHARDED), (8, SHARDED), (2, AHEAD), (8, AHEAD)])
+def test_sharded_holds_six_bytes_and_its_part_of_twelve(data: int, options: dict[str, Any]) -> None:
+    job = described({"data": data}, options)
     assert held_after_a_step(job, 0) == pytest.approx((6 + 12 / data) * job.model.parameters, rel=1e-3)
 
 

@@ -19,7 +19,7 @@ options = st.fixed_dictionaries(
         ),
         "data_reduction": st.fixed_dictionaries(
             {
-                "mode": st.sampled_from(["one_bucket", "overlapped", "sharded"]),
+                "mode": st.sampled_from(["one_bucket", "overlapped", "sharded", "sharded_overlapped"]),
                 "bucket_bytes": st.sampled_from(["1 KiB", "1 GiB"]),
             }
         ),
@@ -44,7 +44,7 @@ def test_reduce_scatters_in_flight(make_job, chosen) -> None:
     text, last = issued(job), job.micro_steps - 1
     overlap = job.overlap
     most = (overlap.scatters_in_flight or 8) if overlap.reduce_scatter else 0
-    buckets = job.data_reduction.mode == "overlapped" and job.concrete_grid.data > 1
+    buckets = job.data_reduction.mode in ("overlapped", "sharded_overlapped") and job.concrete_grid.data > 1
     flight: list[str] = []
     late = False
     for i, t in enumerate(text):
@@ -72,7 +72,8 @@ def test_reduce_scatters_in_flight(make_job, chosen) -> None:
 @repeatable
 def test_buckets_take_what_arrived_one_block_later(make_job, chosen) -> None:
     chosen["grid"] |= {"z": 2, "data": 2}
-    chosen["data_reduction"]["mode"] = "overlapped"
+    if chosen["data_reduction"]["mode"] != "sharded_overlapped":
+        chosen["data_reduction"]["mode"] = "overlapped"
     job = make_job(model=MODEL, **chosen)
     text, bwd = issued(job), f"micro{job.micro_steps - 1}/bwd"
     for block in (2, 1, 0):

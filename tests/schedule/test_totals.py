@@ -184,12 +184,13 @@ def test_nothing_else_is_moved(make_job, grid, recompute, biases) -> None:
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["one_bucket", "overlapped", "sharded"])
+@pytest.mark.parametrize("mode", ["one_bucket", "overlapped", "sharded", "sharded_overlapped"])
 @pytest.mark.parametrize("data", [2, 7])
 def test_data_axis_moves_every_gradient_once(make_job, mode, data) -> None:
     """AR_data: 2 (G − 1)/G of all gradients in fp32; sharded: half of it, and bf16 weights back.
 
-    The loss is one more element; where states are sharded it and the norm also travel alone.
+    The loss is one more element; where states are sharded it and the norm also travel alone. In buckets, here of one
+    block each and of what is replicated, each is padded.
     """
     job = make_job(
         {"data": data, "z": 2, "x": 2},
@@ -205,6 +206,11 @@ def test_data_axis_moves_every_gradient_once(make_job, mode, data) -> None:
     share = (data - 1) / data
     if mode == "sharded":
         padded = math.ceil(elements / data) * data
+        assert found == pytest.approx(share * (padded * (4 + 2) + 2 * (4 + 4)), rel=1e-12)
+    elif mode == "sharded_overlapped":
+        head, block = v * h // 4, 12 * h**2 // 4
+        buckets = [head, *[block] * layers, elements - head - layers * block]
+        padded = sum(math.ceil(size / data) * data for size in buckets)
         assert found == pytest.approx(share * (padded * (4 + 2) + 2 * (4 + 4)), rel=1e-12)
     else:
         assert found == pytest.approx(2 * share * elements * 4, rel=1e-12)

@@ -77,7 +77,7 @@ def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
         for one in product(
             (True, False),
             {0, layers // 4, layers // 2, layers} if split else {0},
-            ("one_bucket", "overlapped", "sharded") if replicas else ("one_bucket",),
+            ("one_bucket", "overlapped", "sharded_overlapped") if replicas else ("one_bucket",),
             (True, False) if inside else (True,),
             (True, False) if split else (True,),
             (True, False) if split else (True,),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from runtime.model.context import ModelContext
 from runtime.strategies.four_d.gathers import WeightGathers
 from runtime.strategies.four_d.gemm import Gemms
+from runtime.strategies.four_d.updated import UpdatedWeights
 from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.job import FourDJob
 
@@ -18,14 +19,17 @@ class FourDContext(ModelContext):
     job: FourDJob
     gemms: Gemms = field(default_factory=Gemms)
     gathers: WeightGathers = field(init=False)
+    updated: UpdatedWeights = field(init=False)
     half: int | None = None
     """The half of a micro-step at work, where its sequences are taken in two."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         overlap = self.job.overlap
+        self.updated = UpdatedWeights(self.collectives, self.store)
         self.gathers = WeightGathers(
             self.collectives,
+            self.updated,
             depth=overlap.prefetch_depth if overlap.all_gather else None,
             most_in_flight=self.job.scatters_in_flight,
             compute_type=self.compute_type,
@@ -52,7 +56,12 @@ class FourDContext(ModelContext):
     @property
     def optimizer_parts(self) -> int:
         """All data ranks, if the job shards states over data."""
-        return self.grid.data if self.job.data_reduction.mode == "sharded" else 1
+        return self.grid.data if self.job.data_reduction.sharded else 1
+
+    @property
+    def shares_at_once(self) -> bool:
+        """Unless what was updated is gathered beside the next forward pass."""
+        return not self.job.gathers_ahead
 
     @property
     def sharded_over(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import torch
 
 from runtime.parallel.collectives import Collectives, Handle
 from runtime.parallel.ops import Place
+from runtime.strategies.four_d.updated import UpdatedWeights
 from runtime.weights.store import Parameter
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Phase
@@ -46,6 +47,8 @@ class WeightGathers:
     """The gathered weights of one rank."""
 
     collectives: Collectives
+    updated: UpdatedWeights
+    """Where what is gathered, or used as it is, may still be on its way from the replicas that have updated it."""
     depth: int | None
     """How many units ahead gathers start; None without overlap."""
     most_in_flight: int
@@ -96,6 +99,7 @@ class WeightGathers:
     def use(self, parameter: Parameter, phase: Phase) -> torch.Tensor:
         """Return the gathered weight (n/G_o, k/G_c)."""
         if self.z == 1:
+            self.updated.need(parameter)
             return parameter.local
         held = self._full.get(id(parameter))
         if held is None:
@@ -136,6 +140,7 @@ class WeightGathers:
 
     def _start(self, unit: Unit, phase: Phase) -> None:
         assert self.source is not None
+        self.updated.need(unit.members[0])
         first = unit.members[0].start
         shard = self.source[first : first + unit.stored]
         self._flight[id(unit)] = self.collectives.all_gather(unit.place, "z_gather", shard, phase=phase)

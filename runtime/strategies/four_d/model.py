@@ -33,7 +33,9 @@ from runtime.strategies.four_d.layers.linear import Linear4D
 from runtime.strategies.four_d.layers.norm import Norm4D
 from runtime.strategies.four_d.layers.rms_norm import RmsNorm4D
 from runtime.strategies.four_d.parts import Parts
+from runtime.weights.store import Parameter
 from twin.schedule.ops import Phase
+from twin.strategies.four_d.buckets import HEAD, REPLICATED, grouped, layers_in_buckets
 
 BlockDone = Callable[[int | None], None]
 
@@ -163,13 +165,37 @@ class GPT(torch.nn.Module):
         self.blocks = torch.nn.ModuleList(reversed(blocks))
         self.final_norm = norm(context, "final_norm", Place("final_norm"))
         self.embedding = Embedding4D(context)
-        context.store.allocate(context.optimizer_parts)
+        self._allocate()
         for name, parameter in context.store.parameters.items():
             path, _, leaf = name.rpartition(".")
             self.get_submodule(path).register_parameter(leaf, parameter.weight)
         self.units = self._units()
         self.block_done: BlockDone = _nothing
         """Called with the layer's number (None: the head) when its backward pass is over."""
+
+    def _allocate(self) -> None:
+        """Give parameters a place; where buckets have owners, each ends behind the last weight of its blocks."""
+        context, job = self.context, self.context.job
+        if not job.gathers_ahead:
+            context.store.allocate(context.optimizer_parts)
+            return
+        weights = {layer: self._weights(layer) for layer in (None, *range(job.model.layers))}
+        layers = layers_in_buckets(job)
+        wide = context.master_type.itemsize
+        sizes = [float(wide * sum(weight.shard.stored for weight in weights[layer])) for layer in layers]
+        groups = grouped(sizes, job.data_reduction.bucket_bytes)
+        tied = [HEAD] if context.tied else []
+        last = [weights[None][-1] for _ in tied] + [weights[layers[group[-1]]][-1] for group in groups]
+        context.store.allocate(context.optimizer_parts, last)
+        context.updated.lay_out([*tied, *(f"bucket{number}" for number in range(len(groups))), REPLICATED])
+
+    def _weights(self, layer: int | None) -> list[Parameter]:
+        """Return the weights of a block that are cut over z, or the head's (None), in the order of the store."""
+        if layer is None:
+            return [self.head.weight_shard]
+        block = self.blocks[layer]
+        assert isinstance(block, Block)
+        return [linear.weight_shard for linear in block.linears]
 
     def _units(self) -> list[list[Unit]]:
         """What is gathered together, for each block and, last, for the head."""

@@ -3,6 +3,7 @@
 * one_bucket: all of it after the backward pass, as published.
 * overlapped: buckets of finished weight gradients start while the last micro-step's backward runs.
 * sharded: each data rank keeps only its part of the sum.
+* sharded_overlapped: of every bucket its part, whose sum comes into its place.
 
 Everywhere sums, nowhere means: the loss is scaled once by the count of all targets.
 """
@@ -16,7 +17,10 @@ from runtime.parallel.collectives import Handle
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.tied import add_table
+from runtime.weights.owned import Bucket
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import Phase
+from twin.strategies.four_d.buckets import HEAD, REPLICATED
 from twin.strategies.four_d.reduction import PARTIAL_AXES
 
 REDUCE = Place("")
@@ -39,8 +43,8 @@ class Reduction:
 
     @property
     def overlapped(self) -> bool:
-        """Whether data all-reduces run beside the backward pass."""
-        return self.context.job.data_reduction.mode == "overlapped" and self.context.grid.data > 1
+        """Whether data all-reduces, or reduce-scatters, run beside the backward pass."""
+        return self.context.job.data_reduction.beside_backward and self.context.grid.data > 1
 
     def block_done(self, layer: int | None) -> None:
         """Take note that a block's (or the head's) weight gradients are on their way."""
@@ -48,7 +52,7 @@ class Reduction:
             return
         self._settle()
         if layer is None and self.context.tied:
-            self._begin = self._end = self.bounds[None]  # whole after the embedding's backward pass only
+            self._begin = self._end = self._behind(self.bounds[None])  # whole after the embedding's backward pass only
         else:
             self._ready.append(layer)
         self._sent = self.context.gathers.scattered
@@ -71,11 +75,25 @@ class Reduction:
 
     def _flush(self) -> None:
         if self._end > self._begin:
-            bucket = self.context.store.gradient[self._begin : self._end]
-            self._buckets.append(
-                self.context.collectives.all_reduce(Place(f"bucket{len(self._buckets)}"), "data", bucket, phase="bwd")
-            )
-        self._begin = self._end
+            self._buckets.append(self._send(Place(f"bucket{len(self._buckets)}"), self._begin, self._end, "bwd"))
+        self._begin = self._end = self._behind(self._end)
+
+    def _send(self, place: Place, begin: int, end: int, phase: Phase) -> Handle:
+        """Sum a bucket of gradients over data: to every replica, or its part of the bucket to each."""
+        context, gradient = self.context, self.context.store.gradient
+        if not context.job.gathers_ahead:
+            return context.collectives.all_reduce(place, "data", gradient[begin:end], phase=phase)
+        bucket = self._bucket_at(begin)
+        part = gradient[context.store.part_of(bucket)]
+        return context.collectives.reduce_scatter(place, "data", gradient[bucket.whole], into=part, phase=phase)
+
+    def _behind(self, end: int) -> int:
+        """Return where the next bucket begins behind one that ends there: behind its padding, if it has owners."""
+        return self._bucket_at(end - 1).stop if self.context.job.gathers_ahead and end else end
+
+    def _bucket_at(self, element: int) -> Bucket:
+        """Return the store's bucket that holds an element."""
+        return next(bucket for bucket in self.context.store.buckets if bucket.begin <= element < bucket.stop)
 
     def finish(self) -> None:
         """Reduce everything that is not reduced yet; gradients are complete afterwards."""
@@ -114,11 +132,23 @@ class Reduction:
                 phase="reduce",
             )
             store.loss.copy_(loss)
-        elif mode == "overlapped":
-            last = collectives.all_reduce(REDUCE, "data", replicated, name="replicated", phase="reduce")
-            head = gradient[: self.bounds[None]]
-            late = [collectives.all_reduce(REDUCE, "data", head, name="head", phase="reduce")] if tied else []
-            for handle in (*self._buckets, *late, last):
-                handle.wait()
+        elif self.overlapped:
+            self._finish_buckets()
         else:
             collectives.all_reduce(REDUCE, "data", gradient[: store.used + 1], phase="reduce").wait()
+
+    def _finish_buckets(self) -> None:
+        """Send what no bucket carries yet, and wait for everything."""
+        store = self.context.store
+        started: list[Handle] = []
+        shared = self.context.job.gathers_ahead
+        loss = store.loss.clone() if shared else store.loss
+        if shared:  # every rank wants the loss, not only the one whose part it falls into
+            started.append(self.context.collectives.all_reduce(REDUCE, "data", loss, name="loss", phase="reduce"))
+        last = self._send(Place(REPLICATED), store.replicated, store.used + 1, "reduce")
+        if self.context.tied:
+            started.append(self._send(Place(HEAD), 0, self.bounds[None], "reduce"))
+        for handle in (*self._buckets, *started, last):
+            handle.wait()
+        if shared:
+            store.loss.copy_(loss)

@@ -40,6 +40,7 @@ class FourDTrainee(Trainee):
         """Run all micro-steps; gradients are this rank's until the reduction is finished."""
         context, store, halves = self.context, self.context.store, self.context.job.overlap.halves
         store.begin_step()
+        context.updated.start()
         reduction = Reduction(context, self._bounds)
         self.model.block_done = reduction.block_done
         for index, micro in enumerate(batch):
@@ -56,7 +57,10 @@ class FourDTrainee(Trainee):
     def step(self, batch: Sequence[MicroBatch], learning_rate: float) -> StepFigures:
         """Train on one global batch, of which `batch` is this rank's part."""
         figures = super().step(batch, learning_rate)
+        updated = self.context.updated
+        updated.stale = not self.context.shares_at_once
         if self.context.tied:
+            updated.gather_head()
             tie(self.context)
         return figures
 
@@ -64,11 +68,13 @@ class FourDTrainee(Trainee):
         self, tokens: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, documents: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the weighted sum of this replica's token losses."""
+        self.context.updated.complete()
         return self.model.loss(tokens, targets, weights, documents, backward=False)
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the next tokens' logits; the vocabulary is gathered over y."""
         context, length = self.context, tokens.shape[1]
+        context.updated.complete()
         logits: torch.Tensor = (
             self.model(tokens)[length - 1 :: length].float().T.contiguous()
         )  # (vocabulary here, sequences)

@@ -46,9 +46,10 @@ def open_checkpoints(root: str, mesh: Mesh, keep: int = 3) -> Checkpoints:
 def state(trainee: FourDTrainee) -> State:
     """Rectangles of every parameter and both moments, as this rank holds them in its live buffers."""
     store, optimizer = trainee.context.store, trainee.optimizer
-    flats = [("model", *parity.weights_of(store))]
+    flats = [("model", *of) for of in parity.weights_of(store)]
     for kind, moment in optimizer.states().items():
-        flats.append((kind, optimizer.part.start, optimizer.part.stop, moment))
+        owned = optimizer.owned
+        flats += [(kind, place.start, place.stop, moment[owned.inside(place)]) for place in owned.ranges]
     found: State = {}
     for kind, first, last, flat in flats:
         for name, parameter in store.parameters.items():
@@ -56,10 +57,10 @@ def state(trainee: FourDTrainee) -> State:
             end = min(parameter.shard.stored, last - parameter.start)
             if begin < end:
                 place = parameter.start + begin - first
-                found[f"{kind}/{name}"] = [
+                found.setdefault(f"{kind}/{name}", []).extend(
                     (r.offsets, flat[place + r.first :][: r.count].view(r.sizes).numpy().copy())
                     for r in parameter.shard.rectangles(begin, end)
-                ]
+                )
     return found
 
 
@@ -125,8 +126,7 @@ def scramble(trainee: FourDTrainee) -> None:
     store = trainee.context.store
     store.master.fill_(7.0)
     store.compute.fill_(7.0)
-    length = trainee.optimizer.part.stop - trainee.optimizer.part.start
-    wrong = torch.full((length,), 5.0, dtype=store.master_type)
+    wrong = torch.full((trainee.optimizer.owned.elements,), 5.0, dtype=store.master_type)
     trainee.optimizer.load_states({"exp_avg": wrong, "exp_avg_sq": wrong}, 99)
 
 

@@ -14,6 +14,7 @@ from tests.runtime.checkpoint.tasks import grid
 from tests.tiers import quick
 
 SHARDED = {"data_reduction": {"mode": "sharded"}}
+AHEAD = {"data_reduction": {"mode": "sharded_overlapped", "bucket": "16 KiB"}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "alone": ("1x1x1x1", {}),
     "data": ("2x1x1x1", {}),
@@ -23,6 +24,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sharded": ("2x1x1x1", SHARDED),
     "sharded-z-x": ("2x2x1x2", SHARDED),
     "sharded-4": ("4x1x2x1", SHARDED),
+    "ahead": ("2x1x1x1", AHEAD),
+    "ahead-z-x": ("2x2x1x2", AHEAD),
 }
 ODD = {"model": {**parity.MODEL, "vocabulary": 37}}
 """A vocabulary that does not divide: rows of the head are padded."""
@@ -59,7 +62,7 @@ def saved(pool, tmp_path_factory):
 
 NAMES = list(CASES)
 SAMPLE = [(name, NAMES[(i + far) % len(NAMES)]) for i, name in enumerate(NAMES) for far in (0, 3)]
-"""Every case to itself and to one more, sharded states to unsharded and back among them."""
+"""Every case to itself and to one more; sharded states to unsharded and back, and to parts of buckets, among them."""
 
 
 @pytest.mark.parametrize(("source", "target"), quick(SAMPLE, ("zy", "zy"), ("zy", "sharded")))
@@ -91,7 +94,7 @@ def check(pool: Any, saved: Any, source: str, target: str) -> None:
             np.testing.assert_allclose(losses, before.losses[AT:], rtol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["data-z-x", "sharded-4"])
+@pytest.mark.parametrize("case", ["data-z-x", "sharded-4", "ahead-z-x"])
 def test_the_same_grid_goes_on_bit_for_bit(pool, tmp_path, case):
     """In float32, with dropout, whose masks depend on the step; weights and moments at the end too."""
     text, more = CASES[case]
@@ -110,10 +113,11 @@ def test_the_same_grid_goes_on_bit_for_bit(pool, tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [("sharded-z-x", "sharded-4"), ("sharded", "data"), ("data-z-x", "sharded-z-x")]
+    ("source", "target"),
+    [("sharded-z-x", "sharded-4"), ("sharded", "data"), ("data-z-x", "sharded-z-x"), ("sharded-4", "ahead-z-x")],
 )
 def test_master_weights_of_a_part_go_with_rounded_ones_of_all(pool, tmp_path, source, target):
-    """In bfloat16 a rank of a sharded run has the exact weights of its part alone, and computes with all of them."""
+    """In bfloat16 a rank of a sharded run has the exact weights of its parts alone, and computes with all of them."""
     before = Saved(pool, str(tmp_path), source, "bfloat16", **ODD)
     text, options = CASES[target]
     run = {"grid": grid(text), "root": before.root, "dtype": "bfloat16", "go_on": True, **options, **ODD}

@@ -1,7 +1,8 @@
 """The 4D algorithm of AxoNN: its keys, shapes, schedule, memory, communication model and candidates.
 
-* `job`, `grid`, `options`: the keys, the rules they keep, and what a search varies.
-* `shapes`, `linear`, `block`, `reduction`, `step`: the schedule of one training step.
+* `job`, `grid`, `rules`, `options`: the keys, the rules they keep, and what a search varies.
+* `shapes`, `linear`, `block`, `reduction`, `step`: the schedule of one training step; `buckets`, `updated`: parts of
+  buckets that replicas own.
 * `memory`; `communication_model`: the published one, which ranks grids.
 """
 

@@ -16,6 +16,7 @@ from twin.strategies import work
 from twin.strategies.four_d import adapters
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Linear, Sum, Unit
+from twin.strategies.four_d.updated import UpdatedWeights
 from twin.strategies.sizes import FP32_BYTES
 
 
@@ -30,6 +31,8 @@ class WeightGathers:
     job: FourDJob
     units: Sequence[tuple[Emitter, Unit]]
     """In the order of the pass, each with the emitter of its block."""
+    updated: UpdatedWeights | None = None
+    """Where what is gathered may still be on its way from the replicas that have updated it."""
     _started: list[str] = field(default_factory=list)
     _waited: int = 0
 
@@ -39,6 +42,8 @@ class WeightGathers:
 
     def use(self, linear: Linear) -> None:
         """Make the weight of `linear` available to the next op; the pass's order must be kept."""
+        if linear.z == 1 and self.updated is not None:
+            self.updated.need(self.units[0][0].ops, linear.layer)
         arrived = self._waited and linear in self.units[self._waited - 1][1].linears
         if linear.z == 1 or arrived:
             return
@@ -63,6 +68,8 @@ class WeightGathers:
         for emit, unit in self.units[len(self._started) : end]:
             if unit.linears[0].z == 1:
                 return
+            if self.updated is not None:
+                self.updated.need(emit.ops, unit.linears[0].layer)
             size = unit.gathered_elements * self.job.gather_element_bytes
             name = f"{unit.name}/all_gather_z"
             self._started.append(emit.start("all_gather", "z_gather", size, name))

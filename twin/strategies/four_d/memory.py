@@ -14,6 +14,7 @@ from twin.description.offload import Tier
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.beyond import Held
+from twin.strategies.four_d.buckets import own_elements
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
 from twin.strategies.four_d.trained import Trained
@@ -26,17 +27,14 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
     e = job.element_bytes
     trained = Trained(job, shapes)
     elements, frozen = trained.elements, shapes.local_elements if job.lora is not None else 0
-    own = _own(job, elements)
-    parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
-    # what the reduce-scatter over data brings; gloo's direct exchange brings every member's own part
-    arriving = elements if job.machine.device.type == "cpu" else own
+    own = _own(job, shapes)
     used = {
         "weights": float(e * (elements + frozen)),
         "gradients": float(FP32_BYTES * elements),
         "optimizer": float(optimizer_bytes(e) * own),
         "activations": activation_bytes(job, shapes),
         "gathered weights": gathered_bytes(job, shapes),
-        "buffers": max(buffer_bytes(job, shapes), float(FP32_BYTES * arriving) if parts > 1 else 0.0),
+        "buffers": _buffers(job, shapes, own),
     }
     return used if job.offload is None else _held(job, shapes, own).on_device(job.offload, used, gradients_stay=True)
 
@@ -46,15 +44,32 @@ def tiers(job: FourDJob) -> dict[Tier, dict[str, float]]:
     if job.offload is None:
         return {}
     shapes = Shapes(job)
-    own = _own(job, Trained(job, shapes).elements)
+    own = _own(job, shapes)
     states = optimizer_bytes(job.element_bytes)
     return _held(job, shapes, own).tiers(job.offload, states_bytes=states, gradients_stay=True)
 
 
-def _own(job: FourDJob, elements: int) -> int:
+def _own(job: FourDJob, shapes: Shapes) -> int:
     """Return the elements that a rank updates: of replicas that share states its part."""
-    parts = job.concrete_grid.data if job.data_reduction.mode == "sharded" else 1
-    return -(-elements // parts)
+    if job.gathers_ahead:
+        return own_elements(job, shapes)
+    parts = job.concrete_grid.data if job.data_reduction.sharded else 1
+    return -(-Trained(job, shapes).elements // parts)
+
+
+def _buffers(job: FourDJob, shapes: Shapes, own: int) -> float:
+    """Count the bytes of gradients on their way, over z and over data.
+
+    A reduce-scatter of everything over data brings a rank's part beside the sums, of buckets into its place among them.
+    gloo's direct exchange brings every member's part, and those of buckets stay until the backward pass is over.
+    """
+    over_z = buffer_bytes(job, shapes)
+    if job.concrete_grid.data == 1 or not job.data_reduction.sharded:
+        return over_z
+    on_cpu = job.machine.device.type == "cpu"
+    if job.gathers_ahead:
+        return over_z + (float(FP32_BYTES * own * job.concrete_grid.data) if on_cpu else 0.0)
+    return max(over_z, float(FP32_BYTES * (Trained(job, shapes).elements if on_cpu else own)))
 
 
 def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:

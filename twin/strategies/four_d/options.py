@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeVar, get_args
 from twin.description.job import Job
 from twin.description.offload import Offload
 from twin.strategies import offload_choices
-from twin.strategies.four_d.job import FourDJob, Keeps, Tensor, check, may_shard
+from twin.strategies.four_d.job import FourDJob, Keeps, Tensor
+from twin.strategies.four_d.rules import check, may_shard
 from twin.strategies.strategy import Variant
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ VARIED = (
     "recompute",
     "cache",
     "sharding",
+    "sharded_overlapped",
     "overlap",
     "recompute_layers",
     "recompute_keeps",
@@ -31,9 +33,7 @@ VARIED = (
     "tensor",
     "offload",
 )
-ReductionMode = Literal["one_bucket", "overlapped", "sharded"]
-
-
+ReductionMode = Literal["one_bucket", "overlapped", "sharded", "sharded_overlapped"]
 SWITCHES = ("all_reduce", "reduce_scatter", "all_gather")
 BEYOND = ("halves", "across_blocks")
 """Switches of overlap that go beyond the published algorithm."""
@@ -221,9 +221,7 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     split = grid.z > 1
     recompute = _first(own.recompute, (True, False), "recompute" in over)
     cache = _first(own.cache_gathered_layers, _cache_levels(job), "cache" in over and split)
-    every: tuple[ReductionMode, ...] = get_args(ReductionMode)
-    possible = every if may_shard(job) else tuple(mode for mode in every if mode != "sharded")
-    modes = _first(own.data_reduction, possible, "sharding" in over and grid.data > 1)
+    modes = _modes(job, own.data_reduction, over) if grid.data > 1 else [own.data_reduction]
     switches = "overlap" in over
     all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
     scatter = _first(own.reduce_scatter, (True, False), switches and split)
@@ -251,6 +249,19 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
             continue
         if offload is None or found == own or not check(found.on(job)):
             yield found
+
+
+def _modes(job: FourDJob, own: ReductionMode, over: frozenset[str]) -> list[ReductionMode]:
+    """Return the job's own way to sum gradients over data, and those to vary.
+
+    With `sharded_overlapped` that one takes the place of `sharded`, whose collectives are as many bytes beside nothing:
+    so that no more candidates are simulated.
+    """
+    found: list[ReductionMode] = ["one_bucket", "overlapped"] if "sharding" in over else []
+    ahead = "sharded_overlapped" in over and not job.published and job.lora is None
+    if may_shard(job) and (ahead or "sharding" in over):
+        found.append("sharded_overlapped" if ahead else "sharded")
+    return [own, *(mode for mode in found if mode != own)]
 
 
 def may_divide(job: FourDJob, what: str) -> bool:

@@ -3,7 +3,8 @@
 * The last reduce-scatters over z are waited for at the end of each micro-step's backward pass;
   with overlapped data buckets, one block later in the last micro-step, so that the block's
   gradients can go to the data axis while others are computed.
-* Sharded optimizer states: reduce-scatter over data, update a part, all-gather.
+* Sharded optimizer states: reduce-scatter over data, update a part, all-gather. Overlapped, every bucket is
+  reduce-scattered beside the backward pass, and gathered beside the next forward pass (`updated`).
 * The loss is one more element behind the gradients and is summed with them.
 """
 
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
+from twin.strategies.four_d.buckets import HEAD, LOSS_ELEMENTS, REPLICATED, own_elements
 from twin.strategies.four_d.grid import Axis
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
@@ -23,7 +26,6 @@ from twin.strategies.held import held_update
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 SCALAR_BYTES = 4
-LOSS_ELEMENTS = 1
 PARTIAL_AXES: tuple[Axis, ...] = ("y", "x")
 """Axes of which each rank may have a part of a gradient, in the order in which they are summed over."""
 
@@ -40,15 +42,14 @@ class Reduction:
     _ready: list[int | None] = field(default_factory=list)
     _sent: int = 0
     """Reduce-scatters that the blocks in `_ready` and before have started."""
-    _bucket_bytes: float = 0.0
+    _bucket_elements: int = 0
     buckets: list[str] = field(default_factory=list)
-    """Data all-reduces in flight when the micro-step ends."""
+    """Data all-reduces, or reduce-scatters, in flight when the micro-step ends."""
 
     @classmethod
     def of(cls, job: FourDJob, shapes: Shapes, scatters: GradientScatters, *, last: bool) -> Reduction:
         """For one micro-step; all but the last only accumulate."""
-        mode = job.data_reduction.mode
-        overlapped = last and mode == "overlapped" and job.concrete_grid.data > 1
+        overlapped = last and job.data_reduction.beside_backward and job.concrete_grid.data > 1
         return cls(job, shapes, scatters, overlapped)
 
     def after_backward(self, emit: Emitter, layer: int | None) -> None:
@@ -67,7 +68,7 @@ class Reduction:
         self.scatters.finish()
         if self.overlapped:
             self._settle(emit)
-            if self._bucket_bytes:
+            if self._bucket_elements:
                 self._flush(emit)
 
     def _settle(self, emit: Emitter) -> None:
@@ -75,51 +76,69 @@ class Reduction:
         self.scatters.finish(self._sent)
         trained = Trained(self.job, self.shapes)
         for layer in self._ready:
-            self._bucket_bytes += trained.bucket_elements(layer) * FP32_BYTES
+            self._bucket_elements += trained.bucket_elements(layer)
         self._ready.clear()
-        if self._bucket_bytes >= self.job.data_reduction.bucket_bytes:
+        if self._bucket_elements * FP32_BYTES >= self.job.data_reduction.bucket_bytes:
             self._flush(emit)
 
     def _flush(self, emit: Emitter) -> None:
-        name = f"bucket{len(self.buckets)}/all_reduce_data"
-        self.buckets.append(emit.start("all_reduce", "data", self._bucket_bytes, name))
-        self._bucket_bytes = 0.0
+        kind, elements = _over_data(self.job, self._bucket_elements)
+        name = f"bucket{len(self.buckets)}/{kind}_data"
+        self.buckets.append(emit.start(kind, "data", elements * FP32_BYTES, name))
+        self._bucket_elements = 0
+
+
+def _over_data(job: FourDJob, elements: int) -> tuple[CollectiveKind, int]:
+    """Return how a bucket of so many elements is summed over data, and its elements then: in equal parts, or whole."""
+    data = job.concrete_grid.data
+    return ("reduce_scatter", -(-elements // data) * data) if job.data_reduction.sharded else ("all_reduce", elements)
 
 
 def finish(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str]) -> None:
     """Everything after the last backward pass, which left `buckets` in flight."""
-    grid, mode, trained = shapes.grid, job.data_reduction.mode, Trained(job, shapes)
+    grid, trained = shapes.grid, Trained(job, shapes)
     emit = root.under("reduce")
-    replicated_bytes = (trained.replicated_elements + LOSS_ELEMENTS) * FP32_BYTES
+    replicated = trained.replicated_elements + LOSS_ELEMENTS
     tied = trained.tied
     for axis in PARTIAL_AXES:
         if grid.size(axis) > 1 and (partial := trained.partial_over(axis)):
             emit.collective("all_reduce", axis, partial * FP32_BYTES, f"partial/all_reduce_{axis}")
     if grid.z > 1:
-        emit.collective("all_reduce", "z_scatter", replicated_bytes, "replicated/all_reduce_z")
+        emit.collective("all_reduce", "z_scatter", replicated * FP32_BYTES, "replicated/all_reduce_z")
     if tied:
         moved = (3 * shapes.head.shard_elements + shapes.token_elements) * FP32_BYTES
         emit.under("tied").compute("add", Memory(float(moved), kernels=2, work="accumulate"))
     elements = trained.elements + LOSS_ELEMENTS
-    sharded = mode == "sharded" and grid.data > 1
-    if sharded:
+    sharded = job.data_reduction.sharded and grid.data > 1
+    # where states are sharded every rank wants the loss, not only the one whose part it falls into
+    if sharded and job.gathers_ahead:
+        elements = own_elements(job, shapes)
+        late = [emit.start("all_reduce", "data", SCALAR_BYTES, "loss/all_reduce_data")]
+        _rest(root, job, shapes, buckets, late)
+    elif sharded:
         elements = -(-elements // grid.data)  # of the padded buffer
-        # every rank wants the loss, not only the one whose part it falls into
         emit.collective("all_reduce", "data", SCALAR_BYTES, "loss/all_reduce_data")
         emit.collective("reduce_scatter", "data", elements * grid.data * FP32_BYTES)
         emit.compute("keep", Memory(2.0 * elements * FP32_BYTES, work="copy"))
-    elif grid.data > 1 and mode == "overlapped":
-        name = emit.start("all_reduce", "data", replicated_bytes, "replicated/all_reduce_data")
-        head = shapes.head.shard_elements * FP32_BYTES
-        late = [emit.start("all_reduce", "data", head, "head/all_reduce_data")] if tied else []
-        backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
-        for bucket in buckets:
-            backward.wait(bucket)
-        for each in (*late, name):
-            emit.wait(each)
+    elif grid.data > 1 and job.data_reduction.beside_backward:
+        _rest(root, job, shapes, buckets, [])
     elif grid.data > 1:
         emit.collective("all_reduce", "data", elements * FP32_BYTES)
     _update(root.under("optimizer", phase="optimizer"), job, shapes, elements, sharded=sharded)
+
+
+def _rest(root: Emitter, job: FourDJob, shapes: Shapes, buckets: list[str], started: list[str]) -> None:
+    """Send what no bucket carried, and wait for everything: `buckets`, and what else has `started` by now."""
+    emit, trained = root.under("reduce"), Trained(job, shapes)
+    kind, replicated = _over_data(job, trained.replicated_elements + LOSS_ELEMENTS)
+    last = emit.start(kind, "data", replicated * FP32_BYTES, f"{REPLICATED}/{kind}_data")
+    _, head = _over_data(job, shapes.head.shard_elements)
+    late = [emit.start(kind, "data", head * FP32_BYTES, f"{HEAD}/{kind}_data")] if trained.tied else []
+    backward = root.under("bwd", phase="bwd")  # a wait belongs to the phase of its start
+    for bucket in buckets:
+        backward.wait(bucket)
+    for each in (*started, *late, last):
+        emit.wait(each)
 
 
 def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, sharded: bool) -> None:
@@ -132,9 +151,13 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
         update.emit(emit, elements)
     else:
         _adamw(emit, e, elements)
-    if sharded:
+    tied = Trained(job, shapes).tied
+    if sharded and not job.gathers_ahead:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
-    if Trained(job, shapes).tied:
+    elif sharded and tied:  # the table that follows the head is the first thing that the next step reads
+        _, head = _over_data(job, shapes.head.shard_elements)
+        emit.collective("all_gather", "data", head * e, f"{HEAD}/all_gather_data")
+    if tied:
         _tie(emit.under("tied"), job, shapes)
 
 
@@ -154,7 +177,7 @@ def _tie(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
         emit.collective("all_gather", "y", grid.y * head.n_local * head.k_local * e)
     copied = 2.0 * shapes.token_elements * e
     if e < FP32_BYTES:  # into the master weights too: of replicas that share them each has its part, on average
-        parts = grid.data if job.data_reduction.mode == "sharded" else 1
+        parts = grid.data if job.data_reduction.sharded else 1
         copied += shapes.token_elements * (e + FP32_BYTES) / parts
     emit.compute("copy", Memory(copied, kernels=1 + (e < FP32_BYTES), work="copy"))
 

@@ -29,6 +29,7 @@ from twin.strategies.four_d.linear import backward as linear_backward
 from twin.strategies.four_d.linear import forward as linear_forward
 from twin.strategies.four_d.reduction import Reduction, finish
 from twin.strategies.four_d.shapes import Linear, Shapes, Unit
+from twin.strategies.four_d.updated import UpdatedWeights
 
 Use = Callable[[Linear], None]
 """Makes a linear's gathered weight available to the next op."""
@@ -42,35 +43,46 @@ def generate(job: FourDJob) -> Schedule:
     """
     shapes = Shapes(job)
     last = job.micro_steps - 1
-    ops: list[Op] = []
+    updated = UpdatedWeights.of(job, shapes)
+    ops: list[Op] = [*updated.ops]
     for micro in dict.fromkeys((0, last)):
         if micro == last and last > 1:
-            body, _ = _micro_step("micro{micro}/", job, shapes, first=False, last=False)
+            body, _ = _micro_step("micro{micro}/", job, shapes, None, last=False)
             ops.append(Repeat("micro", tuple(range(1, last)), tuple(body)))
-        own, reduction = _micro_step(f"micro{micro}/", job, shapes, first=micro == 0, last=micro == last)
+        found = updated if micro == 0 else None
+        own, reduction = _micro_step(f"micro{micro}/", job, shapes, found, last=micro == last)
         ops += own
     end = Emitter("", "reduce")
     finish(end, job, shapes, reduction.buckets)
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: FourDJob, shapes: Shapes, *, first: bool, last: bool) -> tuple[list[Op], Reduction]:
+def _micro_step(
+    prefix: str, job: FourDJob, shapes: Shapes, updated: UpdatedWeights | None, *, last: bool
+) -> tuple[list[Op], Reduction]:
+    """Write one micro-step: the first of a step if weights that replicas have `updated` are on their way to it."""
+    first = updated is not None
     if not job.overlap.halves:
         scatters = GradientScatters(job, first)
         reduction = Reduction.of(job, shapes, scatters, last=last)
-        return _passes(prefix, job, shapes, scatters, reduction), reduction
+        return _passes(prefix, job, shapes, scatters, reduction, updated), reduction
     half = Shapes(job, halves=2)
     held = GradientScatters(job, first, half=0)
     # what the first half gathers is there for the second, which sends what both have summed
-    ahead = _passes(f"{prefix}half0/", job, half, held, None)
+    ahead = _passes(f"{prefix}half0/", job, half, held, None, updated)
     scatters = GradientScatters(job, first, half=1)
     reduction = Reduction.of(job, half, scatters, last=last)
-    behind = _passes(f"{prefix}half1/", job, half, scatters, reduction)
+    behind = _passes(f"{prefix}half1/", job, half, scatters, reduction, None)
     return interleaved(ahead, behind), reduction
 
 
 def _passes(
-    prefix: str, job: FourDJob, shapes: Shapes, scatters: GradientScatters, reduction: Reduction | None
+    prefix: str,
+    job: FourDJob,
+    shapes: Shapes,
+    scatters: GradientScatters,
+    reduction: Reduction | None,
+    updated: UpdatedWeights | None,
 ) -> list[Op]:
     """Forward, loss and backward of a micro-step, or of a half, which has a `reduction` if gradients leave with it."""
     layers = range(job.model.layers)
@@ -79,7 +91,7 @@ def _passes(
     backward = root.under("bwd", phase="bwd")
     again = root.under("recompute", phase="recompute")
     gathers = scatters.half != 1
-    _forward(root.under("fwd"), job, shapes, blocks, gathers=gathers)
+    _forward(root.under("fwd"), job, shapes, blocks, updated, gathers=gathers)
     use_again = _uses_again(job, shapes, again, backward, blocks) if gathers else lambda _layer: already_there
     _loss(root, job, shapes, scatters, reduction)
     inputs = inputs_back(job, shapes, again)
@@ -132,17 +144,27 @@ def _uses_again(
     return lambda layer: already_there if layer < job.cache_gathered_layers else every.use
 
 
-def _forward(emit: Emitter, job: FourDJob, shapes: Shapes, blocks: list[tuple[Linear, ...]], *, gathers: bool) -> None:
+def _forward(
+    emit: Emitter,
+    job: FourDJob,
+    shapes: Shapes,
+    blocks: list[tuple[Linear, ...]],
+    updated: UpdatedWeights | None,
+    *,
+    gathers: bool,
+) -> None:
     emitters = [emit.under(f"block{layer}", layer=layer) for layer in range(len(blocks))]
     use: Use = already_there
     if gathers:
         units = [
             (at, unit) for at, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
         ]
-        ahead = WeightGathers(job, [*units, (emit, shapes.head_unit)])
+        ahead = WeightGathers(job, [*units, (emit, shapes.head_unit)], updated)
         ahead.enter()
         use = ahead.use
     documents(emit.under("documents"), job, shapes)
+    if updated is not None:
+        updated.need_replicated(emit.ops)
     embedding_forward(emit.under("embedding"), job, shapes)
     inputs = InputsLeave(job, shapes)
     for layer, (under, linears) in enumerate(zip(emitters, blocks, strict=True)):

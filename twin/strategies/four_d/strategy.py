@@ -14,13 +14,13 @@ from twin.description.offload import Tier
 from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator, Role
 from twin.schedule.ops import Schedule, axis_of
-from twin.strategies.four_d import floor
-from twin.strategies.four_d import job as rules
+from twin.strategies.four_d import floor, rules
 from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
-from twin.strategies.four_d.job import FourDJob, may_shard
+from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.memory import memory_by_category, tiers
 from twin.strategies.four_d.options import VARIED, Options, variants
+from twin.strategies.four_d.rules import may_shard
 from twin.strategies.four_d.step import generate
 from twin.strategies.offload import streams
 from twin.strategies.strategy import Strategy
@@ -37,12 +37,12 @@ class FourD(Strategy[FourDJob]):
 
     @property
     def worth_varying(self) -> tuple[str, ...]:
-        """Overlap is never slower than none, and what is cached was gathered in time or was not.
+        """Overlap is never slower than none, over data too, and what is cached was gathered in time or was not.
 
         Halves and the number of recomputed blocks are worth it on a grid that was found: floors hold too little of a
         step for so many candidates to be told apart in short time.
         """
-        return ("recompute", "sharding", "across_blocks")
+        return ("recompute", "sharding", "sharded_overlapped", "across_blocks")
 
     def check(self, job: FourDJob) -> list[Problem]:
         """Return the rules of the grid and of caching that a job breaks."""

@@ -45,6 +45,7 @@ class Embedding4D(torch.nn.Module):
         """The forward pass proper."""
         length, documents = tokens.shape[1], self.context.documents
         rows_of = torch.nn.functional.embedding
+        self.context.updated.need(self.tokens_shard)  # with which all that is replicated over z comes
 
         def run() -> torch.Tensor:
             found = rows_of(tokens, self.tokens_shard.local)

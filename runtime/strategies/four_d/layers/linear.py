@@ -224,7 +224,7 @@ class Linear4D(torch.nn.Module):
     def compute_backward(
         self, inputs: Make, gradient: torch.Tensor, *, need_input: bool, parts: Parts | None = None
     ) -> torch.Tensor | None:
-        """The backward pass proper: returns dI (m, k/G_c), sends dW on its way; `inputs` gives what the product read."""
+        """The backward pass proper: returns dI (m, k/G_c), sends dW on its way; `inputs` gives what was read."""
         weight = self.context.gathers.use(self.weight_shard, "bwd")
         gradient = gradient.contiguous()
         own = gradient
