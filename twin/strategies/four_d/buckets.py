@@ -72,7 +72,8 @@ def buckets_of(job: FourDJob, shapes: Shapes) -> list[Bucket]:
     def bucket(name: str, layers: tuple[int | None, ...], elements: int) -> Bucket:
         return Bucket(name, layers, -(-elements // data), data)
 
-    sizes = [trained.bucket_elements(layer) for layer in layers]
+    blocks = [shapes.block_shard_elements] * job.model.layers
+    sizes = blocks if trained.tied else [shapes.head.shard_elements, *blocks]
     groups = grouped([size * FP32_BYTES for size in sizes], job.data_reduction.bucket_bytes)
     head = [bucket(HEAD, (None,), shapes.head.shard_elements)] if trained.tied else []
     beside = [
