@@ -36,7 +36,7 @@ from twin.strategies.four_d.options import Options
 from twin.validate.published import SEQUENCES, runs
 
 BEYOND: dict[str, Any] = {
-    "data_reduction": {"mode": "sharded"},
+    "data_reduction": {"mode": "sharded_overlapped"},
     "overlap": {"across_blocks": True, "prefetch_depth": 2},
 }
 OVER = frozenset((MICRO, "recompute_keeps", "halves", "across_blocks"))
