@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from tests.strategies.test_four_d_beyond import ACROSS, DIVIDED, FLAT, HALVES, MODEL, PRODUCTS, flops, grids, job, moved
-from twin.cost.memory import memory_use
+from twin.cost.memory import advice, memory_use
 from twin.schedule.ops import Compute
+from twin.strategies import load_job
 from twin.strategies.four_d.step import generate
 from twin.trace.metrics import hardware_flops
+
+
+def test_what_does_not_fit_is_advised_to_keep_less() -> None:
+    raw = {"model": "gpt-20b", "machine": "perlmutter", "ranks": 16, "grid": {"data": 1, "z": 16, "y": 1, "x": 1}}
+    found = load_job({**raw, "batch": {"sequences": 32, "micro_sequences": 1}, **PRODUCTS})
+    assert advice(found, memory_use(found)).endswith("; recompute_keeps: nothing would fit")
+
 
 KEPT: list[tuple[bool, dict[str, Any]]] = [(True, PRODUCTS), (False, {})]
 

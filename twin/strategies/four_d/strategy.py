@@ -109,7 +109,9 @@ class FourD(Strategy[FourDJob]):
         return communication_seconds(job, job.concrete_grid)
 
     def advice(self, job: FourDJob) -> Iterator[tuple[str, FourDJob]]:
-        """Yield grids with more of data moved to z, which shards the weights."""
+        """Yield fewer products kept, then grids with more of data moved to z, which shards the weights."""
+        if job.products_kept_layers:
+            yield "recompute_keeps: nothing", job.model_copy(update={"recompute_keeps": "nothing"})
         grid = job.concrete_grid
         for factor in divisors(grid.data)[1:]:
             sizes = {"z": grid.z * factor, "data": grid.data // factor}
