@@ -42,7 +42,7 @@ class FourD(Strategy[FourDJob]):
         Halves and the number of recomputed blocks are worth it on a grid that was found: floors hold too little of a
         step for so many candidates to be told apart in short time.
         """
-        return ("recompute", "sharding", "sharded_overlapped", "across_blocks")
+        return ("recompute", "recompute_keeps", "sharding", "sharded_overlapped", "across_blocks")
 
     def check(self, job: FourDJob) -> list[Problem]:
         """Return the rules of the grid and of caching that a job breaks."""
