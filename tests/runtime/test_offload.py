@@ -66,6 +66,16 @@ def test_four_d_trains_the_same_to_the_bit(pool: Any, tmp_path: Path, grid, opti
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_parts_of_buckets_lie_beyond_the_device_too(pool: Any, dtype: str) -> None:
+    """Each replica's of several buckets, which share the buffers beyond the device."""
+    ahead = {"data_reduction": {"mode": "sharded_overlapped", "bucket": "16 KiB"}}
+    run = {"grid": GRIDS[1][0], "dtype": dtype, "recompute": True, **ahead}
+    task = "tests.runtime.parity:run"
+    same(pool.run(task, 4, **run), pool.run(task, 4, offload=OFFLOADS["interleaved, activations"], **run))
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("grid", [{"weights": 1}, {"weights": 4}, {"data": 2, "weights": 2}], ids=str)
 def test_fsdp_trains_the_same_to_the_bit(pool: Any, tmp_path: Path, grid) -> None:
     def trained(**more: Any) -> list[Any]:

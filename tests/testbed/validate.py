@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.testbed import beyond
+from tests.testbed import ahead, beyond
 from tests.testbed.launch import run_ranks
 from tests.testbed.network import Hosts, hosts, reason_missing
 from tests.testbed.report import write_report
@@ -33,7 +33,7 @@ from twin.engine.simulate import simulate
 from twin.strategies import load_job
 
 HOSTS, PER_HOST, LOOPBACK_RANKS = 4, 2, 4
-ALL = (*SCENARIOS, *STRATEGIES, *beyond.SCENARIOS)
+ALL = (*SCENARIOS, *STRATEGIES, *beyond.SCENARIOS, ahead.SCENARIO)
 WARMUP, TIMED, TRACED = 2, 4, 4
 MINUTES = 2.5
 NICENESS = -15
