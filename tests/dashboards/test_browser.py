@@ -155,6 +155,52 @@ def test_keys_move_the_timeline(visitor, queries):
     assert page.evaluate("document.activeElement === document.body")
 
 
+def test_a_key_asks_for_the_picture_and_its_sums_alone(visitor, names):
+    """The picture that is there is stretched within its axes, not drawn again; neither menu nor script is asked for."""
+    page = visitor.go("/timeline", {"run": names["gpt-320b-frontier"]})
+    page.locator("#timeline .hm").first.wait_for(state="attached")
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data or request.url))
+    page.locator("#timeline-frame").focus()
+    page.evaluate("""window.stretched = null; new MutationObserver(() => {
+        const layer = document.querySelector("#timeline .layer-below[clip-path]");
+        if (layer && layer.querySelector("[transform]")) window.stretched = layer.getAttribute("clip-path");
+    }).observe(document.querySelector("#timeline"), {subtree: true, attributes: true})""")
+    redrawn(page, lambda: page.keyboard.press("w"))
+    page.wait_for_load_state("networkidle")
+    sent = [one for one in asked if "_favicon" not in one]
+    assert [next(w for w in ("timeline-words", "timeline-found-rows") if w in one) for one in sent] == [
+        "timeline-words",
+        "timeline-found-rows",
+    ]
+    clip = page.evaluate("window.stretched")
+    assert page.locator(f"clipPath{clip.removeprefix('url(').removesuffix(')')} rect").count() == 1
+    assert page.locator("#timeline .layer-below[clip-path], #timeline .imagelayer[transform]").count() == 0
+
+
+def test_the_pointer_tells_what_a_place_of_the_picture_holds(visitor, names):
+    page = visitor.go("/timeline", {"run": names["gpt-320b-frontier"]})
+    page.locator("#timeline .hm").first.wait_for(state="attached")
+    box = page.locator("#timeline .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + 12)
+    told = page.locator("#timeline .hoverlayer .hovertext")
+    expect(told).to_contain_text(re.compile(r"rank 0.* \d+(\.\d+)? %.*around"))
+
+
+def test_scripts_are_asked_for_once(visitor, server):
+    """What has its version in its address stays in the cache; Plotly is one of these."""
+    page = visitor.go("/")
+    address = page.locator("link#plotly").get_attribute("href")
+    again = {path: page.request.get(server.address + path).headers.get("cache-control", "") for path in (address,)}
+    styles = page.locator("link[rel=stylesheet][href*='style.css']").get_attribute("href")
+    again[styles] = page.request.get(server.address + styles).headers.get("cache-control", "")
+    assert all("max-age=31536000" in one for one in again.values())
+    page.wait_for_function("!!(window.Plotly && window.Plotly.react)")
+    assert page.locator("script[src*='plotly.min.js']").count() == 0
+
+
 EARLY = """
 addEventListener("DOMContentLoaded", () => new MutationObserver((_, self) => {
   const words = document.getElementById("timeline-words");
