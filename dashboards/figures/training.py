@@ -102,11 +102,12 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
 
 def _written(name: str) -> dict[str, object]:
     looks: dict[str, dict[str, object]] = {
-        "seconds": {**seconds_ticks()},
+        "seconds": {**seconds_ticks(), "rangemode": "tozero"},
+        "gradient_norm": {"rangemode": "tozero"},
         "memory_bytes": {"tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
         "model_flops_utilisation": {"tickformat": ".0%", "rangemode": "tozero"},
         "tokens_per_second": {"rangemode": "tozero", "tickformat": "~s"},
-        "learning_rate": {"exponentformat": "power"},
+        "learning_rate": {"exponentformat": "power", "rangemode": "tozero"},
     }
     return looks.get(name, {})
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.catalog import Catalog
-from dashboards.figures.training import MAX_POINTS, panel, thinned
+from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
 from dashboards.page import PageContext
 from dashboards.pages.training import curve_of, look, mark, shown
 from dashboards.settings import Settings
@@ -145,8 +145,6 @@ def test_a_million_steps_are_drawn_as_few_points():
     for column in found.columns.values():
         column.frombytes(np.ones(1_000_000).tobytes())
     found.columns["loss"][123_456] = 99.0
-    from dashboards.figures.training import Curve
-
     figure = panel([Curve("t", found)], "loss", "steps")
     assert len(figure.data[0].x) <= MAX_POINTS + 2
     assert max(figure.data[0].y) == 99.0
@@ -278,3 +276,9 @@ def test_what_strangers_say_happened_is_left_out(eventful, tmp_path, starts, lin
     (folder / "stopped.json").write_text("[" + line)
     context = PageContext(Settings(tmp_path / "runs"), catalog)
     assert [one.what for one in curve_of(context, only(catalog)).happenings] == ["went back"]
+
+
+@pytest.mark.parametrize("name", ["seconds", "gradient_norm", "learning_rate", "memory_bytes", "tokens_per_second"])
+def test_what_stays_the_same_stands_above_zero(name):
+    """Around a constant Plotly draws from one less to one more: a rate of 0.001 stood at 0, times began at -500 ms."""
+    assert panel([Curve("t", record_of(np.full(9, 2.0)))], name, "steps").layout.yaxis.rangemode == "tozero"
