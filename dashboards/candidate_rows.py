@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
+from twin.description.units import format_si
 from twin.search.words import HINDRANCES
 
 MAX_ROWS = 5000
@@ -150,7 +151,7 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
         "exposed communication": time(candidate.exposed_seconds),
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
         "idle": time(candidate.idle_seconds),
-        "energy of a step": "–" if candidate.energy_joules is None else f"{candidate.energy_joules / 3.6e6:.4g} kWh",
+        "energy of a step": "–" if candidate.energy_joules is None else format_si(candidate.energy_joules, "J"),
         "memory of a rank": "–" if candidate.memory_bytes is None else f"{candidate.memory_bytes / 1e9:.4g} GB",
         **{f"memory, {name}": f"{size / 1e9:.4g} GB" for name, size in candidate.memory.items()},
     }

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from dashboards.candidates import SavedCandidate
 from dashboards.catalog import Entry
-from dashboards.figures.strategies import JOULES_OF_KWH, beside, best_of
+from dashboards.figures.strategies import beside, best_of
 from dashboards.parts import card, graph, seconds, table, with_table
 
 STRATEGIES, MAX_REASONS, MAX_REASON = "strategies", 20, 400
@@ -52,7 +52,7 @@ def _row(best: SavedCandidate, found: Sequence[SavedCandidate], fastest: SavedCa
         SLOWER: round(100 * (step / (fastest.step_seconds or step or 1.0) - 1), 2),
         "exposed communication (s)": best.exposed_seconds,
         "memory (GB)": None if best.memory_bytes is None else round(best.memory_bytes / 1e9, 2),
-        "energy (kWh)": None if best.energy_joules is None else best.energy_joules / JOULES_OF_KWH,
+        "energy (J)": best.energy_joules,
         "of peak (%)": None if best.percent_of_peak is None else round(best.percent_of_peak, 2),
         "candidates": len(own),
         "can run": sum(c.feasible for c in own),

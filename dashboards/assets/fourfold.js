@@ -143,7 +143,7 @@ window.addEventListener("popstate", (event) => {
   let wanted = null, timer = 0;
   const watched = new WeakSet(), span = (figure) => figure._fullLayout.xaxis;
   const stretched = (figure) => figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer");
-  const layers = (figure) => figure.querySelectorAll(".layer-below, .layer-above");
+  const layers = (figure) => figure.querySelectorAll(".layer-below, .layer-subplot, .layer-between, .layer-above");
   function stretch(figure) {
     const axis = span(figure), [a, b] = axis.range.map(Number), [low, high] = wanted, scale = (b - a) / (high - low);
     const left = axis._offset + ((a - low) / (high - low)) * axis._length - axis._offset * scale;

@@ -11,9 +11,7 @@ from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, IDLE, PURPLE, VERMILION
 from dashboards.figures.pareto import FAR
 from dashboards.parts import finished, seconds, seconds_ticks
-from twin.description.units import format_memory
-
-JOULES_OF_KWH = 3.6e6
+from twin.description.units import format_memory, format_si
 
 
 def best_of(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
@@ -36,25 +34,23 @@ def beside(best: Sequence[SavedCandidate]) -> go.Figure:
         ("idle", IDLE, [_rest(c) for c in best]),
     ):
         words = [f"{c.name}<br>{name} {seconds(value)}" for c, value in zip(best, values, strict=True)]
-        figure.add_bar(
-            x=values, y=strategies, name=name, marker_color=colour, hovertext=words, hoverinfo="text", row=1, col=1
-        )
+        _bars(figure, strategies, values, words, colour, 1, name)
     memory = [(c.memory_bytes or 0.0) / 1e9 for c in best]
     said = [f"{c.name}<br>{format_memory(c.memory_bytes or 0.0)}" for c in best]
-    _plain(figure, strategies, memory, said, BLUE, 2)
+    _bars(figure, strategies, memory, said, BLUE, 2)
     capacity = max((c.capacity_bytes or 0.0 for c in best), default=0.0) / 1e9
     if 0 < capacity < FAR * max(memory, default=0.0):
         figure.add_vline(x=capacity, line_dash="dash", line_color=GREY, row=1, col=2)
     if energy:
-        hours = [(c.energy_joules or 0.0) / JOULES_OF_KWH for c in best]
-        said = [f"{c.name}<br>{value:.4g} kWh" for c, value in zip(best, hours, strict=True)]
-        _plain(figure, strategies, hours, said, PURPLE, 3)
+        joules = [c.energy_joules or 0.0 for c in best]
+        said = [f"{c.name}<br>{format_si(value, 'J')}" for c, value in zip(best, joules, strict=True)]
+        _bars(figure, strategies, joules, said, PURPLE, 3)
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(rangemode="tozero")
-    figure.update_xaxes(**seconds_ticks(), row=1, col=1)
-    figure.update_xaxes(ticksuffix=" GB", row=1, col=2)
+    figure.update_xaxes(**seconds_ticks(), nticks=5, row=1, col=1)
+    figure.update_xaxes(ticksuffix="GB", nticks=4, row=1, col=2)
     if energy:
-        figure.update_xaxes(ticksuffix=" kWh", row=1, col=3)
+        figure.update_xaxes(tickformat="~s", ticksuffix="J", nticks=4, row=1, col=3)
     legend = {"orientation": "h", "y": -0.18, "yanchor": "top"}
     return finished(figure, barmode="stack", hovermode="closest", legend=legend)
 
@@ -65,16 +61,14 @@ def _rest(candidate: SavedCandidate) -> float:
     return max((candidate.step_seconds or 0.0) - known, 0.0)
 
 
-def _plain(
-    figure: go.Figure, strategies: list[str], values: list[float], words: list[str], colour: str, column: int
+def _bars(
+    figure: go.Figure,
+    strategies: list[str],
+    values: list[float],
+    words: list[str],
+    colour: str,
+    column: int,
+    name: str = "",
 ) -> None:
-    figure.add_bar(
-        x=values,
-        y=strategies,
-        marker_color=colour,
-        hovertext=words,
-        hoverinfo="text",
-        showlegend=False,
-        row=1,
-        col=column,
-    )
+    look = {"orientation": "h", "marker_color": colour, "hovertext": words, "hoverinfo": "text"}
+    figure.add_bar(x=values, y=strategies, name=name or None, showlegend=bool(name), row=1, col=column, **look)

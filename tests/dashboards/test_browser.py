@@ -164,8 +164,8 @@ def test_a_key_asks_for_the_picture_and_its_sums_alone(visitor, names):
     page.on("request", lambda request: asked.append(request.post_data or request.url))
     page.locator("#timeline-frame").focus()
     page.evaluate("""window.stretched = null; new MutationObserver(() => {
-        const layer = document.querySelector("#timeline .layer-below[clip-path]");
-        if (layer && layer.querySelector("[transform]")) window.stretched = layer.getAttribute("clip-path");
+        const image = document.querySelector("#timeline [clip-path] > .imagelayer[transform] image");
+        if (image) window.stretched = image.closest(".imagelayer").parentNode.getAttribute("clip-path");
     }).observe(document.querySelector("#timeline"), {subtree: true, attributes: true})""")
     redrawn(page, lambda: page.keyboard.press("w"))
     page.wait_for_load_state("networkidle")
@@ -176,7 +176,7 @@ def test_a_key_asks_for_the_picture_and_its_sums_alone(visitor, names):
     ]
     clip = page.evaluate("window.stretched")
     assert page.locator(f"clipPath{clip.removeprefix('url(').removesuffix(')')} rect").count() == 1
-    assert page.locator("#timeline .layer-below[clip-path], #timeline .imagelayer[transform]").count() == 0
+    assert page.locator("#timeline .layer-subplot[clip-path], #timeline .imagelayer[transform]").count() == 0
 
 
 def test_the_pointer_tells_what_a_place_of_the_picture_holds(visitor, names):
