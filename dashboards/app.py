@@ -29,7 +29,7 @@ INDEX = """<!DOCTYPE html>
 <html lang="en">
   <head>
     {%metas%}
-    <link id="plotly" rel="preload" as="script" href="{plotly}">
+    <meta name="plotly" content="{plotly}">
     <title>{%title%}</title>
     {%favicon%}
     {%css%}
@@ -41,7 +41,7 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
-"""The script of figures is fetched at once; `fourfold.js` runs it while the server makes the page's content."""
+"""Where the script of figures is: `fourfold.js` has it read while the server makes the page's content."""
 
 LOADING: dict[str, Any] = {
     "delay_show": 300,

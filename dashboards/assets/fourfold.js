@@ -34,13 +34,13 @@ window.dash_clientside.fourfold = {
   // Plotly is read while the server makes the first page. Until it is there its name stands for the promise of it,
   // which is what Dash waits for.
   prepare() {
-    const link = document.getElementById("plotly");
-    if (link && !window.Plotly) {
+    const named = document.querySelector("meta[name=plotly]");
+    if (named && !window.Plotly) {
       window.Plotly = new Promise((done, wrong) => {
         const script = document.createElement("script");
         script.onload = done;
         script.onerror = wrong;
-        script.src = link.href;
+        script.src = named.content;
         document.body.appendChild(script);
       });
     }
@@ -152,11 +152,9 @@ window.addEventListener("popstate", (event) => {
       part.setAttribute("transform", part.classList.contains("barlayer") ? `translate(${left - axis._offset * (1 - scale)},0) scale(${scale},1)` : `translate(${left},0) scale(${scale},1)`);
     }
   }
-  // Drawn anew: as it is wanted, or before the last of several keys was heard.
+  // Drawn anew, for whatever reason: only a wheel that still turns goes on stretching.
   function drawn(figure) {
-    const range = span(figure).range.map(Number);
-    const there = !wanted || wanted.every((end, i) => Math.abs(end - range[i]) <= 1e-6 * Math.abs(wanted[1] - wanted[0]));
-    if (!there) { stretch(figure); return; }
+    if (timer) { stretch(figure); return; }
     for (const part of stretched(figure)) part.removeAttribute("transform");
     for (const layer of layers(figure)) layer.removeAttribute("clip-path");
     wanted = null;
@@ -166,7 +164,11 @@ window.addEventListener("popstate", (event) => {
     wanted = range;
     stretch(figure);
     window.clearTimeout(timer);
-    const ask = () => window.dash_clientside.set_props("timeline-moved", { data: { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] } });
+    timer = 0;
+    const ask = () => {
+      timer = 0;
+      window.dash_clientside.set_props("timeline-moved", { data: { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] } });
+    };
     if (rest) timer = window.setTimeout(ask, rest);
     else ask();
   }
