@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
 import flask
+import plotly
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from dash.fingerprint import build_fingerprint
 
 from dashboards.catalog import Catalog
 from dashboards.chooser import header, nav_words, picker, suited
@@ -26,6 +29,7 @@ INDEX = """<!DOCTYPE html>
 <html lang="en">
   <head>
     {%metas%}
+    <meta name="plotly" content="{plotly}">
     <title>{%title%}</title>
     {%favicon%}
     {%css%}
@@ -37,6 +41,8 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
+"""Where the script of figures is: `fourfold.js` has it read while the server makes the page's content."""
+
 LOADING: dict[str, Any] = {
     "delay_show": 300,
     "overlay_style": {"visibility": "visible", "opacity": 0.5},
@@ -44,6 +50,7 @@ LOADING: dict[str, Any] = {
     "target_components": {"content": "children"},
 }
 """Shown after 0.3 s, over the page as it was."""
+PLOTLY = "package_data/plotly.min.js"
 DEVELOPERS = (
     "dev_tools_ui",
     "dev_tools_props_check",
@@ -65,7 +72,7 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
         suppress_callback_exceptions=True,
         serve_locally=True,
         compress=False,
-        index_string=INDEX,
+        index_string=INDEX.replace("{plotly}", plotly_address(settings)),
         routes_pathname_prefix="/",
         requests_pathname_prefix=settings.prefix,
         assets_folder="assets",
@@ -84,6 +91,13 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
     return app
 
 
+def plotly_address(settings: Settings) -> str:
+    """Return where Plotly's script is, with its version: such a file is asked for once, others at every load."""
+    file = Path(plotly.__file__).parent / PLOTLY
+    name = build_fingerprint(PLOTLY, plotly.__version__, int(file.stat().st_mtime))
+    return f"{settings.prefix}_dash-component-suites/plotly/{name}"
+
+
 def frame(pages: Sequence[Page], settings: Settings) -> Component:
     """What stands around every page."""
     hidden: dict[str, Any] = {"aria-hidden": "true"}
@@ -98,6 +112,7 @@ def frame(pages: Sequence[Page], settings: Settings) -> Component:
             dcc.Location(id="address", refresh="callback-nav"),
             dcc.Location(id="chooser-leads", refresh="callback-nav"),
             dcc.Store(id="state"),
+            dcc.Store(id="menu-chosen"),
             dcc.Store(id="titled"),
             html.A("Skip to content", href="#content", className="skip"),
             dmc.AppShell(
@@ -153,11 +168,11 @@ def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
         *(Output({"type": "link", "path": ALL}, name) for name in links),
         Input("address", "pathname"),
         Input("address", "search"),
-        Input("state", "data"),
+        Input("menu-chosen", "data"),
     )
     def link(pathname: str | None, search: str | None, kept: Any) -> tuple[list[Any], ...]:
         path = (pathname or "/").removeprefix(prefix) or "/"
-        chosen = {k: str(v) for k, v in kept.items() if k in ("run", "other")} if isinstance(kept, dict) else {}
+        chosen = {k: str(v) for k, v in kept.items()} if isinstance(kept, dict) else {}
         query = {k: v for k, v in {**query_of(search), **chosen}.items() if v}
         entries = {entry.name: entry for entry in context.catalog.entries()}
         words = [nav_words(page, suited(page, entries, query)) for page in pages]
@@ -167,6 +182,9 @@ def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
             *([one[name] for one in words] for name in links[2:]),
         )
 
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "prepare"), Output("menu-chosen", "storage_type"), Input("address", "pathname")
+    )
     app.clientside_callback(
         ClientsideFunction("fourfold", "title"), Output("titled", "storage_type"), Input("titled", "data")
     )
@@ -210,8 +228,10 @@ def _keep_state(app: Dash) -> None:
     app.clientside_callback(
         ClientsideFunction("fourfold", "keep"),
         Output("state", "data"),
+        Output("menu-chosen", "data"),
         Input({"type": "state", "key": ALL}, "value"),
         State({"type": "state", "key": ALL}, "id"),
+        State("menu-chosen", "data"),
         prevent_initial_call=True,
     )
     app.clientside_callback(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
+from twin.description.units import format_si
 from twin.search.words import HINDRANCES
 
 MAX_ROWS = 5000
@@ -29,7 +30,7 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
     step = candidate.step_seconds
     return {
         "id": str(candidate.number),
-        "place": candidate.rank,
+        "place": candidate.place,
         candidate.axes: candidate.name,
         "ranks": candidate.ranks,
         "micro-batch": candidate.micro_sequences,
@@ -41,6 +42,11 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
         "model's place": candidate.model_rank,
         **candidate.options.columns(),
     }
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the columns of all rows, in order: those of several strategies have options of their own."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def refused_row(candidate: SavedCandidate) -> dict[str, Any]:
@@ -139,12 +145,13 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
         "micro-batch": str(candidate.micro_sequences or "–"),
         **{title: str(value) for title, value in candidate.options.columns().items()},
         "step": time(candidate.step_seconds),
-        "place": f"{candidate.rank:,}" if candidate.rank else "–",
+        "place": f"{candidate.place:,}" if candidate.place else "–",
         "model's place": f"{candidate.model_rank:,}" if candidate.model_rank else "–",
         "compute": time(candidate.compute_seconds),
         "exposed communication": time(candidate.exposed_seconds),
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
         "idle": time(candidate.idle_seconds),
+        "energy of a step": "–" if candidate.energy_joules is None else format_si(candidate.energy_joules, "J"),
         "memory of a rank": "–" if candidate.memory_bytes is None else f"{candidate.memory_bytes / 1e9:.4g} GB",
         **{f"memory, {name}": f"{size / 1e9:.4g} GB" for name, size in candidate.memory.items()},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -16,7 +16,7 @@ from twin.description.job import DEFAULT_STRATEGY
 from twin.description.problems import DescriptionError, did_you_mean, fail
 from twin.description.strict_yaml import read_yaml
 from twin.search.best import settled
-from twin.strategies import Variant, named, names
+from twin.strategies import Variant, named, names, under
 
 MAX_CANDIDATES, MAX_WORDS, MAX_CATEGORIES = 200_000, 400, 20
 """Of a file that may come from a stranger: what is more is damage, or would fill the server's memory."""
@@ -55,16 +55,29 @@ class SavedCandidate:
     idle_seconds: float | None
     tokens_per_second: float | None
     percent_of_peak: float | None
+    energy_joules: float | None
+    """Of all devices in a step."""
+    strategy: str
+    several: bool = False
+    """True if the search is over several strategies, whose grids have other axes."""
+    place: int | None = None
+    """Place in simulated time among all of the search, from 1; `rank` is that within its strategy."""
 
     @property
     def axes(self) -> str:
-        """Names of its axes, outermost first."""
-        return " × ".join(self.grid.axes)
+        """Names of its axes, outermost first; of several strategies' what they are called together."""
+        return "grid" if self.several else " × ".join(self.grid.axes)
 
     @property
     def name(self) -> str:
-        """Sizes of its grid, outermost axis first."""
-        return " × ".join(map(str, self.grid.sizes))
+        """Sizes of its grid, outermost axis first; of several strategies' with strategy and axes.
+
+        Axes of size 1 are left out then: some have eight.
+        """
+        if not self.several:
+            return " × ".join(map(str, self.grid.sizes))
+        sizes = [f"{axis} {size}" for axis, size in zip(self.grid.axes, self.grid.sizes, strict=True) if size > 1]
+        return f"{self.strategy}, {' × '.join(sizes) or 'one rank'}"
 
 
 def candidates_of(catalog: Catalog, entry: Entry) -> tuple[SavedCandidate, ...]:
@@ -80,16 +93,20 @@ def _read(entry: Entry) -> tuple[SavedCandidate, ...]:
         raise fail(f"{entry.label}: ranking", "expected a list of candidates; write the search again")
     if len(ranking) > MAX_CANDIDATES:
         raise fail(f"{entry.label}: ranking", f"has more than {MAX_CANDIDATES:,} candidates", len(ranking))
-    found, strategy = [], entry.head.get("strategy", DEFAULT_STRATEGY)
-    if strategy not in names():
-        raise fail(f"{entry.label}: strategy", did_you_mean(str(strategy), names()), strategy)
+    found, winner = [], entry.head.get("strategy", DEFAULT_STRATEGY)
+    if winner not in names():
+        raise fail(f"{entry.label}: strategy", did_you_mean(str(winner), names()), winner)
     for number, raw in enumerate(ranking):
         try:
-            found.append(_candidate(number, raw, strategy))
+            found.append(_candidate(number, raw, winner))
         except (TypeError, ValueError, KeyError) as error:
             words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
             raise fail(f"{entry.label}: ranking.{number}", words[:MAX_WORDS]) from None
-    return tuple(found)
+    if len({candidate.strategy for candidate in found}) < 2:
+        return tuple(found)
+    done = sorted((c for c in found if c.rank is not None), key=lambda c: c.step_seconds or 0.0)
+    place = {candidate.number: number for number, candidate in enumerate(done, start=1)}
+    return tuple(replace(c, several=True, place=place.get(c.number)) for c in found)
 
 
 class WrongError(ValueError):
@@ -103,12 +120,17 @@ def _variant(strategy: str, options: Mapping[str, Any]) -> Variant:
         raise WrongError(str(error)) from None
 
 
-def _candidate(number: int, raw: Any, strategy: str) -> SavedCandidate:
+def _candidate(number: int, raw: Any, winner: str) -> SavedCandidate:
     if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
         raise WrongError("expected a mapping with a grid")
+    strategy = raw.get("strategy", winner)  # a search under one strategy says it once
+    if strategy not in names():
+        raise WrongError(f"strategy: {did_you_mean(str(strategy)[:MAX_WORDS], names())}")
     grid = mesh_of(raw["grid"])
     if grid is None:
         raise WrongError("grid: expected the size of each axis, a whole number from 1")
+    if lacking := [axis for axis in named(strategy).axes if axis not in grid.axes]:
+        raise WrongError(f"grid: lacks {', '.join(lacking)} of {strategy}")
     options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
     feasible = _truth(raw, "feasible")
     return SavedCandidate(
@@ -132,6 +154,9 @@ def _candidate(number: int, raw: Any, strategy: str) -> SavedCandidate:
         idle_seconds=_number(raw, "idle_seconds"),
         tokens_per_second=_number(raw, "tokens_per_second"),
         percent_of_peak=_number(raw, "hardware_percent_of_peak"),
+        energy_joules=_number(raw, "energy_joules"),
+        strategy=strategy,
+        place=_whole(raw, "rank"),
     )
 
 
@@ -199,13 +224,15 @@ def job_of_candidate(catalog: Catalog, entry: Entry, candidate: SavedCandidate) 
     for key in ("overlap", "data_reduction"):
         if not isinstance(raw.get(key) or {}, dict):
             raise fail(f"{entry.label}/{BEST}: {key}", "expected a mapping")
-    return settled(raw, candidate.grid, candidate.micro_sequences, candidate.options)
+    return settled(
+        under(raw, candidate.strategy), candidate.grid, candidate.micro_sequences, candidate.options
+    )  # of another strategy than the best: with the keys that hold for every one
 
 
 def job_text(catalog: Catalog, entry: Entry, candidate: SavedCandidate) -> str:
     """Return the job file of a candidate. Raises DescriptionError."""
     made = job_of_candidate(catalog, entry, candidate)
-    place = "" if candidate.rank is None else f", place {candidate.rank:,}"
+    place = "" if candidate.place is None else f", place {candidate.place:,}"
     return f"# A candidate that `fourfold search` found: {candidate.name}{place}.\n" + yaml.safe_dump(
         made, sort_keys=False, allow_unicode=True
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,12 @@ class Events:
         """Return the number of events."""
         return len(self.rank)
 
-    @property
+    @cached_property
     def ranks(self) -> Ints:
         """Ranks with events, ascending."""
         return np.unique(self.rank).astype(np.int64)
 
-    @property
+    @cached_property
     def steps(self) -> list[int]:
         """Steps with events."""
         return [int(step) for step in np.unique(self.step)]

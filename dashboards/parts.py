@@ -52,6 +52,7 @@ __all__ = [
 
 
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
+TEMPLATE.layout.yaxis.ticklabelstandoff = 4  # else names touch what they name
 """The look of axes alone: what Plotly's own says of every kind of trace costs a tenth of a second a figure to copy."""
 
 

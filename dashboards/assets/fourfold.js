@@ -9,7 +9,7 @@ function placeOf(text) {
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.fourfold = {
   // Controls' values go into the address, so that it can be shared; empty ones are left out.
-  keep(values, ids) {
+  keep(values, ids, known) {
     const query = new URLSearchParams(window.location.search);
     ids.forEach((id, i) => {
       const value = values[i];
@@ -26,7 +26,25 @@ window.dash_clientside.fourfold = {
     }
     settled = ids.some((id) => id.key === "window");
     place = placeOf(window.location.search);
-    return Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
+    const state = Object.fromEntries(ids.map((id, i) => [id.key, values[i]]));
+    // the menu depends on what is chosen alone: a zoom has it asked for nothing
+    const chosen = Object.fromEntries(["run", "other"].filter((key) => key in state).map((key) => [key, state[key]]));
+    return [state, JSON.stringify(chosen) === JSON.stringify(known || {}) ? window.dash_clientside.no_update : chosen];
+  },
+  // Plotly is read while the server makes the first page. Until it is there its name stands for the promise of it,
+  // which is what Dash waits for.
+  prepare() {
+    const named = document.querySelector("meta[name=plotly]");
+    if (named && !window.Plotly) {
+      window.Plotly = new Promise((done, wrong) => {
+        const script = document.createElement("script");
+        script.onload = done;
+        script.onerror = wrong;
+        script.src = named.content;
+        document.body.appendChild(script);
+      });
+    }
+    return window.dash_clientside.no_update;
   },
   // A lever's slider is in powers of 2, its number in times; the one that was moved sets the other.
   lever(octaves, times) {
@@ -78,7 +96,7 @@ window.addEventListener("popstate", (event) => {
 
 // Keys move the timeline: arrows or A D pan, + - or W S zoom, Home shows all, Escape leaves it.
 (function () {
-  const PAN = 0.25, ZOOM = 0.6, AGAIN_MILLISECONDS = 30;
+  const PAN = 0.25, ZOOM = 0.6;
   function moved(key, low, high) {
     const width = high - low, middle = (low + high) / 2;
     switch (key) {
@@ -93,13 +111,13 @@ window.addEventListener("popstate", (event) => {
     const frame = document.getElementById("timeline-frame");
     if (!frame || !frame.contains(document.activeElement) || event.ctrlKey || event.metaKey || event.altKey) return;
     const figure = frame.querySelector(".js-plotly-plot");
-    if (!figure || !figure.layout) return;
+    if (!figure || !figure._fullLayout) return;
     if (event.key === "Escape") { document.querySelectorAll(".measured").forEach((one) => one.remove()); document.activeElement.blur(); return; }
     if (event.key === "Home") { document.getElementById("timeline-all").click(); event.preventDefault(); return; }
     if (event.key === "n" || event.key === "p") { event.preventDefault(); choose(figure, event.key === "n" ? 1 : -1); return; }
     if (moved(event.key, 0, 1)) {
       event.preventDefault();
-      move(figure, event.key);
+      zoom(figure, moved(event.key, ...(wanted || span(figure).range.map(Number))), 0);
     }
   });
   // N and P go from op to op of the window, in the order of time, and choose them as a click does.
@@ -119,27 +137,40 @@ window.addEventListener("popstate", (event) => {
     figure.dataset.op = next.key;
     window.dash_clientside.set_props("timeline", { clickData: { points: [{ customdata: next.key, curveNumber: next.curveNumber, pointNumber: next.pointNumber }] } });
   }
-  // Dash hears of what moves a figure only when it has drawn it: a key pressed before would move the
-  // axis, and the words, the ops and the address would stay behind.
-  function move(figure, key) {
-    if (figure.classList.contains("dash-graph--pending")) {
-      if (figure.isConnected) window.setTimeout(() => move(figure, key), AGAIN_MILLISECONDS);
-      return;
-    }
-    const range = moved(key, ...figure.layout.xaxis.range);
-    window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
-  }
-
-  // The wheel zooms at the pointer: at once the old picture is stretched, and when the wheel rests the server is asked.
+  // Keys and the wheel zoom at once: the picture that is there is stretched, clipped to its axes, and the server is
+  // asked without waiting for Plotly to draw the old one again; what it answers takes the place of the stretched one.
   const WHEEL = 0.0015, REST_MILLISECONDS = 120;
   let wanted = null, timer = 0;
-  const span = (figure) => figure._fullLayout.xaxis;
-  function stretch(figure, low, high) {
-    const axis = span(figure), [a, b] = axis.range.map(Number), scale = (b - a) / (high - low);
+  const watched = new WeakSet(), span = (figure) => figure._fullLayout.xaxis;
+  const stretched = (figure) => figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer");
+  const layers = (figure) => figure.querySelectorAll(".layer-below, .layer-subplot, .layer-between, .layer-above");
+  function stretch(figure) {
+    const axis = span(figure), [a, b] = axis.range.map(Number), [low, high] = wanted, scale = (b - a) / (high - low);
     const left = axis._offset + ((a - low) / (high - low)) * axis._length - axis._offset * scale;
-    for (const part of figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer")) {
+    for (const layer of layers(figure)) layer.setAttribute("clip-path", `url(#clip${figure._fullLayout._uid}xy)`);
+    for (const part of stretched(figure)) {
       part.setAttribute("transform", part.classList.contains("barlayer") ? `translate(${left - axis._offset * (1 - scale)},0) scale(${scale},1)` : `translate(${left},0) scale(${scale},1)`);
     }
+  }
+  // Drawn anew, for whatever reason: only a wheel that still turns goes on stretching.
+  function drawn(figure) {
+    if (timer) { stretch(figure); return; }
+    for (const part of stretched(figure)) part.removeAttribute("transform");
+    for (const layer of layers(figure)) layer.removeAttribute("clip-path");
+    wanted = null;
+  }
+  function zoom(figure, range, rest) {
+    if (!watched.has(figure)) { watched.add(figure); figure.on("plotly_afterplot", () => drawn(figure)); }
+    wanted = range;
+    stretch(figure);
+    window.clearTimeout(timer);
+    timer = 0;
+    const ask = () => {
+      timer = 0;
+      window.dash_clientside.set_props("timeline-moved", { data: { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] } });
+    };
+    if (rest) timer = window.setTimeout(ask, rest);
+    else ask();
   }
   document.addEventListener("wheel", (event) => {
     const frame = document.getElementById("timeline-frame");
@@ -151,21 +182,8 @@ window.addEventListener("popstate", (event) => {
     event.preventDefault();
     const [low, high] = wanted || axis.range.map(Number), at = low + (x / axis._length) * (high - low);
     const factor = Math.exp(Math.max(-300, Math.min(300, event.deltaY)) * WHEEL);
-    wanted = [at - (at - low) * factor, at + (high - at) * factor];
-    stretch(figure, ...wanted);
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => zoom(figure), REST_MILLISECONDS);
+    zoom(figure, [at - (at - low) * factor, at + (high - at) * factor], REST_MILLISECONDS);
   }, { passive: false });
-  function zoom(figure) {
-    if (figure.classList.contains("dash-graph--pending")) {
-      if (figure.isConnected) timer = window.setTimeout(() => zoom(figure), AGAIN_MILLISECONDS);
-      return;
-    }
-    for (const part of figure.querySelectorAll(".imagelayer, .barlayer, .shapelayer")) part.removeAttribute("transform");
-    const range = wanted;
-    wanted = null;
-    if (range) window.Plotly.relayout(figure, { "xaxis.range[0]": range[0], "xaxis.range[1]": range[1] });
-  }
   // Shift and a drag measure the time between two points; the band stays until the next drag or Escape.
   let band = null, from = null;
   const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
@@ -194,6 +212,26 @@ window.addEventListener("popstate", (event) => {
     band.textContent = written((width / from.axis._length) * (high - low));
   });
   document.addEventListener("mouseup", () => { from = null; });
+})();
+
+// What the pointer shows of a place of the timeline's picture: shares travel as numbers, and are words when it comes.
+(function () {
+  const SOME = 0.05;
+  function worded(trace) {
+    const { lanes, kinds, width } = trace.meta;
+    const said = (place, lane, column) => {
+      const parts = kinds.map((kind, i) => [kind, place[i]]).filter(([, share]) => share > SOME);
+      const busy = parts.length ? parts.map(([kind, share]) => `${kind} ${Number(share.toPrecision(3))} %`) : ["nothing"];
+      return [lane, ...busy, `around ${Number((trace.x0 + column * trace.dx).toPrecision(6))} s, ${width}`].join("<br>");
+    };
+    return lanes.map((lane, n) => Array.from(trace.customdata[n], (place, column) => said(place, lane, column)));
+  }
+  document.addEventListener("pointermove", (event) => {
+    const figure = event.target.closest && event.target.closest(".js-plotly-plot");
+    for (const [one] of (figure && figure.calcdata) || []) {
+      if (one && !one.text && one.trace && one.trace.type === "heatmap" && (one.trace.meta || {}).kinds) one.text = worded(one.trace);
+    }
+  }, true);
 })();
 
 // Figures by keyboard: with one focused, arrows go from point to point or from bar to bar, Enter chooses as a click does.

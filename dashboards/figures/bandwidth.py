@@ -12,6 +12,8 @@ from dashboards.parts import escape, finished
 from twin.trace.palette import axis_colour
 
 SYMBOLS = ("circle", "diamond-open")
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+"""Above the figure: beside it, names of two runs would take half of a small window."""
 MAX_BARS = 12
 """The groups that move most bytes; of more the names would overlap."""
 
@@ -47,7 +49,7 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
             )
     figure.update_xaxes(type="log", title="bytes", exponentformat="SI")
     figure.update_yaxes(type="log", title="bus bandwidth, GB/s", dtick=1, exponentformat="power")
-    return finished(figure, legend={"font": {"size": 11}})
+    return finished(figure, legend={**LEGEND, "font": {"size": 11}})
 
 
 def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
@@ -75,4 +77,4 @@ def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
     figure.update_layout(barmode="stack" if len(found) == 1 else "relative")
     figure.update_xaxes(title="seconds of a rank and step")
     figure.update_yaxes(autorange="reversed", automargin=True)
-    return finished(figure)
+    return finished(figure, legend=LEGEND)

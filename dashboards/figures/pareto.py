@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 
 import plotly.graph_objects as go
 
 from dashboards.candidates import SavedCandidate
-from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, SKY, VERMILION
+from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from dashboards.parts import finished, seconds, seconds_axis
 from twin.description.units import format_memory
 from twin.search.page import pareto as front
 from twin.search.page import spans_much
+from twin.strategies import names
 from twin.trace.palette import SEQUENTIAL
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
@@ -21,6 +23,8 @@ MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+COLOURS, SYMBOLS = (BLUE, SKY, YELLOW, PURPLE, GREY), ("circle", "diamond", "square", "triangle-up", "cross")
+"""Of strategies; other colours stand for the front, what is chosen, and the model's first."""
 BANDS = (("fastest quarter", BLUE), ("second", GREEN), ("third", ORANGE), ("slowest quarter", GREY))
 
 
@@ -42,21 +46,23 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
     places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
     best = front(places)
     exposed = [100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0) for c in known]
+    by_exposed = {
+        "color": exposed,
+        "colorscale": SEQUENTIAL,
+        "size": 8,
+        "line": {"width": 0.7, "color": GREY},
+        "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14},
+    }
+    looks = looks_of(known)
     figure = go.Figure(
         [
-            _points(
-                known,
-                places,
-                range(len(known)),
-                "candidates",
-                {
-                    "color": exposed,
-                    "colorscale": SEQUENTIAL,
-                    "size": 8,
-                    "line": {"width": 0.7, "color": GREY},
-                    "colorbar": {"title": {"text": "exposed (%)"}, "thickness": 14},
-                },
+            *(
+                _points(
+                    known, places, [n for n, c in enumerate(known) if c.strategy == name], name, {**look, "size": 8}
+                )
+                for name, look in looks.items()
             ),
+            *([] if looks else [_points(known, places, range(len(known)), "candidates", by_exposed)]),
             go.Scatter(
                 x=[places[n][0] for n in best],
                 y=[places[n][1] for n in best],
@@ -93,6 +99,15 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
     return finished(figure, hovermode="closest", legend=LEGEND)
 
 
+def looks_of(shown: Sequence[SavedCandidate]) -> dict[str, dict[str, object]]:
+    """Return the colour and the symbol of each strategy's points, always the same; nothing of a search under one."""
+    if not any(c.several for c in shown):
+        return {}
+    there = {c.strategy for c in shown}
+    looks = zip(names(), cycle(COLOURS), cycle(SYMBOLS))
+    return {name: {"color": colour, "symbol": symbol, "size": 8} for name, colour, symbol in looks if name in there}
+
+
 def _points(
     known: Sequence[SavedCandidate],
     places: Sequence[tuple[float, float]],
@@ -115,7 +130,7 @@ def _points(
 def describe(candidate: SavedCandidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
     options = candidate.options.words_on(candidate.grid)
-    place = "" if candidate.rank is None else f", place {candidate.rank:,}"
+    place = "" if candidate.place is None else f", place {candidate.place:,}"
     model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
     return "<br>".join(
         [
@@ -132,7 +147,8 @@ Axis = tuple[str, Callable[[SavedCandidate], float], bool]
 
 def coordinates(known: Sequence[SavedCandidate]) -> tuple[Axis, ...]:
     """Return the axes of the drawing: name, value, and whether it is drawn on a logarithmic scale."""
-    sizes: list[Axis] = [(axis, partial(_size, axis), True) for axis in (known[0].grid.axes if known else ())]
+    names = dict.fromkeys(axis for c in known for axis in c.grid.axes)
+    sizes: list[Axis] = [(axis, partial(_size, axis), True) for axis in names]
     return (
         *sizes,
         ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
@@ -143,7 +159,7 @@ def coordinates(known: Sequence[SavedCandidate]) -> tuple[Axis, ...]:
 
 
 def _size(axis: str, candidate: SavedCandidate) -> float:
-    return float(candidate.grid.size(axis))
+    return float(candidate.grid.size(axis)) if axis in candidate.grid.axes else 1.0
 
 
 def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:

@@ -36,11 +36,18 @@ def whole_window(shown: Lanes) -> tuple[float, float]:
 
 
 def timeline(
-    pair: Pair, events: tuple[Events, ...], shown: Lanes, view: View, window: tuple[float, float] | None
+    pair: Pair,
+    events: tuple[Events, ...],
+    shown: Lanes,
+    view: View,
+    window: tuple[float, float] | None,
+    *,
+    spelled: bool = False,
 ) -> tuple[go.Figure, str]:
     """Draw what lies in a window of seconds, and say in a sentence what it is.
 
-    Bars carry their run and the place of their event in its step as customdata, such as 1.345.
+    Bars carry their run and the place of their event in its step as customdata, such as 1.345. `spelled`: for a
+    file without scripts of ours.
     """
     low, high = window or whole_window(shown)
     at = np.flatnonzero((shown.end > low) & (shown.start < high))
@@ -50,7 +57,7 @@ def timeline(
         traces = _bars(pair, events, shown, at, by_error=by_error)
         words = f"{len(at):,} ops, one bar each"
     else:
-        drawn = picture(shown, (low, high), by_error=by_error)
+        drawn = picture(shown, (low, high), by_error=by_error, spelled=spelled)
         traces, images = list(drawn.traces), [drawn.image]
         words = (
             f"{len(at):,} ops, too many for bars: colours are as high as what they stand for is busy; zoom in for bars"
@@ -64,6 +71,7 @@ def timeline(
         range=[len(shown.names) - 0.5, -0.5],
         fixedrange=True,
         automargin=True,
+        ticklabeloverflow="allow",  # none is outside; to make sure, Plotly would measure each
         showgrid=False,
         zeroline=False,
         tickfont={"size": 12 if len(shown.names) <= 60 else 10 if len(shown.names) <= 96 else 8},

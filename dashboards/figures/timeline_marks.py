@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from dash import Patch
 from plotly.colors import hex_to_rgb
 
 from dashboards.colours import VERMILION
@@ -106,19 +107,22 @@ def overview(shown: Lanes, whole: tuple[float, float], window: tuple[float, floa
     colours = np.array([hex_to_rgb(colour) for colour in COLOURS], dtype=np.float32)
     figure = go.Figure(go.Scatter(x=list(whole), y=[0, 0], mode="markers", marker={"opacity": 0}, hoverinfo="skip"))
     figure.update_layout(images=[placed(painted(shares / highest, colours, MAP_ROWS), whole, 1)])
+    frame = {"color": VERMILION, "width": 2}
     figure.add_shape(
-        type="rect",
-        x0=window[0],
-        x1=window[1],
-        y0=-0.5,
-        y1=0.5,
-        line={"color": VERMILION, "width": 2},
-        fillcolor="rgba(213,94,0,0.12)",
+        type="rect", x0=window[0], x1=window[1], y0=-0.5, y1=0.5, line=frame, fillcolor="rgba(213,94,0,0.12)"
     )
     figure.update_xaxes(range=list(whole), **seconds_ticks(), showgrid=False, tickfont={"size": 10})
     figure.update_yaxes(range=[0.5, -0.5], visible=False, fixedrange=True)
     finished(figure, dragmode="zoom", showlegend=False, uirevision=f"{window}")
     return figure.update_layout(margin={"t": 2, "b": 18})
+
+
+def reframed(window: tuple[float, float]) -> Patch:
+    """Move the window on the map that is there: its picture, of the whole step, stays."""
+    patch = Patch()
+    patch["layout"]["shapes"][0]["x0"], patch["layout"]["shapes"][0]["x1"] = window
+    patch["layout"]["uirevision"] = f"{window}"
+    return patch
 
 
 def _lane(shown: Lanes, side: int, event: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,13 +52,13 @@ def change_bar() -> dict[str, object]:
     return {"title": "measured over<br>predicted", "tickvals": [-2, -1, 0, 1, 2], "ticktext": ["¼", "½", "1", "2", "4"]}
 
 
-def picture(shown: Lanes, window: tuple[float, float], *, by_error: bool) -> Drawn:
+def picture(shown: Lanes, window: tuple[float, float], *, by_error: bool, spelled: bool = False) -> Drawn:
     """Draw a window of all lanes; by kind, or by how much longer ops took than in the other run."""
     shape = (len(CATEGORIES), len(shown.names), COLUMNS)
     shares = coverage(shown.lane, shown.category, shown.start, shown.end, window, shape, shown.weight)
     pixels = _by_error(shown, window) if by_error else _by_kind(shown, shares)
     legend = [_error_legend()] if by_error else _legend(shares)
-    return Drawn(placed(pixels, window, shape[1]), (_words(shown, shares, window), *legend))
+    return Drawn(placed(pixels, window, shape[1]), (_words(shown, shares, window, spelled=spelled), *legend))
 
 
 def placed(pixels: NDArray[np.uint8], window: tuple[float, float], lanes: int) -> go.layout.Image:
@@ -116,35 +117,55 @@ def spaced(parts: list[NDArray[np.uint8]], lanes: int, gap: int) -> NDArray[np.u
     return np.concatenate([empty, *of_lanes], axis=1).reshape(-1, columns, 4)
 
 
-def _words(shown: Lanes, shares: Floats, window: tuple[float, float]) -> go.Heatmap:
-    """Say of each place of the picture its lane, and for what share of the time each kind is busy there."""
+def _words(shown: Lanes, shares: Floats, window: tuple[float, float], *, spelled: bool) -> go.Heatmap:
+    """Say of each place of the picture its lane, and for what share of the time each kind is busy there.
+
+    The shares travel as numbers, in percent, and become words when the pointer comes (`fourfold.js`): as words
+    they were half of the page. `spelled`: as words at once, for a file without scripts of ours.
+    """
     lanes = len(shown.names)
-    columns = max(1, min(COLUMNS, CELLS // max(lanes, 1)))
-    edges = np.linspace(0, COLUMNS, columns + 1).astype(int)
-    means = np.add.reduceat(shares, edges[:-1], axis=2) / np.diff(edges)
+    most = max(1, min(COLUMNS, CELLS // max(lanes, 1)))
+    columns = max(n for n in range(1, most + 1) if COLUMNS % n == 0)  # of one width: such a heatmap is drawn at once
+    means = shares.reshape(len(CATEGORIES), lanes, columns, COLUMNS // columns).mean(axis=3)
     kinds = [kind for kind in range(len(CATEGORIES)) if (means[kind] > SOME).any()]
-    said = [
-        [
-            _said(shown.names[lane], [(WORDS[CATEGORIES[k]], float(means[k, lane, at])) for k in kinds])
-            for at in range(columns)
-        ]
-        for lane in range(lanes)
-    ]
-    step = (window[1] - window[0]) / COLUMNS
+    names, words = [escape(name) for name in shown.names], [WORDS[CATEGORIES[kind]] for kind in kinds]
+    percent = np.ascontiguousarray(100 * np.moveaxis(means[kinds], 0, 2), dtype=np.float32)
+    width = (window[1] - window[0]) / columns
     return go.Heatmap(
         z=means.sum(axis=0).astype(np.float32),
-        x=window[0] + step * (edges[:-1] + edges[1:]) / 2,
-        y=np.arange(lanes),
-        text=said,
+        x0=window[0] + width / 2,
+        dx=width,
+        y0=0,
+        dy=1,
+        zsmooth="fast",
         showscale=False,
         colorscale=[[0, "rgba(0,0,0,0)"], [1, "rgba(0,0,0,0)"]],
-        hovertemplate=f"%{{text}}<br>around %{{x:.6~g}} s, {seconds(step * COLUMNS / columns)}<extra></extra>",
+        **(
+            {
+                "text": spelled_out(names, words, percent),
+                "hovertemplate": f"%{{text}}<br>around %{{x:.6~g}} s, {seconds(width)}<extra></extra>",
+            }
+            if spelled
+            else {
+                "customdata": percent,
+                "meta": {"lanes": names, "kinds": words, "width": seconds(width)},
+                "hoverinfo": "text",
+            }
+        ),
     )
 
 
+def spelled_out(lanes: Sequence[str], kinds: Sequence[str], percent: NDArray[np.float32]) -> list[list[str]]:
+    """Put the shares (lanes, columns, kinds) of all places into words, as `fourfold.js` does for one."""
+    return [
+        [_said(lane, [(kind, float(share)) for kind, share in zip(kinds, place, strict=True)]) for place in places]
+        for lane, places in zip(lanes, percent, strict=True)
+    ]
+
+
 def _said(lane: str, busy: list[tuple[str, float]]) -> str:
-    parts = [f"{name} {100 * share:.3g} %" for name, share in busy if share > SOME]
-    return "<br>".join([escape(lane), *(parts or ["nothing"])])
+    parts = [f"{name} {percent:.3g} %" for name, percent in busy if percent > 100 * SOME]
+    return "<br>".join([lane, *(parts or ["nothing"])])
 
 
 def _legend(shares: Floats) -> list[go.Bar]:

@@ -12,12 +12,20 @@ import plotly.graph_objects as go
 from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from dashboards.events import Floats
 from dashboards.parts import escape, finished, seconds_ticks
+from dashboards.training.happenings import Happening
 from dashboards.training.record import Record
 
 MAX_POINTS = 1200
 """Of a curve: more than there are pixels would not be seen, and slow."""
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 DASHES = ("solid", "dot", "dash", "dashdot")
+SYMBOLS = {
+    "started again": ("hourglass", PURPLE),
+    "went back": ("arrow-left", VERMILION),
+    "warning": ("x", ORANGE),
+    "stopped": ("square", SKY),
+}
+"""Of what happened to a training, on the curve of its loss."""
 PANELS = {
     "loss": "loss, nats per token",
     "tokens_per_second": "tokens/s",
@@ -38,7 +46,12 @@ class Curve:
     predicted_rate: float | None = None
     """Tokens per second."""
     checkpoints: tuple[int, ...] = ()
-    alerts: tuple[tuple[int, str], ...] = ()
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def warnings(self) -> int:
+        """Count the warnings of `--watch`."""
+        return sum(one.what == "warning" for one in self.happenings)
 
 
 def thinned(x: Floats, y: Floats, most: int = MAX_POINTS) -> tuple[Floats, Floats]:
@@ -89,11 +102,12 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
 
 def _written(name: str) -> dict[str, object]:
     looks: dict[str, dict[str, object]] = {
-        "seconds": {**seconds_ticks()},
+        "seconds": {**seconds_ticks(), "rangemode": "tozero"},
+        "gradient_norm": {"rangemode": "tozero"},
         "memory_bytes": {"tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
         "model_flops_utilisation": {"tickformat": ".0%", "rangemode": "tozero"},
         "tokens_per_second": {"rangemode": "tozero", "tickformat": "~s"},
-        "learning_rate": {"exponentformat": "power"},
+        "learning_rate": {"exponentformat": "power", "rangemode": "tozero"},
     }
     return looks.get(name, {})
 
@@ -112,12 +126,13 @@ def _validation(figure: go.Figure, curve: Curve, by: str, colour: str) -> None:
 
 
 def _marks(figure: go.Figure, curve: Curve, by: str) -> None:
-    """Checkpoints, times that the run went back, and warnings, as marks on the curve of the loss."""
-    kinds = (
-        ("checkpoint", [(step, f"checkpoint after {step:,} steps") for step in curve.checkpoints], "triangle-up", GREY),
-        ("went back", [(a, f"went back to step {b:,}") for a, b in curve.record.back], "arrow-left", VERMILION),
-        ("warning", [(at, escape(text)) for at, text in curve.alerts], "x", ORANGE),
-    )
+    """Checkpoints and what happened, as marks on the curve of the loss."""
+    kinds: list[tuple[str, list[tuple[int, str]], str, str]] = [
+        ("checkpoint", [(step, f"checkpoint after {step:,} steps") for step in curve.checkpoints], "triangle-up", GREY)
+    ]
+    for what, (symbol, colour) in SYMBOLS.items():
+        said = [(one.after_steps, escape(f"{what} {one.words}")) for one in curve.happenings if one.what == what]
+        kinds.append((what, said, symbol, colour))
     loss = np.frombuffer(curve.record.columns["loss"])
     for name, found, symbol, colour in kinds:
         if found and len(loss):
@@ -128,7 +143,7 @@ def _marks(figure: go.Figure, curve: Curve, by: str) -> None:
                 y=loss[place],
                 mode="markers",
                 name=escape(f"{curve.label}, {name}"),
-                marker={"symbol": symbol, "size": 9, "color": colour},
+                marker={"symbol": symbol, "size": 9 if name == "checkpoint" else 11, "color": colour},
                 text=[text for _, text in found],
                 hovertemplate="%{text}<extra></extra>",
             )

@@ -36,14 +36,14 @@ def shown(context: PageContext, query: Query) -> Component:
                 "One point for each kind of collective: the median transfer. The lines are what the machine's library "
                 "is modelled to reach alone on this placement.",
                 with_table(
-                    graph("bandwidth", figure, label="Bus bandwidth against size of collectives", height=460),
+                    graph("bandwidth", figure, label="Bus bandwidth against size of collectives", height=520),
                     table("bandwidth-table", rows, height=420),
                 ),
             ),
             card(
                 "Transfer and arrival skew",
                 total + ".",
-                graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=360),
+                graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=420),
             ),
             _links(entries),
         ]

@@ -10,7 +10,8 @@ import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.candidate_rows import able, comparison, model_rows, model_top, refused_row, row, unable
+from dashboards.candidate_rows import able, columns_of, comparison, model_rows, model_top, refused_row, row, unable
+from dashboards.candidate_strategies import strategies_card
 from dashboards.candidates import SavedCandidate, candidates_of, job_text
 from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
 from dashboards.page import Page, PageContext, Query, state
@@ -24,7 +25,7 @@ PARETO, PARALLEL, ORDERS = "pareto", "parallel", "orders"
 TABLE, REFUSED = "candidates", "infeasible"
 OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
 """Filters on options, and the columns that they look at."""
-FILTERS = ("ranks", *known_axes(), *OF_OPTIONS, "fits")
+FILTERS = ("strategy", "ranks", *known_axes(), *OF_OPTIONS, "fits")
 MAX_CHOICES = 200
 """Of a filter; nobody looks through a longer list."""
 
@@ -42,6 +43,8 @@ def value_of(candidate: SavedCandidate, key: str) -> str:
         return str(candidate.grid.size(key)) if key in candidate.grid.axes else ""
     if key == "ranks":
         return str(candidate.ranks)
+    if key == "strategy":
+        return candidate.strategy
     if key == "fits":
         return "yes" if candidate.feasible else candidate.hindrance
     return str(candidate.options.columns().get(OF_OPTIONS[key], ""))
@@ -62,7 +65,7 @@ def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
 def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
     drawn = drawable(kept)
-    axes = " × ".join(found[0].grid.axes) if found else ""
+    axes = f" ({found[0].axes})" if found and not found[0].several else ""
     seen = f"{min(len(drawn), MAX_POINTS):,}"
     if len(drawn) > MAX_POINTS:
         seen += f" of {len(drawn):,}, the fastest and the front,"
@@ -71,7 +74,7 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
         return f"{words}."
     best = drawn[0]
     return (
-        f"{words}. Fastest: {best.name} ({axes}), {seconds(best.step_seconds or 0.0)}, "
+        f"{words}. Fastest: {best.name}{axes}, {seconds(best.step_seconds or 0.0)}, "
         f"{(best.memory_bytes or 0.0) / 1e9:.1f} GB."
     )
 
@@ -97,6 +100,7 @@ def shown(context: PageContext, query: Query) -> Component:
     first, second, third = figures(kept, chosen)
     return html.Div(
         [
+            *strategies_card(context.catalog.entry(query["run"]), found),
             _memory_card(found, kept, chosen, query, first),
             html.Div(
                 comparison(chosen, query.get("run", ""), context.settings.prefix),
@@ -137,7 +141,8 @@ def _memory_card(
 ) -> Component:
     """The filters, and what they keep as points and as rows; in both, two candidates can be chosen."""
     columns: list[dict[str, Any]] = [
-        {"field": name, "headerName": name, "minWidth": 150 if "×" in name else 110} for name in row(found[0])
+        {"field": name, "headerName": name, "minWidth": 150 if name == found[0].axes else 110}
+        for name in columns_of([row(one_of(found, name)) for name in dict.fromkeys(c.strategy for c in found)])
     ]
     columns[0] |= {"hide": True}
     selection = {"mode": "multiRow", "enableClickSelection": True, "enableSelectionWithoutKeys": True}
@@ -165,6 +170,11 @@ def _memory_card(
     )
 
 
+def one_of(found: Sequence[SavedCandidate], strategy: str) -> SavedCandidate:
+    """Return any candidate of a strategy: all have the same options."""
+    return next(c for c in found if c.strategy == strategy)
+
+
 def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> Component:
     columns = [
         {"field": name, "headerName": name, "minWidth": 700 if name == "reason" else 90}
@@ -188,12 +198,13 @@ def _refused_words(kept: Sequence[SavedCandidate]) -> str:
 
 
 def _choice(found: Sequence[SavedCandidate], query: Query, key: str) -> Component:
-    values = sorted({value_of(c, key) for c in found}, key=lambda v: (len(v), v))[:MAX_CHOICES]
+    known = {value_of(c, key) for c in found} - {""}  # what another strategy lacks is no choice
+    values = sorted(known, key=lambda v: (len(v), v))[:MAX_CHOICES]
     given = [word for word in query.get(key, "").split(",") if word in values]
-    hidden = {"style": {"display": "none"}} if len(values) < 2 else {}
-    return dmc.MultiSelect(
-        id=state(key), label=key, data=values, value=given, w=150, clearable=True, placeholder="all", **hidden
+    choice = dmc.MultiSelect(
+        id=state(key), label=key, data=values, value=given, w=150, clearable=True, placeholder="all"
     )
+    return html.Div(choice, hidden=len(values) < 2)  # one that is not seen takes no room in the row
 
 
 def asked(values: Sequence[Any], search: Any) -> dict[str, str]:
@@ -282,7 +293,13 @@ def save(context: PageContext, clicks: Any, search: Any) -> Any:
         content = job_text(context.catalog, entry, chosen[0])
     except DescriptionError as error:
         return no_update, str(error)
-    return {"content": content, "filename": f"{chosen[0].name.replace(' × ', 'x')}.yaml"}, ""
+    return {"content": content, "filename": file_name(chosen[0])}, ""
+
+
+def file_name(candidate: SavedCandidate) -> str:
+    """Name the job file of a candidate, such as 8x1x1x1.yaml or megatron-data4-tensor2.yaml."""
+    words = candidate.name.replace(", ", "-").replace(" × ", "-" if candidate.several else "x").replace(" ", "")
+    return f"{words}.yaml"
 
 
 def register(app: Dash, context: PageContext) -> None:

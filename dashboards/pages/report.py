@@ -131,7 +131,7 @@ def _timeline(context: PageContext, query: Query) -> Section:
     pair, events = opened(context, query)
     view = view_of(query, pair)
     laid = laid_out(context, query, pair, view)
-    figure, words = timeline(pair, events, laid, view, None)
+    figure, words = timeline(pair, events, laid, view, None, spelled=True)
     figure.update_layout(height=height(laid))
     return "Timeline", words, [figure], []
 

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from dashboards.events import Events
 from dashboards.figures.timeline import height, timeline, whole_window
-from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path
+from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path, reframed
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_files import register_files
 from dashboards.pages.timeline_parts import (
@@ -209,15 +209,15 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             at = _around(row[0]) if "start" in row[0] else around_op(context, query)
         found = open_all(context, query, meet=needs_meetings(query))
         figure, words = drawn(found, query, at)
-        whole = whole_window(found.laid)
+        whole, relaid = whole_window(found.laid), isinstance(cause, dict)  # a control, which may lay out other lanes
         figure.update_layout(uirevision=f"{at}", height=height(found.laid))
         return (
             figure,
-            overview(found.laid, whole, at or whole),
+            overview(found.laid, whole, at or whole) if relaid else reframed(at or whole),
             words,
             "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
             place,
-            worst_rows(found.pair, found.laid) if isinstance(cause, dict) else no_update,
+            worst_rows(found.pair, found.laid) if relaid else no_update,
             query["op"],
             no_update if cause == MOVED else panel_of(found, query),
         )

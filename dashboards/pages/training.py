@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +20,9 @@ from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, seconds, table
 from dashboards.query import query_of
 from dashboards.run_rows import tokens_per_second
+from dashboards.training.happenings import FILES, happenings_of, run_of
 from dashboards.training.health import health_of
-from dashboards.training.record import Reader, alerts_of, ended
+from dashboards.training.record import Reader, ended
 from twin.description.problems import DescriptionError
 
 KINDS = ("training", "watch")
@@ -79,7 +82,7 @@ def mark(context: PageContext, chosen: list[Entry], by: str) -> str:
     """Return what changes when anything is written: names, sizes and times of the files."""
     parts = [by]
     for entry in chosen:
-        for name in ("metrics.jsonl", "alerts.jsonl", "stopped.json"):
+        for name in FILES:
             try:
                 stat = context.catalog.file(entry, name).stat()
                 parts.append(f"{entry.name} {stat.st_size} {stat.st_mtime_ns}")
@@ -98,7 +101,7 @@ def drawn(context: PageContext, chosen: list[Entry], by: str) -> list[Component]
         try:
             curve = curve_of(context, entry)
             curves.append(curve)
-            health = health_of(curve.record, curve.predicted_rate, len(curve.alerts))
+            health = health_of(curve.record, curve.predicted_rate, curve.warnings)
             rows.append(row(entry, curve) | {"state": ended(context.catalog, entry)})
             colour = "orange" if health.worries else "blue"
             said.append(dmc.Alert(f"{entry.label}. {health.words}", color=colour, variant="light", mb="xs"))
@@ -112,12 +115,42 @@ def drawn(context: PageContext, chosen: list[Entry], by: str) -> list[Component]
     first = [cards.pop("loss")] if "loss" in cards else []
     rest = dmc.SimpleGrid(list(cards.values()), cols={"base": 1, "lg": 2}, spacing="md")
     listed = [card("Latest", "The last step of each.", table("training-table", rows, height=80 + 45 * len(rows)))]
-    return [html.Div(said, role="status"), *first, rest, *(listed if rows else [])]
+    return [html.Div(said, role="status"), *first, *_happened_card(curves), rest, *(listed if rows else [])]
+
+
+def _happened_card(curves: list[Curve]) -> list[Component]:
+    """List what happened to the trainings, the latest first; nothing if nothing did."""
+    rows = [
+        {
+            "training": curve.label,
+            "after steps": one.after_steps,
+            "what": one.what,
+            "words": one.words,
+            "time": one.time,
+        }
+        for curve in curves
+        for one in reversed(curve.happenings)
+    ]
+    if not rows:
+        return []
+    counts = Counter(row["what"] for row in rows)
+    words = ", ".join(f"{what} {count:,} time{'s' if count > 1 else ''}" for what, count in counts.items())
+    columns = [
+        {"field": name, "headerName": name, **({"minWidth": 420, "wrapText": True} if name == "words" else {})}
+        for name in rows[0]
+    ]
+    height = min(90 + 45 * len(rows), 400)
+    return [
+        card(
+            "What happened", f"{words[0].upper()}{words[1:]}.", table("training-happened", rows, columns, height=height)
+        )
+    ]
 
 
 def _figure_card(name: str, figure: Any) -> Component:
     words = {
-        "loss": "Lines: training; circles: held-out text; triangles: checkpoints; crosses: warnings of --watch.",
+        "loss": "Lines: training; circles: held-out text; triangles: checkpoints; hourglasses: started again; arrows: "
+        "went back to a checkpoint; crosses: warnings of --watch; squares: stopped by a signal.",
         "tokens_per_second": "Dashed: the rate that the twin predicts, where the same job was simulated.",
         "model_flops_utilisation": "Of the devices' peak, where the machine's description is of this device.",
     }.get(name, "")
@@ -128,13 +161,13 @@ def _figure_card(name: str, figure: Any) -> Component:
 def curve_of(context: PageContext, entry: Entry) -> Curve:
     """Read a training, and find what was predicted for its job. Raises DescriptionError."""
     record = READER.record(context.catalog, entry)
-    alerts = tuple(alerts_of(context.catalog, entry))
-    return Curve(entry.label, record, predicted_rate(context, entry), checkpoints_of(context, entry), alerts)
+    happened = happenings_of(context.catalog, entry, record)
+    return Curve(entry.label, record, predicted_rate(context, entry), checkpoints_of(context, entry), happened)
 
 
 def predicted_rate(context: PageContext, entry: Entry) -> float | None:
     """Return the tokens per second of the newest prediction of the same job; None if there is none."""
-    key = key_of(entry)
+    key = key_of(replace(entry, head=dict(run_of(context.catalog, entry))))
     for other in context.catalog.entries():
         if other.kind == "predicted" and key and key_of(other) == key:
             figures = other.head.get("figures")
@@ -174,7 +207,7 @@ def row(entry: Entry, curve: Curve) -> dict[str, Any]:
         "predicted tokens/s": curve.predicted_rate,
         "of peak (%)": None if math.isnan(share) else 100 * share,
         "memory (GB)": last["memory_bytes"] / 1e9,
-        "warnings": len(curve.alerts),
+        "warnings": curve.warnings,
     }
 
 

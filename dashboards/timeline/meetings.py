@@ -140,7 +140,7 @@ class _Ends:
 def _by_stream(step: Step) -> _Ends:
     event: dict[tuple[int, int], NDArray[np.int32]] = {}
     end: dict[tuple[int, int], Floats] = {}
-    for rank in np.unique(step.rank).tolist():
+    for rank in step.ranks:
         rows = step.rows_of(rank)
         at = np.arange(rows.start, rows.stop, dtype=np.int32)
         at = at[step.end[at] > step.start[at]]

@@ -20,7 +20,7 @@ def pipeline_of(events: Events, step: Step) -> PipelineRun | None:
     found = [pass_of(name) for name in step.names]
     if all(isinstance(one, int) for one in found):
         return None
-    ranks = [(int(rank), step.rows_of(int(rank))) for rank in np.unique(step.rank)]
+    ranks = [(rank, step.rows_of(rank)) for rank in step.ranks]
     passed = [(rank, _ops(events, step, found, at), _first_layer(events, step, found, at)) for rank, at in ranks]
     passed = [(rank, ops, layer) for rank, ops, layer in passed if ops.names]
     layers = sorted({layer for _, _, layer in passed})

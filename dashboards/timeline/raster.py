@@ -28,9 +28,12 @@ def coverage(
     """
     kinds, lanes, columns = shape
     low, high = window
-    per_second, size = columns / (high - low), kinds * lanes * columns
-    jumps, ends = np.zeros(size), np.zeros(size)
     seen = np.flatnonzero((end > low) & (start < high))
+    there = np.flatnonzero(np.bincount(kind if len(seen) == len(kind) else kind[seen], minlength=kinds))
+    place_of = np.zeros(kinds, dtype=np.int64)  # a few of many kinds are there: the others need no sums
+    place_of[there] = np.arange(len(there))
+    per_second, size = columns / (high - low), len(there) * lanes * columns
+    jumps, ends = np.zeros(size), np.zeros(size)
     for chunk in range(0, len(seen), CHUNK):
         at = seen[chunk : chunk + CHUNK]
         begin = np.clip((start[at] - low) * per_second, 0.0, columns)
@@ -38,14 +41,16 @@ def coverage(
         amount = np.ones(len(at)) if weight is None else weight[at].astype(np.float64)
         first = np.minimum(begin.astype(np.int64), columns - 1)
         last = np.minimum(stop.astype(np.int64), columns - 1)
-        row = (kind[at].astype(np.int64) * lanes + lane[at]) * columns
+        row = (place_of[kind[at]] * lanes + lane[at]) * columns
         # every event as if it filled its first pixel and all up to its last; then both ends are put right
         for place, value in ((row + first, amount), (row + last, -amount)):
             jumps += np.bincount(place, weights=value, minlength=size)
         for place, value in ((row + first, amount * (first - begin)), (row + last, amount * (stop - last))):
             ends += np.bincount(place, weights=value, minlength=size)
-    filled = np.cumsum(jumps.reshape(shape), axis=2)
-    return np.asarray(filled + ends.reshape(shape))
+    filled = np.zeros(shape)
+    some = (len(there), lanes, columns)
+    filled[there] = np.cumsum(jumps.reshape(some), axis=2) + ends.reshape(some)
+    return filled
 
 
 def painted(shares: Floats, colours: NDArray[np.floating], rows: int) -> NDArray[np.uint8]:

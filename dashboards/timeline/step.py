@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,16 @@ class Step:
         """Seconds from the first begin to the last end."""
         return float(self.end.max()) if len(self.end) else 0.0
 
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks with events, ascending."""
+        first = np.flatnonzero(self.rank[1:] != self.rank[:-1]) + 1
+        return tuple(self.rank[np.concatenate([[0], first])].tolist()) if len(self.rank) else ()
+
     def rows_of(self, rank: int) -> slice:
         """Where the events of a rank lie."""
-        low, high = np.searchsorted(self.rank, [rank, rank + 1])
-        return slice(int(low), int(high))
+        one = np.asarray(rank, dtype=self.rank.dtype)  # of another type, all ranks would be copied to it
+        return slice(int(np.searchsorted(self.rank, one)), int(np.searchsorted(self.rank, one, side="right")))
 
 
 def step_of(events: Events, number: int | None) -> Step:
@@ -51,11 +58,13 @@ def step_of(events: Events, number: int | None) -> Step:
     row = np.flatnonzero(events.step == number).astype(np.int32)
     if not len(row):
         raise fail("step", f"is not in the run; it has {', '.join(map(str, events.steps[:20]))}", number)
-    rank = events.rank[row]
+    at: slice | NDArray[np.int32] = row if len(row) < len(events) else slice(None)  # the only one: nothing to gather
+    rank = events.rank[at]
     if (rank[1:] < rank[:-1]).any():
         order = np.argsort(rank, kind="stable")
-        row, rank = row[order], rank[order]
-    begin = int(np.minimum(events.arrival_ns[row], events.start_ns[row]).min())
+        at = row = row[order]
+        rank = rank[order]
+    begin = int(np.minimum(events.arrival_ns[at], events.start_ns[at]).min())
     names: dict[str, int] = {}
     number_of = np.array([names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words])
     streams = in_order(events.stream.words)
@@ -64,17 +73,19 @@ def step_of(events: Events, number: int | None) -> Step:
         number,
         row,
         rank,
-        (events.start_ns[row] - begin) / 1e9,
-        (events.end_ns[row] - begin) / 1e9,
-        events.category[row],
-        place[events.stream.code[row]].astype(np.int8),
+        (events.start_ns[at] - begin) / 1e9,
+        (events.end_ns[at] - begin) / 1e9,
+        events.category[at],
+        place.astype(np.int8)[events.stream.code[at]],
         tuple(streams),
-        number_of[events.op.code[row]].astype(np.int32),
+        number_of.astype(np.int32)[events.op.code[at]],
         tuple(names),
     )
 
 
 def _median_step(events: Events) -> int:
+    if len(events.steps) == 1:
+        return events.steps[0]
     lengths = []
     for number in events.steps:
         at = events.step == number
@@ -90,7 +101,7 @@ def partners(step: Step, other: Step, stands_for: dict[int, int] | None = None) 
     known = {name: number for number, name in enumerate(other.names)}
     translate = np.array([known.get(name, -1) for name in step.names], dtype=np.int64)
     found = np.full(len(step.rank), -1, dtype=np.int32)
-    for rank in np.unique(step.rank).tolist():
+    for rank in step.ranks:
         mine = step.rows_of(rank)
         theirs = other.rows_of((stands_for or {}).get(rank, rank))
         place = np.full(len(other.names) + 1, -1, dtype=np.int64)  # the last is for names it lacks

@@ -82,7 +82,7 @@ def _first_start(step: Step, name: str) -> float:
 
 def all_ranks(pair: Pair) -> list[int]:
     """Ranks that any of the runs has events of."""
-    return sorted({int(r) for step in pair.steps for r in np.unique(step.rank)})
+    return sorted({rank for step in pair.steps for rank in step.ranks})
 
 
 def parse_ranks(text: str, known: list[int]) -> tuple[int, ...]:

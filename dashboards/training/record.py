@@ -1,4 +1,4 @@
-"""What a training wrote of itself: `metrics.jsonl`, read on from where it was read last; alerts; how it ended.
+"""What a training wrote of itself: `metrics.jsonl`, read on from where it was read last; how it ended.
 
 The files come from strangers and may be written at this moment: a line is counted when its end is there, one that
 is none of ours is left out and counted, and no more is kept than a page can draw.
@@ -22,7 +22,7 @@ from pyarrow import json as arrow_json
 from dashboards.catalog import Catalog, Entry
 from twin.description.problems import DescriptionError, fail
 
-METRICS, ALERTS, STOPPED = "metrics.jsonl", "alerts.jsonl", "stopped.json"
+METRICS, STOPPED = "metrics.jsonl", "stopped.json"
 MAX_BYTES, MAX_LINE, CHUNK = 1 << 30, 1 << 16, 4 << 20
 """Of a file, of a line, and of what is read at a time."""
 MAX_EVENTS = 2_000
@@ -59,6 +59,8 @@ class Record:
     """By name of the metric, `validation_loss` the first: after how many steps, and the loss."""
     back: list[tuple[int, int]] = field(default_factory=list)
     """(from step, to step) of each time that the run went back to a checkpoint."""
+    why: list[str] = field(default_factory=list)
+    """The reason of each."""
     bad_lines: int = 0
     read_bytes: int = 0
     inode: int = 0
@@ -108,24 +110,26 @@ class Record:
             raise TypeError
         if "to_step" in line:
             if len(self.back) < MAX_EVENTS:
-                self.back.append((_whole(line.get("from_step", 0)), _whole(line["to_step"])))
+                self.back.append((whole(line.get("from_step", 0)), whole(line["to_step"])))
+                self.why.append(str(line.get("why") or "")[:MAX_WORDS])
             return
         if "after_steps" in line:
-            after = _whole(line["after_steps"])
+            after = whole(line["after_steps"])
             for name, value in line.items():
                 if name == VALIDATION or name.startswith(f"{VALIDATION}/"):
                     known = self.validation.setdefault(name[:60], [])
                     if len(known) < MAX_EVENTS and len(self.validation) <= 20:
                         known.append((after, _float(value)))
             return
-        step = _whole(line["step"])
+        step = whole(line["step"])
         values = [math.nan if line.get(name) is None else _float(line[name]) for name in FIGURES]
         self.step.append(step)
         for name, value in zip(FIGURES, values, strict=True):
             self.columns[name].append(value)
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """Return a whole number from 0 of a stranger's file. Raises TypeError of anything else."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise TypeError
     return value
@@ -232,25 +236,6 @@ def _tail(path: Path, changed: float) -> Summary:
 def _median(values: array[float]) -> float | None:
     known = sorted(value for value in values if not math.isnan(value))
     return known[len(known) // 2] if known else None
-
-
-def alerts_of(catalog: Catalog, entry: Entry) -> list[tuple[int, str]]:
-    """Return what `--watch` warned of: after how many steps, and the words. Raises DescriptionError."""
-    path = catalog.file(entry, ALERTS)
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        lines = file.read(CHUNK).split(b"\n")[:MAX_EVENTS]
-    found = []
-    for text in lines:
-        try:
-            line = json.loads(text)
-            steps = line.get("steps", line.get("step", line.get("after_steps")))
-            last = steps[-1] if isinstance(steps, list) and steps else steps
-            found.append((_whole(last), str(line.get("text", ""))[:MAX_WORDS]))
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            continue
-    return found
 
 
 def ended(catalog: Catalog, entry: Entry) -> str:

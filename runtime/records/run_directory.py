@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ CHOSEN = "chosen.yaml"
 """Of `strategy: auto`: the job as it was chosen and trained, concrete and by itself, for `simulate` and `train`."""
 ALERTS, LATEST_LOOK = "alerts.jsonl", "watch.json"
 """Of `--watch`: every alert, and what the latest look found, which is true only while the run goes on."""
+STARTS, MAX_STARTS = "starts", 1000
+"""Key of `run.json`: after how many steps the run was started or went on, when, and on how many ranks; the latest."""
 IMPORTED = "job.yaml"
 """Of what `fourfold import` writes: the job that starts from its weights."""
 COMPANIONS = "huggingface"
@@ -132,6 +135,13 @@ def add_to_run(out: Path, facts: Mapping[str, Any]) -> None:
             f"cannot be written: {error.strerror}; make room, and run the same "
             "command again to go on from the last checkpoint",
         ) from None
+
+
+def note_start(out: Path, after_steps: int, ranks: int) -> None:
+    """Write down that the run begins, or goes on after so many steps; raises DescriptionError if it cannot."""
+    known = read_run(out).get(STARTS)
+    start = {"after_steps": after_steps, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "ranks": ranks}
+    add_to_run(out, {STARTS: [*(known if isinstance(known, list) else []), start][-MAX_STARTS:]})
 
 
 def mark_stopped(out: Path, signal: str, step: int) -> None:

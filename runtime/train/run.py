@@ -22,7 +22,7 @@ from runtime.plan.sources import Sources
 from runtime.records.console import Display, Stopwatch
 from runtime.records.ownership import Ownership
 from runtime.records.records import Records, due
-from runtime.records.run_directory import write_energy
+from runtime.records.run_directory import note_start, write_energy
 from runtime.step.context import PRECISIONS
 from runtime.step.feed import Feed, goldfish_of
 from runtime.step.trainee import MicroBatch, StepFigures
@@ -123,6 +123,8 @@ class Run:
         self.records = Records(
             self.plan.out, self.state.step, options.steps, kept=self.first, tensorboard=options.tensorboard
         )
+        if self.first and self.state.step < options.steps:
+            note_start(self.plan.out, self.state.step, self.process.ranks)
         self.judge.begin(self.stop, self.records)
 
     def loop(self) -> None:

@@ -155,6 +155,66 @@ def test_keys_move_the_timeline(visitor, queries):
     assert page.evaluate("document.activeElement === document.body")
 
 
+def test_a_key_asks_for_the_picture_and_its_sums_alone(visitor, names):
+    """The picture that is there is stretched within its axes, not drawn again; neither menu nor script is asked for."""
+    page = visitor.go("/timeline", {"run": names["gpt-320b-frontier"]})
+    page.locator("#timeline .hm").first.wait_for(state="attached")
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data or request.url))
+    page.locator("#timeline-frame").focus()
+    page.evaluate("""window.stretched = null; new MutationObserver(() => {
+        const image = document.querySelector("#timeline [clip-path] > .imagelayer[transform] image");
+        if (image) window.stretched = image.closest(".imagelayer").parentNode.getAttribute("clip-path");
+    }).observe(document.querySelector("#timeline"), {subtree: true, attributes: true})""")
+    redrawn(page, lambda: page.keyboard.press("w"))
+    page.wait_for_load_state("networkidle")
+    sent = [one for one in asked if "_favicon" not in one]
+    assert [next(w for w in ("timeline-words", "timeline-found-rows") if w in one) for one in sent] == [
+        "timeline-words",
+        "timeline-found-rows",
+    ]
+    clip = page.evaluate("window.stretched")
+    assert page.locator(f"clipPath{clip.removeprefix('url(').removesuffix(')')} rect").count() == 1
+    assert page.locator("#timeline .layer-subplot[clip-path], #timeline .imagelayer[transform]").count() == 0
+
+
+def test_a_zoom_that_is_overtaken_leaves_nothing_stretched(visitor, names):
+    """The wheel turns, and all is asked for before its answer is there."""
+    page = visitor.go("/timeline", {"run": names["gpt-320b-frontier"]})
+    page.locator("#timeline .hm").first.wait_for(state="attached")
+    page.locator("#timeline .nsewdrag").first.hover()
+    page.mouse.wheel(0, -300)
+    page.wait_for_url(re.compile("window="))
+    page.locator("#timeline-frame").focus()
+    page.keyboard.press("w")
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("#timeline .imagelayer[transform], #timeline [clip-path] > .imagelayer")).to_have_count(0)
+
+
+def test_the_pointer_tells_what_a_place_of_the_picture_holds(visitor, names):
+    page = visitor.go("/timeline", {"run": names["gpt-320b-frontier"]})
+    page.locator("#timeline .hm").first.wait_for(state="attached")
+    box = page.locator("#timeline .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + 12)
+    told = page.locator("#timeline .hoverlayer .hovertext")
+    expect(told).to_contain_text(re.compile(r"rank 0.* \d+(\.\d+)? %.*around"))
+
+
+def test_scripts_are_asked_for_once(visitor, server):
+    """What has its version in its address stays in the cache; Plotly is one of these."""
+    page = visitor.go("/")
+    address = page.locator("meta[name=plotly]").get_attribute("content")
+    again = {path: page.request.get(server.address + path).headers.get("cache-control", "") for path in (address,)}
+    styles = page.locator("link[rel=stylesheet][href*='style.css']").get_attribute("href")
+    again[styles] = page.request.get(server.address + styles).headers.get("cache-control", "")
+    assert all("max-age=31536000" in one for one in again.values())
+    page.wait_for_function("!!(window.Plotly && window.Plotly.react)")
+    assert page.locator("script[src*='plotly.min.js']").count() == 0
+
+
 EARLY = """
 addEventListener("DOMContentLoaded", () => new MutationObserver((_, self) => {
   const words = document.getElementById("timeline-words");
@@ -207,6 +267,22 @@ def test_the_theme_can_be_switched_and_stays(visitor, queries):
     expect(scheme).to_have_attribute("data-mantine-color-scheme", "dark")
     page.reload()
     expect(scheme).to_have_attribute("data-mantine-color-scheme", "dark")
+
+
+def test_an_answer_that_takes_its_time_is_seen_to_be_on_its_way(visitor, queries):
+    """The page stays as it was, with a sign above it, until the next one is there."""
+    page = visitor.go("/verdict", queries["/verdict"])
+    page.wait_for_load_state("networkidle")
+    held: list[Any] = []
+    page.route("**/_dash-update-component*", lambda route: held.append(route))  # noqa: PLW0108  Playwright looks into it
+    page.locator("nav").get_by_role("link", name="Memory").click()
+    sign = page.locator("[class*=sk-circle]")
+    expect(sign.first).to_be_visible()
+    expect(page.locator("#content h1")).to_have_text("Verdict")
+    assert held
+    page.unroute("**/_dash-update-component*")  # what was held goes on
+    expect(page.locator("#content h1")).to_have_text("Memory")
+    expect(sign).to_have_count(0)
 
 
 def test_tables_and_figures_can_be_saved(visitor, queries, tmp_path: Path):

@@ -7,12 +7,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from dash._utils import to_json
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
-from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
+from dashboards.figures.timeline_marks import reframed
+from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of, spelled_out
 from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
 from dashboards.timeline.raster import coverage, painted
@@ -265,9 +267,54 @@ def test_where_streams_share_a_lane_compute_and_all_else_have_a_half_each():
     assert (pixels[:, :gap, :, 3] == 0).all()
     rows = pixels.shape[1] - gap
     assert pixels[..., 3].mean() / 255 * pixels.shape[1] / rows == pytest.approx(0.5 * 1 + 0.5 * 0.5, abs=0.06)
-    words = np.array(found.traces[0].text)
+    words = np.array(picture(shown, (0.0, 1e-6), by_error=False, spelled=True).traces[0].text)
     assert words[0, 0] == "rank 0<br>compute 100 %<br>collective, y 100 %"
     assert words[0, -1] == "rank 0<br>compute 100 %"
+    lightly = found.traces[0]
+    assert (lightly.meta["lanes"][0], lightly.meta["kinds"]) == ("rank 0", ["compute", "collective, y"])
+    assert (lightly.text, lightly.customdata.shape) == (None, (*words.shape, 2))
+    assert spelled_out(**{key: lightly.meta[key] for key in ("lanes", "kinds")}, percent=lightly.customdata) == [
+        list(row) for row in words
+    ]
+    assert lightly.x0 + lightly.dx * (words.shape[1] - 0.5) == pytest.approx(1e-6)
+
+
+def test_a_picture_travels_without_its_words():
+    """Ten thousand places, of each the shares of seven kinds: below what their words took alone."""
+    axes = ("x", "y", "z", "data")
+    run = {
+        r: [
+            *(Row(f"micro0/fwd/a{n}", "compute", 10 * n, 10 * n + 5) for n in range(40)),
+            *(Row(f"micro0/fwd/{a}{n}", "collective", 10 * n, 10 * n + 4, axis=a) for n in range(40) for a in axes),
+        ]
+        for r in range(64)
+    }
+    events = columns(table(run))
+    pair = paired(("predicted",), (step_of(events, None),))
+    shown = lanes(pair, View(lay="rank"))
+    figure, _ = timeline(pair, (events,), shown, View(), None)
+    assert figure.layout.yaxis.ticklabeloverflow == "allow"  # else Plotly measures each of the lanes' names
+    size = len(to_json(figure)) - len(figure.layout.images[0].source)
+    spelled, _ = timeline(pair, (events,), shown, View(), None, spelled=True)
+    assert size < 450_000 < len(to_json(spelled)) - len(spelled.layout.images[0].source)
+
+
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=200))
+@examples(0.3)
+def test_the_worst_are_those_of_a_full_sort(lengths):
+    """Fifty are taken out of all without sorting all; of equal ones the first."""
+    run = {0: [Row(f"micro0/fwd/o{n}", "compute", 100 * n, 100 * n + w) for n, w in enumerate(lengths)]}
+    pair = paired(("predicted",), (step_of(columns(table(run)), None),))
+    shown = lanes(pair, View())
+    size = (shown.end - shown.start).tolist()
+    assert [place for place, _ in worst(pair, shown)] == sorted(range(len(size)), key=lambda n: -size[n])[:50]
+
+
+def test_a_zoom_moves_the_maps_window_alone():
+    """The map's picture, of the whole step, does not travel again."""
+    sent = to_json(reframed((0.25, 0.5)))
+    assert "image" not in sent
+    assert len(sent) < 600
 
 
 def test_what_is_shown_can_be_one_axis():

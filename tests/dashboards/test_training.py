@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.catalog import Catalog
-from dashboards.figures.training import MAX_POINTS, panel, thinned
+from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
 from dashboards.page import PageContext
 from dashboards.pages.training import curve_of, look, mark, shown
 from dashboards.settings import Settings
@@ -145,8 +145,6 @@ def test_a_million_steps_are_drawn_as_few_points():
     for column in found.columns.values():
         column.frombytes(np.ones(1_000_000).tobytes())
     found.columns["loss"][123_456] = 99.0
-    from dashboards.figures.training import Curve
-
     figure = panel([Curve("t", found)], "loss", "steps")
     assert len(figure.data[0].x) <= MAX_POINTS + 2
     assert max(figure.data[0].y) == 99.0
@@ -193,3 +191,94 @@ def test_a_live_page_draws_again_only_when_something_was_written(trained, tmp_pa
     assert isinstance(drawn, list)
     assert new != known
     assert "41 " in str(shown(context, {})) or "41" in str(drawn)
+
+
+def finding(text: str, where: str = "rank 3") -> dict[str, Any]:
+    return {"where": where, "kind": "rank", "text": text, "confidence": 0.99}
+
+
+def alert(after: int, *findings: Any) -> str:
+    """A line of `alerts.jsonl`, as `--watch` writes it."""
+    line = {"time": "2026-11-25T02:00:00+0000", "after_steps": after, "healthy": not findings}
+    return json.dumps({**line, "findings": findings, "step_seconds": 0.5, "expected_step_seconds": 0.4}) + "\n"
+
+
+@pytest.fixture
+def eventful(trained):
+    """A training that was started twice, went back, was warned of for two looks, and was stopped."""
+    folder, catalog, add = trained
+    described = json.loads((folder / "run.json").read_text())
+    starts = [{"after_steps": n, "time": f"2026-11-25T0{n // 10}:00:00+0000", "ranks": 8} for n in (0, 20)]
+    (folder / "run.json").write_text(json.dumps(described | {"starts": starts}))
+    add({"from_step": 31, "to_step": 20, "left_out": [31], "why": "loss 9.1 is above 4.2 <b>"})
+    alerts = [alert(13, finding("rank 3 is 41 % slower")), alert(23, finding("rank 3 is 43 % slower")), alert(33)]
+    (folder / "alerts.jsonl").write_text("".join(alerts))
+    (folder / "stopped.json").write_text('{"signal": "SIGTERM", "after_steps": 40}\n')
+    return folder, catalog
+
+
+HAPPENED = [
+    (13, "warning", "rank 3 is 41 % slower"),
+    (20, "started again", "on 8 ranks"),
+    (31, "went back", "to step 20: loss 9.1 is above 4.2 <b>"),
+    (33, "warning over", "rank 3 is 43 % slower"),
+    (40, "stopped", "by SIGTERM"),
+]
+
+
+def test_what_happened_is_read_drawn_and_listed(eventful, tmp_path):
+    _, catalog = eventful
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    curve = curve_of(context, only(catalog))
+    assert [(one.after_steps, one.what, one.words) for one in curve.happenings] == HAPPENED
+    figure = panel([curve], "loss", "steps")
+    marks = {t.name.partition(", ")[2]: (list(t.x), list(t.text)) for t in figure.data if t.mode == "markers"}
+    assert marks["started again"] == ([20.0], ["started again on 8 ranks"])
+    assert marks["went back"] == ([31.0], ["went back to step 20: loss 9.1 is above 4.2 &lt;b&gt;"])
+    assert marks["warning"] == ([13.0], ["warning rank 3 is 41 % slower"])
+    listed = next(n for n in shown(context, {})._traverse() if getattr(n, "id", None) == "training-happened")
+    assert [(row["after steps"], row["what"], row["words"]) for row in listed.rowData] == HAPPENED[::-1]
+    assert "warned once" in health_of(curve.record, None, curve.warnings).words
+
+
+def test_what_happens_is_seen_live(eventful, tmp_path):
+    """A look draws anew when a warning comes, and when the run is started again, which changes `run.json` alone."""
+    folder, catalog = eventful
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    name, seen = only(catalog).name, mark(context, [only(catalog)], "steps")
+    for file, text in (("alerts.jsonl", alert(39, finding("rank 5 is slow", "rank 5"))), ("run.json", " ")):
+        with (folder / file).open("a") as opened:
+            opened.write(text)
+        drawn, new = look(context, 1, [name], "steps", seen, "")
+        assert isinstance(drawn, list)
+        assert "rank 5 is slow" in str(drawn)
+        assert new != seen
+        seen = new
+    assert not isinstance(look(context, 2, [name], "steps", seen, "")[0], list)
+
+
+def test_a_training_that_is_watched_says_what_it_was_started_with(eventful, tmp_path):
+    """The latest look at it, `watch.json`, is the file that tells what it is; its starts and its job stand beside."""
+    folder, catalog = eventful
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    (folder / "watch.json").write_text("{}")
+    entry = only(catalog)
+    assert entry.kind == "watch"
+    assert [one.what for one in curve_of(context, entry).happenings if one.what == "started again"] == ["started again"]
+
+
+@pytest.mark.parametrize("starts", ["x", [1, 2], [{}, {"after_steps": -1, "ranks": 2}], [{}, {"after_steps": 1}], {}])
+@pytest.mark.parametrize("line", ["[1]", "{", '{"after_steps": 1, "findings": [1]}', '{"findings": 3}', "[" * 5000])
+def test_what_strangers_say_happened_is_left_out(eventful, tmp_path, starts, line):
+    folder, catalog = eventful
+    (folder / "run.json").write_text(json.dumps({"starts": starts}))
+    (folder / "alerts.jsonl").write_text(line + "\n")
+    (folder / "stopped.json").write_text("[" + line)
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    assert [one.what for one in curve_of(context, only(catalog)).happenings] == ["went back"]
+
+
+@pytest.mark.parametrize("name", ["seconds", "gradient_norm", "learning_rate", "memory_bytes", "tokens_per_second"])
+def test_what_stays_the_same_stands_above_zero(name):
+    """Around a constant Plotly draws from one less to one more: a rate of 0.001 stood at 0, times began at -500 ms."""
+    assert panel([Curve("t", record_of(np.full(9, 2.0)))], name, "steps").layout.yaxis.rangemode == "tozero"

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 EventKind = Literal["compute", "collective", "wait"]
 
@@ -64,19 +63,20 @@ def _check_columns(table: pa.Table) -> list[str]:
 
 
 def _check_words(table: pa.Table) -> list[str]:
-    kind, stream, axis = (table.column(c) for c in ("kind", "stream", "axis"))
+    # by the codes of words: to compare the words of three million events takes a fifth of a second
+    (kind, kinds), (stream, streams) = codes(table.column("kind")), codes(table.column("stream"))
     problems = []
-    if strange := _unknown(kind, get_args(EventKind)):
+    if strange := _count(kind, [word not in get_args(EventKind) for word in kinds]):
         problems.append(f"{strange} events are of an unknown kind")
-    on_device = pc.equal(stream, COMPUTE_STREAM)
-    collective = pc.equal(kind, "collective")
-    if lost := _count(pc.equal(on_device, collective)):
+    on_device = _are(stream, [word == COMPUTE_STREAM for word in streams])
+    collective = _are(kind, [word == "collective" for word in kinds])
+    if lost := int(np.sum(on_device == collective)):
         problems.append(
             f"{lost} events are on the wrong stream: the compute stream has computes and waits, "
             "all others have collectives"
         )
-    without = pc.and_(pc.not_equal(kind, "compute"), pc.is_null(axis))
-    if nowhere := _count(without):
+    without = table.column("axis").is_null().to_numpy()
+    if nowhere := int(np.sum(without & ~_are(kind, [word == "compute" for word in kinds]))):
         problems.append(f"{nowhere} collectives and waits are over no axis of the grid")
     return problems
 
@@ -140,16 +140,20 @@ def codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     first: dict[str, int] = {}
     # a foreign file may list a word twice
     known = [first.setdefault(word, len(first)) for word in one.dictionary.to_pylist()]
-    place = np.array([*known, -1], dtype=np.int64)
-    return place[one.indices.cast(pa.int64()).fill_null(-1).to_numpy()], list(first)
+    indices = one.indices.cast(pa.int64()).fill_null(-1).to_numpy()
+    if known == list(range(len(known))):  # as Arrow writes them
+        return indices, list(first)
+    return np.array([*known, -1], dtype=np.int64)[indices], list(first)
 
 
-def _unknown(column: pa.ChunkedArray, words: tuple[str, ...]) -> int:
-    return _count(pc.invert(pc.is_in(column, pa.array(words))))
+def _are(code: np.ndarray, of_word: list[bool]) -> np.ndarray:
+    """Say of each event what is said of its word; False where it has none."""
+    said: np.ndarray = np.array([*of_word, False])[code]
+    return said
 
 
-def _count(mask: pa.ChunkedArray) -> int:
-    return int(pc.sum(mask).as_py() or 0)
+def _count(code: np.ndarray, of_word: list[bool]) -> int:
+    return int(np.sum(_are(code, of_word)))
 
 
 def _compatible(found: pa.DataType, expected: pa.DataType) -> bool:

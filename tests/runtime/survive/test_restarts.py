@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -23,7 +24,15 @@ from runtime.launch.environment import Process
 from runtime.launch.rank import run_as_rank
 from runtime.parallel.collectives import CollectiveError
 from runtime.parallel.failures import DivergedError, NonFiniteError, TakenOverError
-from runtime.records.run_directory import ALERTS, LATEST_LOOK, prepare_directory
+from runtime.records.run_directory import (
+    ALERTS,
+    LATEST_LOOK,
+    MAX_STARTS,
+    add_to_run,
+    note_start,
+    prepare_directory,
+    read_run,
+)
 from runtime.tracing.wanted import TraceWanted
 from runtime.train.run import Run
 from runtime.train.showing import trace_is_ahead
@@ -56,6 +65,9 @@ def test_killed_and_stopped_ranks(undisturbed, job, tmp_path):
     assert f"fourfold: rank 1 failed, rank 0 hung; {again} 2 of at most 2" in errors
     assert shown.count("continuing small after step") == 2
     assert runs.losses(out) == losses
+    starts = json.loads((out / "run.json").read_text())["starts"]
+    assert [each["ranks"] for each in starts] == [2, 2, 2]
+    assert sorted(each["after_steps"] for each in starts) == [each["after_steps"] for each in starts]
 
 
 @pytest.mark.process
@@ -176,6 +188,23 @@ def test_on_gpus_hosts_look_at_every_step_that_is_shown_or_kept(log, disk, memor
         step for step in range(1, steps + 1) if step == steps or any(n and step % n == 0 for n in (log, disk, memory))
     ]
     assert [run._next_look(done) for done in (0, *wanted[:-1])] == wanted
+
+
+def test_every_start_is_written_down(tmp_path):
+    """Of a run that is started again and again the latest thousand; what is no list is begun anew."""
+    prepare_directory(tmp_path, {"name": "small"}, force=False)
+    for after in (0, 7):
+        note_start(tmp_path, after, 2)
+    first, second = read_run(tmp_path)["starts"]
+    assert (first["after_steps"], second["after_steps"], second["ranks"]) == (0, 7, 2)
+    assert second["time"][:2] == "20"
+    add_to_run(tmp_path, {"starts": [first] * MAX_STARTS})
+    note_start(tmp_path, 9, 2)
+    starts = read_run(tmp_path)["starts"]
+    assert (len(starts), starts[-1]["after_steps"]) == (MAX_STARTS, 9)
+    add_to_run(tmp_path, {"starts": "x"})
+    note_start(tmp_path, 9, 2)
+    assert len(read_run(tmp_path)["starts"]) == 1
 
 
 def test_what_watching_left_is_part_of_a_run(tmp_path):

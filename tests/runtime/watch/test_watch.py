@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from dashboards.catalog import Catalog
+from dashboards.training.happenings import happenings_of
+from dashboards.training.record import Record
 from runtime.launch.environment import Process
 from runtime.parallel.mesh import Mesh
 from runtime.records.console import Display
@@ -157,6 +160,13 @@ def test_alerts_come_when_seen_twice_and_go_once(tmp_path):
     assert said.said == ["warning: watch: rank 2 (confidence 99.9 %)", "watch: it is over: rank 2"]
     lines = [json.loads(line) for line in (tmp_path / ALERTS).read_text().splitlines()]
     assert [(each["after_steps"], each["healthy"]) for each in lines] == [(33, False), (43, False), (53, True)]
+    (tmp_path / "run.json").write_text("{}")
+    catalog = Catalog(tmp_path)
+    told = happenings_of(catalog, catalog.entries()[0], Record())  # the dashboard reads what is written here
+    assert [(one.after_steps, one.what, one.words) for one in told] == [
+        (33, "warning", "rank 2"),
+        (53, "warning over", "rank 2"),
+    ]
 
 
 def test_what_was_seen_once_is_a_suspicion(tmp_path):
