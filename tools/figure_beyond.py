@@ -42,9 +42,8 @@ def kept(answer: Answer) -> str:
     """Say how much less the published algorithm takes, on its fastest grids, if it recomputes nothing."""
     found = []
     for run in answer["runs"]:
-        name = run["name"].split(" of ")[0]
         gain = run["kept"] and 1 - run["kept"]["step_seconds"] / run["published"]["step_seconds"]
-        found.append(f"{name} {percent(gain, digits=1) if gain else 'does not fit'}")
+        found.append(f"{run['name']} {percent(gain, digits=1) if gain else 'does not fit'}")
     return ", ".join(found)
 
 
