@@ -11,36 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
+from tests.strategies.test_four_d_beyond import MODEL
+from tests.strategies.test_four_d_beyond import job as as_beyond
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Compute, Start, Wait
-from twin.strategies import load_job, strategy_of
+from twin.strategies import strategy_of
 from twin.strategies.four_d.buckets import buckets_of, grouped
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
 from twin.strategies.four_d.step import generate
 
-MODEL = {"layers": 4, "hidden": 256, "heads": 8, "sequence": 128, "vocabulary": 512}
 AHEAD = {"data_reduction": {"mode": "sharded_overlapped", "bucket": "1 KiB"}}
 """A bucket for every block."""
 
 
 def job(grid: dict[str, int], **options: Any) -> FourDJob:
     sizes = {"data": 1, "z": 1, "y": 1, "x": 1, **grid}
-    replicas = sizes["data"] * sizes["z"]
-    raw = {
-        "model": MODEL,
-        "machine": "dgx-h100",
-        "ranks": replicas * sizes["y"] * sizes["x"],
-        "grid": sizes,
-        "batch": {"sequences": 4 * replicas, "micro_sequences": 2},
-        **AHEAD,
-        **options,
-    }
-    found = load_job(raw)
-    assert isinstance(found, FourDJob)
-    return found
+    batch = {"sequences": 4 * sizes["data"] * sizes["z"], "micro_sequences": 2}
+    return as_beyond(sizes, **{"batch": batch, **AHEAD, **options})
 
 
 def issued(found: FourDJob) -> list[str]:

@@ -148,10 +148,8 @@ class StepEnergy:
         drawing = [self._drawing(number) for number in range(len(self.simulation.parts))]
         count = 1 + sum(map(len, drawing)) // MAX_DRAWING
         edges = np.linspace(0.0, self.simulation.step_seconds, count + 1)[1:-1]
-        stretches = []
-        for number in range(len(drawing)):
-            stretches.append(self._stretches(number, drawing[number], edges))
-            drawing[number] = drawing[number][:0]
+        # each is let go as soon as it is sorted
+        stretches = [self._stretches(number, drawing.pop(0), edges) for number in range(len(drawing))]
         level = 0.0
         times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
         for stretch in range(count):
