@@ -88,29 +88,50 @@ def over_data(answer: Answer) -> str:
     return table(("run", *(f"`{mode}`" for mode in modes), "less time than `sharded`"), rows)
 
 
-def mean_gain(answer: Answer) -> str:
+def mean_gain(answer: Answer, scenario: str) -> str:
     """Say how much faster the second of a pair is on average."""
-    said, seen = (sum(pair[i] for pair in answer["gains"]) / len(answer["gains"]) for i in (1, 2))
+    pairs = answer["gains"][scenario]
+    said, seen = (sum(pair[i] for pair in pairs) / len(pairs) for i in (1, 2))
     return f"{seen:.2f} times as fast, predicted {said:.2f} times"
 
 
-def within(answer: Answer) -> str:
+def within(answer: Answer, scenario: str) -> str:
     """Count the pairs whose gain is predicted within five points."""
-    near = sum(abs(said - seen) <= NEAR for _, said, seen in answer["gains"])
-    return f"{near} of {len(answer['gains'])}"
+    pairs = answer["gains"][scenario]
+    near = sum(abs(said - seen) <= NEAR for _, said, seen in pairs)
+    return f"{near} of {len(pairs)}"
 
 
-def mean_error(answer: Answer) -> str:
+def mean_error(answer: Answer, scenario: str) -> str:
     """Write the mean absolute error of all steps, and the correlation of their ranks."""
-    (found,) = answer["scenarios"]
+    found = _scenario(answer, scenario)
     error = percent(found["mean_absolute_error"], digits=1)
     return f"{error}, the rank correlation {found['spearman']:.3f}"
 
 
-def measured(answer: Answer) -> str:
+def _scenario(answer: Answer, name: str) -> Answer:
+    found: Answer = next(each for each in answer["scenarios"] if each["name"] == name)
+    return found
+
+
+def steps_measured(answer: Answer, scenario: str) -> str:
+    """Write how long each way's step took on the test bed, predicted and measured."""
+    rows = [
+        [
+            f"`{row['grid']}`",
+            f"{1e3 * row['predicted_seconds']:,.0f} ms",
+            f"{1e3 * row['measured_seconds']:,.0f} ms",
+            percent(row["error"], digits=1, signed=True),
+        ]
+        for row in sorted(_scenario(answer, scenario)["rows"], key=lambda row: float(row["measured_seconds"]))
+    ]
+    return table(("way", "predicted", "measured", "error"), rows)
+
+
+def measured(answer: Answer, scenario: str) -> str:
     """Write what each pair gained on the test bed, predicted and measured."""
     rows = [
         [pair, f"{said:.2f} ×", f"{seen:.2f} ×", f"{100 * (said - seen):+.0f}".replace("-", "−")]
-        for pair, said, seen in answer["gains"]
+        for pair, said, seen in answer["gains"][scenario]
     ]
     return table(("grid (others are 1), activations", "gain predicted", "measured", "points apart"), rows)

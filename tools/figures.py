@@ -19,13 +19,24 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.figure_benchmarks import beside_pytorch, beside_strategies, measured_where, tracing_costs
-from tools.figure_beyond import kept, mean_error, mean_gain, measured, of_320b, over_data, predicted, tornado, within
+from tools.figure_beyond import (
+    kept,
+    mean_error,
+    mean_gain,
+    measured,
+    of_320b,
+    over_data,
+    predicted,
+    steps_measured,
+    tornado,
+    within,
+)
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 
 ROOT = Path(__file__).parents[1]
@@ -246,10 +257,12 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "beyond-320b": ("beyond", of_320b),
     "beyond-kept": ("beyond", kept),
     "beyond-tornado": ("beyond", tornado),
-    "beyond-measured": ("beyond-testbed", measured),
-    "beyond-mean": ("beyond-testbed", mean_gain),
-    "beyond-within": ("beyond-testbed", within),
-    "beyond-error": ("beyond-testbed", mean_error),
+    **{
+        f"{scenario}-{name}": ("beyond-testbed", partial(write, scenario=scenario))
+        for scenario in ("beyond", "further")
+        for name, write in (("measured", measured), ("mean", mean_gain), ("within", within), ("error", mean_error))
+    },
+    "ahead-measured": ("beyond-testbed", partial(steps_measured, scenario="ahead")),
 }
 STAMP = "stamp"
 """The figure that says when and where the others were made; it goes with them, and is never stale by itself."""

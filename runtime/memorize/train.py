@@ -75,6 +75,8 @@ def _train(cell: Cell, job: Job, trainee: Trainee, order: Order, advance: Advanc
     loss = math.nan
     for step in range(steps):
         batch = feed.step(step)
+        if step + 1 < steps:
+            feed.prepare(step + 1)
         counted += sum((micro.weights > 0).sum() for micro in batch)
         figures = trainee.step(batch, schedule.at(step))
         if step + 1 == steps or step % max(1, steps // 100) == 0:

@@ -21,6 +21,7 @@ from runtime.model import rotary
 from runtime.model.context import ModelContext
 from runtime.model.elementwise import fused, mask
 from runtime.model.explicit_attention import explicit
+from runtime.model.kept_attention import KeptAttention
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region, unpack
 from twin.description.attention import UNFUSED
@@ -50,8 +51,8 @@ class Attention(torch.nn.Module):
         self.first_head = self.heads * part
         self.rotary = model.positions == "rotary"
 
-    def forward(self, qkv: torch.Tensor, sequences: int) -> torch.Tensor:
-        """Attend within each of the sequences of equal length."""
+    def forward(self, qkv: torch.Tensor, sequences: int, kept: KeptAttention | None = None) -> torch.Tensor:
+        """Attend within each of the sequences of equal length; `kept` is what a block that runs again keeps of it."""
         context, length = self.context, qkv.shape[0] // sequences
         q, k, v = unpack(qkv, self.widths, context.ops, self.place)
         if self.norms is not None:
@@ -59,10 +60,16 @@ class Attention(torch.nn.Module):
         if self.rotary:
             found = context.documents
             q, k = self._turn(q, k, context.rotary(length) if found is None or found.tables is None else found.tables)
-        return self.attend(q, k, v, sequences)
+        if kept is None:
+            return self.attend(q, k, v, sequences)
+        return kept.attention(self._region(q, k, sequences))(q, k, v)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: int) -> torch.Tensor:
         """Map queries, keys and values (m, width) to (m, queries)."""
+        return self._region(q, k, sequences)(q, k, v)
+
+    def _region(self, q: torch.Tensor, k: torch.Tensor, sequences: int) -> Region:
+        """Describe attention of queries and keys of these shapes."""
         context, e, length = self.context, q.element_size(), q.shape[0] // sequences
         form = context.job.attention
         dropped = form in UNFUSED and context.job.dropout > 0 and context.training
@@ -90,7 +97,7 @@ class Attention(torch.nn.Module):
             return kernels.Attention(sequences, length, *shape, form, dropped, backward, e, fewer, masked)
 
         back = partial(describe, backward=True)
-        return Region(context.ops, self.place, "attention", run, describe, back)(q, k, v)
+        return Region(context.ops, self.place, "attention", run, describe, back)
 
     def _turn(self, q: torch.Tensor, k: torch.Tensor, tables: rotary.Tables) -> tuple[torch.Tensor, ...]:
         fuses = self.context.job.fused_elementwise

@@ -56,19 +56,24 @@ def residual(
     *,
     first_column: int = 0,
     rows: tuple[range, ...] | None = None,
+    summed: bool = True,
 ) -> torch.Tensor:
     """Add an update (m, width), thinned by dropout, to the residual stream, of whose columns it is those from one on.
 
     `rows` are the places of its tokens among all ever trained on; those of the micro-step's sequences if absent.
+    With `summed` false the gradients alone are wanted, and what is returned holds no sum.
 
     A bias is what the linear before left to be added here, before dropout.
     """
     if not context.job.dropout or not context.training:
+        if not summed:
+            unsummed: torch.Tensor = _Unsummed.apply(stream, update)
+            return unsummed
         return add(stream, update, bias, context.ops, place, name)
     first = context.first_sequence * context.job.model.sequence
     columns = range(first_column, first_column + update.shape[1])
     keep = mask(context, place, name, rows or (range(first, first + update.shape[0]),), columns)
-    result: torch.Tensor = _DroppedSum.apply(stream, update, keep, bias, context, place, name)
+    result: torch.Tensor = _DroppedSum.apply(stream, update, keep, bias, context, place, name, summed)
     return result
 
 
@@ -112,9 +117,12 @@ class _DroppedSum(torch.autograd.Function):
         context: ModelContext,
         place: Place,
         name: str,
+        summed: bool,
     ) -> torch.Tensor:
         ctx.save_for_backward(keep)
         ctx.context, ctx.place, ctx.name = context, place, name
+        if not summed:
+            return stream.view_as(stream)
         run = fused(context, dropped_sum, dropped_sum)
         return context.ops.compute(
             place,
@@ -134,7 +142,19 @@ class _DroppedSum(torch.autograd.Function):
             lambda: Memory(float(2 * gradient.nbytes + keep.nbytes), work="residual_dropout"),
             phase="bwd",
         )
-        return gradient, of_update, None, None, None, None, None
+        return gradient, of_update, None, None, None, None, None, None
+
+
+class _Unsummed(torch.autograd.Function):
+    """Where a sum would be that nobody reads: its gradient goes both ways."""
+
+    @staticmethod
+    def forward(_ctx: Any, stream: torch.Tensor, _update: torch.Tensor) -> torch.Tensor:
+        return stream.view_as(stream)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradient, gradient
 
 
 def thinned(x: torch.Tensor, keep: torch.Tensor, drop: float) -> torch.Tensor:

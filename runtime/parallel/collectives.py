@@ -217,7 +217,7 @@ class Collectives:
             ]
             return Together(dist.batch_isend_irecv(both))
 
-        op = self.ops.op(place, name, phase, bytes=float(buffer.nbytes), kind="shift", communicator=communicator)
+        op = self.ops.op(place, name, phase, sent_bytes=float(buffer.nbytes), kind="shift", communicator=communicator)
         return self._start(op, launch, lambda: received)
 
     def all_to_all(
@@ -232,7 +232,9 @@ class Collectives:
                 return self._exchange(communicator, lambda to: parts[to], received.view(size, -1))
             return dist.all_to_all_single(received, buffer, group=self.mesh.groups[communicator], async_op=True)
 
-        op = self.ops.op(place, name, phase, bytes=float(buffer.nbytes), kind="all_to_all", communicator=communicator)
+        op = self.ops.op(
+            place, name, phase, sent_bytes=float(buffer.nbytes), kind="all_to_all", communicator=communicator
+        )
         return self._start(op, launch, lambda: received)
 
     def foreign(self, op: Op, launch: Callable[[], Any], finish: Callable[[], torch.Tensor]) -> Handle:
@@ -244,7 +246,7 @@ class Collectives:
     ) -> Op:
         """Name a collective that a library runs."""
         verb = f"{kind}_{axis_of(communicator)}"
-        return self.ops.op(place, verb, phase, bytes=float(size_bytes), kind=kind, communicator=communicator)
+        return self.ops.op(place, verb, phase, sent_bytes=float(size_bytes), kind=kind, communicator=communicator)
 
     def _op(
         self,
@@ -260,7 +262,7 @@ class Collectives:
             place,
             f"{name}/{verb}" if name else verb,
             phase,
-            bytes=float(buffer.nbytes),
+            sent_bytes=float(buffer.nbytes),
             kind=kind,
             communicator=communicator,
         )

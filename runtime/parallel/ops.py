@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from runtime.parallel.mesh import Communicator
@@ -35,22 +35,40 @@ class Place:
         return Place(f"{self.path}/{part}" if self.path else part, self.layer)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Op:
-    """What an op is, apart from when it ran."""
+    """What an op is, apart from when it ran; it is made while it runs, and worked out afterwards."""
 
     name: str
     phase: Phase
     layer: int | None
     micro: int | None
-    flops: float = 0.0
-    bytes: float = 0.0
-    shape: tuple[int, ...] = ()
-    """(m, n, k) of a matrix product; (sequences, length, heads, head size) of attention."""
+    sent_bytes: float = 0.0
+    """Of a collective."""
     kind: CollectiveKind | None = None
     communicator: Communicator | None = None
     kernel: Kernel | None = None
-    """What device work is; flops, bytes and shape follow from it."""
+    """What device work is."""
+
+    @property
+    def flops(self) -> float:
+        """Of device work."""
+        return 0.0 if self.kernel is None else self.kernel.flops
+
+    @property
+    def bytes(self) -> float:
+        """What device work reads and writes, or a collective sends."""
+        return self.sent_bytes if self.kernel is None else self.kernel.bytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, n, k) of a matrix product; (sequences, length, heads, head size) of attention."""
+        match self.kernel:
+            case Gemm() as product:
+                return product.m, product.n, product.k
+            case Attention() as attention:
+                return attention.sequences, attention.sequence_length, attention.heads, attention.head_size
+        return ()
 
 
 class Listener(Protocol):
@@ -83,6 +101,8 @@ class Ops:
     """Called before a collective over this communicator is waited for: something else may go on meanwhile."""
     action: str | None = None
     """What a pipeline's schedule calls the pass at work, in names instead of the phase; None where there is none."""
+    _names: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    """Of ops, by where the step stands: the same in every step."""
 
     def compute(
         self, place: Place, name: str, run: Callable[[], T], describe: Describe, *, phase: Phase | None = None
@@ -90,13 +110,16 @@ class Ops:
         """Do device work under a name; `phase` defaults to that of forward passes."""
         if self.listener is None:
             return run()
-        kernel = describe()
-        op = self.op(place, name, phase, flops=kernel.flops, bytes=kernel.bytes, shape=_shape(kernel), kernel=kernel)
-        return self.listener.compute(op, run)
+        return self.listener.compute(self.op(place, name, phase, kernel=describe()), run)
 
     def op(self, place: Place, name: str, phase: Phase | None = None, **facts: Any) -> Op:
         """Describe an op at this point of the step."""
         actual = phase or self.forward_phase
+        stands = (place.path, name, actual, self.micro, self.half, self.action)
+        full = self._names.get(stands) or self._names.setdefault(stands, self._name(place, name, actual))
+        return Op(full, actual, place.layer, self.micro, **facts)
+
+    def _name(self, place: Place, name: str, actual: Phase) -> str:
         parts = [] if self.micro is None else [f"micro{self.micro}"]
         if self.half is not None:
             parts.append(f"half{self.half}")
@@ -105,8 +128,7 @@ class Ops:
         else:
             parts.append(actual)
         parts += [place.path, name]
-        full = "/".join(part for part in parts if part)
-        return Op(full, actual, place.layer, self.micro, **facts)
+        return "/".join(part for part in parts if part)
 
     @contextmanager
     def micro_step(self, micro: int) -> Iterator[None]:
@@ -143,12 +165,3 @@ class Ops:
             yield
         finally:
             self.forward_phase = "fwd"
-
-
-def _shape(kernel: Kernel) -> tuple[int, ...]:
-    match kernel:
-        case Gemm():
-            return kernel.m, kernel.n, kernel.k
-        case Attention():
-            return kernel.sequences, kernel.sequence_length, kernel.heads, kernel.head_size
-    return ()

@@ -30,6 +30,7 @@ CASES = (
     Case("nothing recomputed", {"recompute": False}),
     Case("everything recomputed", {"recompute": True}),
     Case("products kept", {"recompute": True, "recompute_keeps": "products"}),
+    Case("attention kept", {"recompute": True, "recompute_keeps": "attention", "attention": "flash"}),
     Case("fused attention", {"attention": "flash"}),
     Case("plain attention, dropout", {"attention": "plain", "dropout": 0.1}),
     Case("documents apart", {"document_mask": True}),

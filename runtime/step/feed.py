@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from runtime.data.ahead import Ahead
 from runtime.data.batches import Samples, local_sequences
 from runtime.data.goldfish import Goldfish
 from runtime.parallel.ops import Place
@@ -20,25 +19,24 @@ class Feed:
     """Training samples of one rank."""
 
     def __init__(self, context: Context, batches: Samples, goldfish: Goldfish | None) -> None:
-        self.context, self.batches, self.goldfish = context, batches, goldfish
+        self.context, self.goldfish = context, goldfish
+        self._ahead = Ahead(batches, documents=context.job.document_mask, pinned=context.device.type == "cuda")
+
+    def prepare(self, step: int) -> None:
+        """Begin to read what a step trains on, which is asked for next."""
+        self._ahead.begin(self._local(step))
 
     def step(self, step: int) -> list[MicroBatch]:
         """The micro-batches of a step; with Goldfish loss the kept targets are counted globally."""
-        job, mesh = self.context.job, self.context.mesh
-        windows = [
-            (first, self._window(first, count))
-            for first, count in local_sequences(
-                mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences
-            )
-        ]
-        targets = [self.batches.targets(first, len(window)) for first, window in windows]
-        documents = [self._documents(first, len(window)) for first, window in windows]
+        job, parts = self.context.job, self._ahead.take(self._local(step))
+        windows = [(part.first, self._moved(part.window)) for part in parts]
+        documents = [self._documents(part.documents, len(part.window)) for part in parts]
         kept = [
-            self._kept(first, window, count, begins)
-            for (first, window), count, begins in zip(windows, targets, documents, strict=True)
+            self._kept(first, window, part.targets, begins)
+            for (first, window), part, begins in zip(windows, parts, documents, strict=True)
         ]
         total: float | torch.Tensor = float(job.batch.sequences * job.model.sequence)
-        if self.goldfish is not None or any(count is not None for count in targets):
+        if self.goldfish is not None or any(part.targets is not None for part in parts):
             counted = torch.stack([k.sum() for k in kept]).sum(dtype=torch.float64)
             total = sum_over_replicas(self.context, counted, "kept").clamp_min(1.0)
         return [
@@ -46,25 +44,26 @@ class Feed:
             for (first, window), keeps, begins in zip(windows, kept, documents, strict=True)
         ]
 
-    def _window(self, first: int, count: int) -> torch.Tensor:
-        window = torch.from_numpy(self.batches.sequences(first, count))
-        return window.to(self.context.device, non_blocking=True)
+    def _local(self, step: int) -> list[tuple[int, int]]:
+        """First and number of the samples of each of this rank's micro-batches of a step."""
+        job, mesh = self.context.job, self.context.mesh
+        return list(local_sequences(mesh.grid, mesh.rank, step, job.batch.sequences, job.concrete_micro_sequences))
 
-    def _documents(self, first: int, count: int) -> torch.Tensor | None:
+    def _moved(self, read: torch.Tensor) -> torch.Tensor:
+        return read.to(self.context.device, non_blocking=True)
+
+    def _documents(self, known: torch.Tensor | None, count: int) -> torch.Tensor | None:
         """Where each token's document begins, if the job asks for that."""
         if not self.context.job.document_mask:
             return None
-        known = self.batches.documents(first, count)
         if known is None:
             return torch.zeros(count, self.context.job.model.sequence, dtype=torch.int64, device=self.context.device)
-        return torch.from_numpy(known).to(self.context.device)
+        return self._moved(known)
 
     def _kept(
-        self, first: int, window: torch.Tensor, targets: NDArray[np.bool_] | None, begins: torch.Tensor | None
+        self, first: int, window: torch.Tensor, targets: torch.Tensor | None, begins: torch.Tensor | None
     ) -> torch.Tensor:
-        kept = torch.ones_like(window[:, 1:], dtype=torch.bool)
-        if targets is not None:
-            kept = torch.from_numpy(targets).to(window.device)
+        kept = torch.ones_like(window[:, 1:], dtype=torch.bool) if targets is None else self._moved(targets)
         return kept if self.goldfish is None else kept & self.goldfish.keeps(window, first, begins)
 
     def _weights(self, kept: torch.Tensor, total: float | torch.Tensor) -> torch.Tensor:

@@ -191,6 +191,8 @@ class Run:
         for each in listeners:
             each.before(step)
         batch = self.feed.step(self.state.history.batch(step))
+        if step + 1 < self.plan.options.steps:
+            self.feed.prepare(self.state.history.batch(step + 1))
         for each in listeners:
             each.loaded(step)
         figures = self.trainee.step(batch, rate)

@@ -136,6 +136,7 @@ def beyond() -> dict[str, Job]:
     halves, across, both = {"halves": True}, {"across_blocks": True}, {"attention": True, "mlp": True}
     llama = {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "norm": "rms", "qk_norm": True}
     products = {"recompute": True, "recompute_keeps": "products"}
+    attention = {"recompute": True, "recompute_keeps": "attention", "attention": "flash"}
     cases: dict[str, dict[str, Any]] = {
         "halves": {"overlap": halves},
         "halves, not recomputed": {"overlap": halves, "recompute": False, "per_rank": 6},
@@ -152,6 +153,12 @@ def beyond() -> dict[str, Job]:
         "halves, documents": {"overlap": halves, "document_mask": True, "model": {**llama, "qk_norm": False}},
         "halves, wide": {"overlap": halves, "communication_precision": IN_FP32},
         "halves, tied": {"overlap": halves, "model": {**MODEL, "tied_embeddings": True}},
+        "attention kept": attention,
+        "attention kept, halves": {**attention, "overlap": {**halves, **across}},
+        "attention kept, llama": {**attention, "model": llama, "gather_unit": "block", "fused_elementwise": True},
+        "attention kept, divided": {**attention, "divide": both, "recompute_layers": 1},
+        "attention kept, dropout": {**attention, "dropout": 0.1},
+        "attention kept, flat": {**attention, "tensor": "1d", "model": {**llama, "qk_norm": False}},
         "sharded, overlapped": {"data_reduction": AHEAD, "per_rank": 6},
         "sharded, overlapped, whole": {"data_reduction": {"mode": "sharded_overlapped"}, "gather_unit": "block"},
         "sharded, overlapped, no OAG": {"data_reduction": AHEAD, "overlap": {"all_gather": False}, "recompute": False},

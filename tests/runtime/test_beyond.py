@@ -22,6 +22,7 @@ HALVES: dict[str, Any] = {"overlap": {"halves": True}}
 BOTH: dict[str, Any] = {"overlap": {"halves": True, "across_blocks": True}}
 LLAMA = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "norm": "rms", "biases": False}
 PRODUCTS: dict[str, Any] = {"recompute": True, "recompute_keeps": "products"}
+ATTENTION: dict[str, Any] = {"recompute": True, "recompute_keeps": "attention", "attention": "flash"}
 OF_HALVES: dict[str, dict[str, Any]] = {
     "halves": HALVES,
     "recompute": {**HALVES, "recompute": True},
@@ -45,6 +46,8 @@ OF_HALVES: dict[str, dict[str, Any]] = {
     "fused": {**HALVES, "fused_elementwise": True},
     "products_kept": {**BOTH, **PRODUCTS},
     "products_kept_llama": {**HALVES, **PRODUCTS, "model": LLAMA, "micro_steps": 1},
+    "attention_kept": {**BOTH, **ATTENTION},
+    "attention_kept_llama": {**HALVES, **ATTENTION, "model": LLAMA, "recompute_layers": 1},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "across_blocks": {"overlap": {"across_blocks": True}},
@@ -63,6 +66,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "products_of_one_layer": {**PRODUCTS, "recompute_layers": 1, "overlap": {"across_blocks": True}},
     "products_kept_llama": {**PRODUCTS, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
     "products_kept_fused": {**PRODUCTS, "fused_elementwise": True, "overlap": {"all_reduce": False}},
+    "attention_kept": ATTENTION,
+    "attention_of_one_layer": {**ATTENTION, "recompute_layers": 1, "overlap": {"across_blocks": True}},
+    "attention_kept_llama": {**ATTENTION, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
+    "attention_kept_documents": {**ATTENTION, "document_mask": True, "model": LLAMA},
+    "attention_kept_fused": {**ATTENTION, "fused_elementwise": True, "overlap": {"all_reduce": False}},
 }
 DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
 FLAT: dict[str, Any] = {"tensor": "1d"}
@@ -71,6 +79,8 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_recomputed": {**DIVIDED, "recompute": True, "gather_unit": "block"},
     "divided_activation": {"divide": {"mlp": True}, "fused_elementwise": True},
     "divided_products_kept": {**DIVIDED, **PRODUCTS},
+    "divided_attention_kept": {**DIVIDED, **ATTENTION},
+    "divided_heads_attention_kept": {"divide": {"attention": True}, **ATTENTION, "model": LLAMA},
     "divided_heads": {"divide": {"attention": True}},
     "divided_heads_llama": {"divide": {"attention": True}, "model": LLAMA},
     "divided_heads_plain": {"divide": {"attention": True}, "attention": "plain"},
@@ -82,6 +92,8 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "flat": FLAT,
     "flat_recomputed": {**FLAT, "recompute": True, "gather_unit": "block"},
     "flat_products_kept": {**FLAT, **PRODUCTS, "model": LLAMA},
+    "flat_attention_kept": {**FLAT, **ATTENTION, "model": LLAMA},
+    "flat_halves_attention_kept": {**FLAT, **BOTH, **ATTENTION},
     "flat_fused": {**FLAT, "fused_elementwise": True},
     "flat_plain": {**FLAT, "attention": "plain"},
     "flat_no_overlap": {**FLAT, "overlap": {"all_reduce": False}},
@@ -141,6 +153,7 @@ QUICK = [
     ({"data": 1, "z": 2, "y": 1, "x": 2}, "halves_one_layer_recomputed"),
     ({"data": 1, "z": 2, "y": 1, "x": 1}, "across_blocks_recomputed"),
     ({"data": 1, "z": 1, "y": 2, "x": 2}, "products_kept"),
+    ({"data": 1, "z": 2, "y": 2, "x": 1}, "attention_kept"),
 ]
 
 

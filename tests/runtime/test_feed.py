@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import wait
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.data.ahead import Ahead
 from runtime.data.batches import Batches
 from runtime.data.goldfish import Goldfish
 from runtime.data.tokens import TokenFile
@@ -141,3 +144,46 @@ def test_replicas_keep_unequal_numbers_of_targets(pool):
     for step in range(STEPS):
         counts = {sum(int((micro[3] > 0).sum()) for micro in rank[step]) for rank in replicas(Grid(**grid), answers)}
         assert len(counts) > 1
+
+
+class Slow:
+    """Samples that say when they are read and by whom; of the last there is none."""
+
+    def __init__(self, last: int) -> None:
+        self.last, self.read = last, list[tuple[int, bool]]()
+
+    def sequences(self, first, count):
+        if first + count > self.last:
+            raise ValueError(f"no sample {self.last}")
+        self.read.append((first, threading.current_thread() is threading.main_thread()))
+        return np.arange(first, first + count).repeat(5).reshape(count, 5)
+
+    def targets(self, _first, count):
+        return np.ones((count, 4), dtype=np.bool_)
+
+    def documents(self, _first, _count):
+        raise AssertionError("not asked for")
+
+
+def test_samples_are_read_ahead_by_a_thread_and_are_those_that_were_asked_for():
+    samples = Slow(last=100)
+    ahead = Ahead(samples, documents=False, pinned=False)
+    ahead.begin([(4, 2), (6, 2)])
+    wait([ahead._begun[1]])
+    assert samples.read == [(4, False), (6, False)]
+    parts = ahead.take([(4, 2), (6, 2)])
+    assert [part.first for part in parts] == [4, 6]
+    assert [part.window[:, 0].tolist() for part in parts] == [[4, 5], [6, 7]]
+    assert [part.documents for part in parts] == [None, None]
+    assert len(samples.read) == 2
+    ahead.begin([(8, 2)])
+    assert ahead.take([(40, 1)])[0].window[0, 0] == 40  # after a step back, say
+    assert samples.read[2:] == [(8, False), (40, True)]
+
+
+def test_what_cannot_be_read_ahead_is_told_when_it_is_wanted():
+    ahead = Ahead(Slow(last=5), documents=False, pinned=False)
+    ahead.begin([(4, 2)])
+    with pytest.raises(ValueError, match="no sample 5"):
+        ahead.take([(4, 2)])
+    assert ahead.take([(0, 1)])[0].first == 0

@@ -50,6 +50,7 @@ CASES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {"overlap": {"halves": True, "across_blocks": True}, "recompute_layers": 1, "micro_sequences": 2},
     ),
     "products kept": ({"z": 2, "y": 2, "x": 2}, {"recompute_keeps": "products"}),
+    "attention kept": ({"z": 2, "y": 2, "x": 2}, {"recompute_keeps": "attention", "attention": "flash"}),
     "flat": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d"}),
     "divided": ({"z": 2, "y": 2, "x": 2}, {"divide": {"attention": True, "mlp": True}}),
     "adapters": ({"data": 1}, {"lora": LORA}),

@@ -21,6 +21,7 @@ WIDE = {"layers": 6, "hidden": 256, "heads": 8, "sequence": 256, "vocabulary": 1
 """Sequences long enough that activations are a good part of what a rank holds."""
 KEPT_TOO = {"recompute": False}
 PRODUCTS = {"recompute_keeps": "products"}
+ATTENTION = {"recompute_keeps": "attention", "attention": "flash"}
 MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "z, not recomputed": ({"z": 4}, KEPT_TOO),
     "y, not recomputed": ({"y": 4}, KEPT_TOO),
@@ -36,6 +37,10 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "x, products kept, divided": ({"x": 2}, PRODUCTS | {"divide": {"attention": True, "mlp": True}}),
     "products kept, halves": ({"z": 2, "y": 2}, PRODUCTS | {"overlap": {"halves": True}}),
     "products kept, flat halves": ({"x": 4}, PRODUCTS | {"tensor": "1d", "overlap": {"halves": True}}),
+    "attention kept": ({"z": 2, "y": 2}, ATTENTION),
+    "attention kept, alone": ({"data": 1}, ATTENTION),
+    "x, attention kept, divided": ({"x": 2}, ATTENTION | {"divide": {"attention": True, "mlp": True}}),
+    "attention kept, flat halves": ({"x": 4}, ATTENTION | {"tensor": "1d", "overlap": {"halves": True}}),
     "loss by tokens": ({"data": 1}, {"loss_rows": 64, "model": {"vocabulary": 20000}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),

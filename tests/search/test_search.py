@@ -86,7 +86,7 @@ def options_by_trying(grid: Grid, layers: int) -> set[tuple[object, ...]]:
             (True,) if split else (False,),
             *((True, False) if grid.x > 1 else (False,) for _ in ("attention", "mlp")),
             ("2d", "1d") if grid.x > 1 else ("2d",),
-            ("nothing", "products"),
+            ("nothing", "attention", "products"),
         )
         if (one[0] or (one[6] is None and one[12] == "nothing")) and not (one[11] == "1d" and (one[9] or one[10]))
     }

@@ -26,6 +26,7 @@ ACROSS = {"overlap": {"across_blocks": True}}
 DIVIDED = {"divide": {"attention": True, "mlp": True}}
 FLAT = {"tensor": "1d"}
 PRODUCTS = {"recompute_keeps": "products"}
+ATTENTION = {"recompute_keeps": "attention"}
 SINGLE = {"sequences": 16, "micro_sequences": 1}
 GRIDS = [
     {"data": 2, "z": 2, "y": 2, "x": 2},

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.strategies.test_four_d_beyond import ACROSS, DIVIDED, FLAT, GRIDS, HALVES, MODEL, PRODUCTS, SINGLE, job
+from tests.strategies.test_four_d_beyond import (
+    ACROSS,
+    ATTENTION,
+    DIVIDED,
+    FLAT,
+    GRIDS,
+    HALVES,
+    MODEL,
+    PRODUCTS,
+    SINGLE,
+    job,
+)
 from twin.strategies import strategy_of
 from twin.strategies.four_d.options import BEYOND, Options
 
@@ -26,7 +37,10 @@ from twin.strategies.four_d.options import BEYOND, Options
         ({**PRODUCTS, "lora": {"rank": 4}}, "recompute_keeps"),
         ({**PRODUCTS, "recompute_inputs": "host"}, "recompute_inputs"),
         ({**PRODUCTS, "offload": {"activations": "host"}}, "recompute_keeps"),
-        ({"recompute_keeps": "attention"}, "recompute_keeps"),
+        ({"recompute_keeps": "scores"}, "recompute_keeps"),
+        ({**ATTENTION, "lora": {"rank": 4}}, "recompute_keeps"),
+        ({**ATTENTION, "attention": "plain"}, "recompute_keeps = 'attention': is for attention in one kernel"),
+        ({"published": True, **ATTENTION}, "recompute_keeps"),
         ({"recompute_layers": 5}, "recompute_layers"),
         ({**HALVES, "batch": {"sequences": 32, "micro_sequences": 1}}, "batch.micro_sequences"),
         ({**HALVES, "ranks": 4, "grid": {"data": 1, "z": 4, "y": 1, "x": 1}}, "overlap.halves"),
@@ -75,7 +89,10 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     assert [(o.tensor, o.attention, o.mlp) for o in found if o.tensor == "1d"] == [("1d", False, False)]
     found = list(strategy_of(opened).variants(opened, frozenset({"recompute_keeps", "recompute"})))
     kept = [(o.recompute, o.recompute_keeps) for o in found]
-    assert kept == [(True, "nothing"), (True, "products"), (False, "nothing")]
+    assert kept == [(True, "nothing"), (True, "attention"), (True, "products"), (False, "nothing")]
+    plain = job(GRIDS[0], attention="plain")
+    found = list(strategy_of(plain).variants(plain, frozenset({"recompute_keeps"})))
+    assert [o.recompute_keeps for o in found] == ["nothing", "products"]
     over |= {"divide", "tensor", "recompute_keeps"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]
@@ -89,7 +106,7 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     recompute=st.booleans(),
     divided=st.tuples(st.booleans(), st.booleans()),
     tensor=st.sampled_from(["2d", "1d"]),
-    keeps=st.sampled_from(["nothing", "products"]),
+    keeps=st.sampled_from(["nothing", "attention", "products"]),
 )
 def test_options_are_read_as_they_are_written(
     halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool], tensor: str, keeps: str

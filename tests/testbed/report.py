@@ -29,12 +29,11 @@ def write_report(scenarios: list[Scenario | StrategyScenario], predictions: dict
     found = [_scenario(scenario, predictions, out / scenario.name) for scenario in scenarios]
     about = {"date": time.strftime("%Y-%m-%d"), "host": f"{platform.machine()}, {platform.release()}"}
     compared = {scenario.name: scenario for scenario in scenarios if isinstance(scenario, BeyondScenario)}
-    gains = [compared[each["name"]].gains(each["rows"]) for each in found if each["name"] in compared]
-    pairs = [pair for of_scenario in gains for pair in of_scenario]
-    told = {**about, "scenarios": found, **({"gains": pairs} if pairs else {})}
+    gains = {each["name"]: compared[each["name"]].gains(each["rows"]) for each in found if each["name"] in compared}
+    told = {**about, "scenarios": found, **({"gains": gains} if gains else {})}
     (out / "report.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     text = "\n".join(_shown(each) for each in found)
-    text += "".join(map(_gains, gains))
+    text += "".join(map(_gains, gains.values()))
     if together := [each for each in found if each["name"] in {scenario.name for scenario in STRATEGIES}]:
         text += _together([row for each in together for row in each["rows"]])
     (out / "report.md").write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Candidate, Refuse, candidates, unsettled, without_refused
 from twin.search.entries import Figures, Progress, RankedCandidate, figures_of, with_figures
 from twin.search.floors import floors
-from twin.search.pruned import Pruned
+from twin.search.pruned import Pruned, lightest
 from twin.strategies import strategy_of
 
 By = Literal["simulation", "energy", "axonn"]
@@ -151,15 +151,26 @@ def without_hopeless(
     """Simulate them by their floors, lowest first, until no floor that is left is below the fastest.
 
     The fastest is what counts in the end: where contention on global links was left out of it, that is made up for,
-    and those are simulated too that it then is no faster than.
+    and those are simulated too that it then is no faster than; and last what takes less memory than it, as it computes
+    more again.
     """
+    lighter = lightest(entries)
+    first = [number for number, other in enumerate(lighter) if other is None]
     with processes(workers) as crew:
-        pruned = Pruned(list(entries), floors(base, [entry.candidate for entry in entries], crew))
+        least = [0.0] * len(entries)
+        for number, floor in zip(first, floors(base, [entries[i].candidate for i in first], crew), strict=True):
+            least[number] = floor
+        pruned = Pruned(list(entries), least, lighter)
         while True:
             pruned.simulate(base, crew, progress)
             fastest = pruned.fastest
             if fastest is None or not _done_properly(base, pruned.found, fastest):
-                return pruned.settled()
+                break
+        found, thriftier = pruned.settled(), pruned.thriftier
+        done = simulated(base, [pruned.found[i] for i in thriftier], crew, lambda _done, _all: None)
+        for number, entry in zip(thriftier, done, strict=True):
+            found[number] = entry
+        return found
 
 
 def _done_properly(base: Job, found: list[RankedCandidate], number: int) -> bool:

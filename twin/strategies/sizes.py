@@ -1,5 +1,7 @@
 """Sizes that every strategy has in common: what AdamW in mixed precision keeps and moves."""
 
+from collections.abc import Collection
+
 from twin.description.job import Job
 
 FP32_BYTES = 4
@@ -16,10 +18,10 @@ def optimizer_bytes(element_bytes: int) -> int:
     return OPTIMIZER_BYTES if element_bytes < FP32_BYTES else MOMENTS_BYTES
 
 
-def block_flops(job: Job) -> float:
-    """Return the flops of a block's forward pass over a step's tokens, of all ranks."""
+def block_flops(job: Job, but: Collection[str] = ()) -> float:
+    """Return the flops of a block's forward pass over a step's tokens, of all ranks; without some of its linears."""
     model = job.model
-    products = sum(2.0 * n * k for n, k in model.block_linears.values())
+    products = sum(2.0 * n * k for name, (n, k) in model.block_linears.items() if name not in but)
     return job.tokens_per_step * (products + 4.0 * model.sequence * model.qkv_parts[0])
 
 

@@ -7,7 +7,7 @@ from elsewhere (`twin.strategies.register`). Nobody else knows the names of its 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from twin.description.grid import Axes, GridSpec, Mesh, divisors
@@ -26,6 +26,14 @@ class Variant(ABC):
     @abstractmethod
     def on(self, job: Job) -> Job:
         """Return the job with these options."""
+
+    def but_recomputation(self) -> tuple[Hashable, int]:
+        """Return what the options are but for recomputation, and how much they compute again: more where it is larger.
+
+        Of candidates on one grid, with one micro-batch, that are alike but for that, none is faster than the one with
+        the least.
+        """
+        return id(self), 0
 
     @abstractmethod
     def as_json(self) -> dict[str, Any]:

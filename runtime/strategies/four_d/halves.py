@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.model.documents import documents_of
 from runtime.model.elementwise import residual
+from runtime.model.kept_attention import KeptAttention
 from runtime.parallel.mesh import Communicator
 from runtime.strategies.four_d.again import Again, Make
 from runtime.strategies.four_d.context import FourDContext
@@ -110,11 +111,12 @@ def _loss(
     context.documents = None if begins is None else documents_of(context, begins)
     stream = model.embedding.lookup(tokens)
     sequences = tokens.shape[0]
-    kept: list[torch.Tensor | _Kept] = []
+    kept: list[_Inputs | _Kept] = []
     for block in blocks:
         again = block.layer < job.recomputed_layers
-        result = forward(block, stream, sequences, keep=not again)
-        kept.append(stream if again else result)
+        results = KeptAttention() if block.layer < job.attention_kept_layers else None
+        result = forward(block, stream, sequences, results, keep=not again)
+        kept.append(_Inputs(stream, results) if again else result)
         stream = result.output
     normed, *statistics = model.final_norm.normalize(stream)
     logits = _product(model.head, normed).output
@@ -132,9 +134,9 @@ def _loss(
         if leads:
             model.gather_again(block.layer)
         found = kept.pop()
-        if isinstance(found, torch.Tensor):
+        if isinstance(found, _Inputs):
             with context.ops.recomputing():
-                found = forward(block, found, sequences, keep=True)
+                found = forward(block, found.stream, sequences, found.results, keep=True)
         down = backward(block, found, down)
         if not leads:
             model.block_done(block.layer)
@@ -168,6 +170,13 @@ def _piece(run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool) 
     return output.detach(), _Piece(leaves, get_gradient_edge(output))
 
 
+class _Inputs(NamedTuple):
+    """What a block runs again from."""
+
+    stream: torch.Tensor
+    results: KeptAttention | None
+
+
 @dataclass
 class _Kept:
     """What a block's backward pass needs of its forward pass, and its output."""
@@ -183,27 +192,34 @@ class _Kept:
     """Among which attention and the activation are divided."""
 
 
-def forward(block: Block, stream: torch.Tensor, sequences: int, *, keep: bool) -> _Kept:
-    """Map the residual stream (m, h/G_x) to its next state; the result's output."""
+def forward(
+    block: Block, stream: torch.Tensor, sequences: int, results: KeptAttention | None = None, *, keep: bool
+) -> _Kept:
+    """Map the residual stream (m, h/G_x) to its next state, the result's output; `results` as in `Block.forward`."""
     context, place = block.context, block.place
     columns = stream.shape[1] * context.mesh.coordinates["x"]
+    twice = results is not None and results.filled
 
-    def add(name: str, linear: Linear4D) -> Callable[..., torch.Tensor]:
-        return lambda x, update: residual(context, place, name, x, update, linear.bias_left, first_column=columns)
+    def add(name: str, linear: Linear4D, *, summed: bool = True) -> Callable[..., torch.Tensor]:
+        return lambda x, update: residual(
+            context, place, name, x, update, linear.bias_left, first_column=columns, summed=summed
+        )
 
     parts = Parts.of_attention(context, sequences)
     first, *statistics1 = block.norm1.normalize(stream)
     wanted = _product(block.qkv, first, parts)
-    given, attention = _piece(lambda qkv: block.attend(qkv, sequences, parts), wanted.output, keep=keep)
-    attended = _product(block.projection, given, parts)
+    given, attention = _piece(lambda qkv: block.attend(qkv, sequences, parts, results), wanted.output, keep=keep)
+    attended = _product(block.projection, given, parts, results.take() if results and twice else None)
+    if results is not None and not twice:
+        results.fill(attended.output)
     middle, sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
     side = stream if block.parallel else middle
     second, *statistics2 = block.norm2.normalize(side)
     tokens = Parts.of_mlp(context, stream.shape[0])
     wide = _product(block.mlp_up, second, tokens)
     active, activation = _piece(block.activated, wide.output, keep=keep)
-    inner = _product(block.mlp_down, active, tokens)
-    output, sum2 = _piece(add("residual2", block.mlp_down), middle, inner.output, keep=keep)
+    inner = _product(block.mlp_down, active, tokens, middle.new_zeros(()).expand_as(middle) if twice else None)
+    output, sum2 = _piece(add("residual2", block.mlp_down, summed=not twice), middle, inner.output, keep=keep)
     if not keep:
         return _Kept(output)
     norms = ((stream, *statistics1), (side, *statistics2))
@@ -252,8 +268,10 @@ def backward(block: Block, kept: _Kept, down: torch.Tensor) -> torch.Tensor:
     return _meet(block, "residual1", down, one)
 
 
-def _product(linear: Linear4D, inputs: torch.Tensor, parts: Parts | None = None) -> Product:
-    product = linear.compute_forward(inputs, parts)
+def _product(
+    linear: Linear4D, inputs: torch.Tensor, parts: Parts | None = None, given: torch.Tensor | None = None
+) -> Product:
+    product = linear.compute_forward(inputs, parts, given)
     if linear.context.half == 1 and linear.context.ops.forward_phase == "fwd":
         linear.context.gathers.release(linear.weight_shard, after_forward=True)
     return product

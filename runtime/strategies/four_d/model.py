@@ -20,6 +20,7 @@ from runtime.model.cross_entropy import cross_entropy
 from runtime.model.documents import documents_of
 from runtime.model.elementwise import activate, residual
 from runtime.model.functions import INIT
+from runtime.model.kept_attention import KeptAttention
 from runtime.model.recompute import Block as Run
 from runtime.model.recompute import Recompute
 from runtime.parallel.ops import Place
@@ -95,15 +96,17 @@ class Block(torch.nn.Module):
         place = context.mesh.coordinates["y"] * x + context.mesh.coordinates["x"]
         return Attention(context, self.place, parts=x * y, part=place)
 
-    def attend(self, qkv: torch.Tensor, sequences: int, parts: Parts | None) -> torch.Tensor:
+    def attend(
+        self, qkv: torch.Tensor, sequences: int, parts: Parts | None, results: KeptAttention | None
+    ) -> torch.Tensor:
         """Map queries, keys and values of this rank, all or its part, to what attention gives."""
         if parts is None or parts.columns:
             module = self.attention if parts is None else self.attention_of_heads
             assert module is not None
-            attended: torch.Tensor = module(qkv, sequences)
+            attended: torch.Tensor = module(qkv, sequences, results)
             return attended
         with parts.sequences(sequences) as own:
-            part: torch.Tensor = self.attention(qkv, own)
+            part: torch.Tensor = self.attention(qkv, own, results)
         return part
 
     @property
@@ -111,17 +114,25 @@ class Block(torch.nn.Module):
         """The four linears in execution order."""
         return self.qkv, self.projection, self.mlp_up, self.mlp_down
 
-    def forward(self, stream: torch.Tensor, sequences: int) -> torch.Tensor:
-        """Map the residual stream (m, h/G_x) to its next state."""
+    def forward(self, stream: torch.Tensor, sequences: int, results: KeptAttention | None = None) -> torch.Tensor:
+        """Map the residual stream (m, h/G_x) to its next state.
+
+        `results` are what a block that runs twice keeps of attention. Its second run gives no next state, but the
+        graph of one.
+        """
+        twice = results is not None and results.filled
         context, place = self.context, self.place
         kept, side = branch(stream, context.ops, place, "residual1")
         if self.parallel:  # the MLP reads what attention reads
             kept, other = branch(kept, context.ops, place, "residual2")
         parts = Parts.of_attention(context, sequences)
         again1, again2, again3 = (Again(context) if self.keeps_products else None for _ in range(3))
-        attended = self.attend(self.qkv(self.norm1(side, again1), parts, again1), sequences, parts)
+        attended = self.attend(self.qkv(self.norm1(side, again1), parts, again1), sequences, parts, results)
         add = partial(residual, context, place, first_column=kept.shape[1] * context.mesh.coordinates["x"])
-        kept = add("residual1", kept, self.projection(attended, parts), self.projection.bias_left)
+        projected = self.projection(attended, parts, given=results.take() if results and twice else None)
+        if results is not None and not twice:
+            results.fill(projected)
+        kept = add("residual1", kept, projected, self.projection.bias_left)
         if not self.parallel:
             kept, other = branch(kept, context.ops, place, "residual2")
         parts = Parts.of_mlp(context, stream.shape[0])
@@ -129,7 +140,9 @@ class Block(torch.nn.Module):
         inner = self.activated(wide)
         if again3 is not None:
             again3.by(partial(self.activated, wide.detach()))
-        return add("residual2", kept, self.mlp_down(inner, parts, again3), self.mlp_down.bias_left)
+        unread = kept.new_zeros(()).expand_as(kept) if twice else None
+        output = self.mlp_down(inner, parts, again3, unread)
+        return add("residual2", kept, output, self.mlp_down.bias_left, summed=not twice)
 
     @property
     def keeps_products(self) -> bool:
@@ -234,7 +247,8 @@ class GPT(torch.nn.Module):
             stream.requires_grad_()  # no table trains, but the adapters of every block do
         for layer, block in enumerate(self.blocks):
             stream = Notify.apply(stream, partial(self._block_done, layer))
-            run: Run = partial(block, sequences=tokens.shape[0])
+            results = KeptAttention() if layer < job.attention_kept_layers and torch.is_grad_enabled() else None
+            run: Run = partial(block, sequences=tokens.shape[0], results=results)
             if layer < job.recomputed_layers and torch.is_grad_enabled():
                 stream = Recompute.apply(stream, run, partial(self._again, layer), self.context.activations_of(layer))
             else:

@@ -42,7 +42,7 @@ class Messages:
             phase: Literal["fwd", "bwd"] = "fwd" if forward else "bwd"
             size = float(each.tensor.nbytes)
             # as in the twin's tables: a message stands outside of micro-steps
-            op = Op(name, phase, None, None, bytes=size, kind=way, communicator=message.communicator)
+            op = Op(name, phase, None, None, sent_bytes=size, kind=way, communicator=message.communicator)
             each.op = Named(self.context, op, each)
         return ops
 

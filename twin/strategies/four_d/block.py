@@ -95,11 +95,12 @@ def _attention(job: FourDJob, shapes: Shapes, *, backward: bool) -> Attention:
     )
 
 
-def _residual(emit: Emitter, job: FourDJob, shapes: Shapes, name: str) -> None:
-    """Add to the residual stream what dropout's mask leaves."""
+def _residual(emit: Emitter, job: FourDJob, shapes: Shapes, name: str, *, summed: bool = True) -> None:
+    """Add to the residual stream what dropout's mask leaves; or make the mask alone, which the gradient wants."""
     if job.dropout:
         emit.compute(f"{name}_mask", work.dropout_mask(job, shapes.tokens, shapes.hidden_x))
-    emit.compute(name, work.residual(job, shapes.tokens * shapes.hidden_x))
+    if summed:
+        emit.compute(name, work.residual(job, shapes.tokens * shapes.hidden_x))
 
 
 def _residual_dropout(emit: Emitter, job: FourDJob, shapes: Shapes, name: str) -> None:
@@ -124,14 +125,26 @@ def _activation(emit: Emitter, job: FourDJob, shapes: Shapes, *, backward: bool)
 
 
 def block_forward(
-    emit: Emitter, job: FourDJob, shapes: Shapes, linears: tuple[Linear, ...], use_weight: Callable[[Linear], None]
+    emit: Emitter,
+    job: FourDJob,
+    shapes: Shapes,
+    linears: tuple[Linear, ...],
+    use_weight: Callable[[Linear], None],
+    *,
+    attention_kept: bool = False,
 ) -> None:
-    """Forward of one block; `use_weight` makes a linear's gathered weight available."""
+    """Forward of one block; `use_weight` makes a linear's gathered weight available.
+
+    `attention_kept`: it runs again, while what attention and its projection gave is there and its output is not wanted.
+    """
 
     def apply(index: int) -> None:
-        linear = linears[index]
+        linear, under = linears[index], emit.under(linears[index].name)
         use_weight(linear)
-        linear4d.forward(emit.under(linear.name), job, linear, shapes.tokens)
+        if attention_kept and linear.transposed:  # its weight's gradient reads what it read
+            linear4d.gather_input(under, job, linear, shapes.tokens)
+        else:
+            linear4d.forward(under, job, linear, shapes.tokens)
 
     norm_forward(emit.under("norm1"), job, shapes)
     apply(0)
@@ -142,14 +155,15 @@ def block_forward(
         length = attention.sequence_length
         mask = work.dropout_mask(job, attention.sequences * attention.heads * length, length)
         emit.compute("scores_mask", mask)
-    emit.compute("attention", attention)
+    if not attention_kept:
+        emit.compute("attention", attention)
     apply(1)
     _residual(emit, job, shapes, "residual1")
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     _activation(emit, job, shapes, backward=False)
     apply(3)
-    _residual(emit, job, shapes, "residual2")
+    _residual(emit, job, shapes, "residual2", summed=not attention_kept)
 
 
 def block_backward(

@@ -48,7 +48,8 @@ def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
     """Return what a rehearsal depends on."""
     grid = job.concrete_grid
     overlap = job.overlap
-    options = (job.recomputed_layers > 0, overlap.all_reduce, overlap.halves, job.divide, job.tensor)
+    again = job.recompute_keeps if job.recomputed_layers else None
+    options = (again, overlap.all_reduce, overlap.halves, job.divide, job.tensor)
     return (grid.y, grid.x, Shapes(job).sequences, *options)
 
 

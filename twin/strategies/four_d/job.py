@@ -73,7 +73,9 @@ class Divide(Spec):
 
 
 Tensor = Literal["2d", "1d"]
-Keeps = Literal["nothing", "products"]
+Keeps = Literal["nothing", "attention", "products"]
+ATTENTION_KEPT = ("qkv", "mlp_up")
+"""Linears that run again where what attention and its projection give is kept."""
 
 
 class CommunicationPrecision(Spec):
@@ -106,9 +108,10 @@ class FourDJob(Job):
     recompute_layers: Annotated[int, Field(ge=1, strict=True)] | None = None
     """Recompute the first so many blocks only; the others keep what their backward passes need. Not published."""
     recompute_keeps: Keeps = "nothing"
-    """What the blocks that are recomputed keep besides their inputs. products: what linears and attention give; what
-    norms and the MLP's activation give is computed again, each just before the weight gradient that reads it. Not
-    published."""
+    """What the blocks that are recomputed keep besides their inputs. attention: what attention gives and what its
+    projection does, so that neither is computed again; nor is what only a block's output needs, MLP down. products:
+    what linears and attention give; what norms and the MLP's activation give is computed again, each just before the
+    weight gradient that reads it. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
     offload: Offload | None = None
@@ -131,8 +134,13 @@ class FourDJob(Job):
 
     @property
     def recomputed_layers(self) -> int:
-        """Blocks that are computed again whole in the backward pass: the first so many."""
-        return self._touched_layers if self.recompute_keeps == "nothing" else 0
+        """Blocks that run again before their backward pass, if not but for what is kept of attention: the first."""
+        return 0 if self.recompute_keeps == "products" else self._touched_layers
+
+    @property
+    def attention_kept_layers(self) -> int:
+        """Blocks of them that keep what attention and its projection give."""
+        return self._touched_layers if self.recompute_keeps == "attention" else 0
 
     @property
     def products_kept_layers(self) -> int:
@@ -150,7 +158,9 @@ class FourDJob(Job):
         """Flops of the blocks that keep everything, where others are computed again."""
         if not self.recompute:
             return 0.0
-        return (self.model.layers - self.recomputed_layers) * block_flops(self)
+        layers, kept = self.model.layers, self.attention_kept_layers
+        of_blocks = kept * block_flops(self, but=ATTENTION_KEPT) if kept else 0.0
+        return (layers - self.recomputed_layers) * block_flops(self) + of_blocks
 
     @property
     def gathers_ahead(self) -> bool:

@@ -97,6 +97,13 @@ def block_bytes(job: FourDJob, shapes: Shapes, *, products: bool = False) -> flo
     )
 
 
+def _attention_kept_bytes(job: FourDJob, shapes: Shapes) -> float:
+    """What a block keeps of attention, with the sums of its rows, and of its projection."""
+    e, size, heads = job.element_bytes, job.model.head_size, shapes.heads_y
+    attended = shapes.tokens * heads * (e * size + FP32_BYTES) / shapes.parts_of_attention
+    return float(attended + e * shapes.tokens * shapes.hidden_x)
+
+
 def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     """Saved activations of all blocks, the mask of documents, and the working set of one block or of the loss."""
     m, e = shapes.tokens, job.element_bytes
@@ -104,6 +111,7 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     residual = float(e * m * shapes.hidden_x)
     again = job.recomputed_layers
     inputs = residual * (min(1, again) if job.recompute_inputs == "host" else again)
+    inputs += job.attention_kept_layers * _attention_kept_bytes(job, shapes)
     lean = job.products_kept_layers
     kept = (job.model.layers - again - lean) * block + lean * block_bytes(job, shapes, products=True)
     inner = shapes.mlp_up_y + shapes.mlp_y
@@ -114,7 +122,8 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     gradients = e * m * (2 * shapes.hidden_x + inner)
     logits = work.loss_bytes(job, m, shapes.vocabulary_y)
     # the first block that is computed again finds those behind it, which were kept, gone
-    at_most = max(kept + gradients, kept + logits, (block if again else 0.0) + gradients)
+    here = block - _attention_kept_bytes(job, shapes) if job.attention_kept_layers else block
+    at_most = max(kept + gradients, kept + logits, (here if again else 0.0) + gradients)
     return inputs + document_mask_bytes(job, shapes) + at_most
 
 

@@ -6,11 +6,12 @@ where data is 1) is not varied there: every candidate is another job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
+from twin.description.attention import UNFUSED
 from twin.description.job import Job
 from twin.description.offload import Offload
 from twin.strategies import offload_choices
@@ -82,6 +83,17 @@ class Options(Variant):
             job.recompute_keeps,
             job.offload,
         )
+
+    def but_recomputation(self) -> tuple[Hashable, int]:
+        """Nothing computed again, norms and activations, what attention does not keep, or whole blocks.
+
+        What is kept may have to travel where it lies beyond the device: those are not compared.
+        """
+        if self.offload is not None:
+            return self, 0
+        kinds: tuple[Keeps, ...] = get_args(Keeps)
+        level = len(kinds) - kinds.index(self.recompute_keeps) if self.recompute else 0
+        return replace(self, recompute=False, recompute_keeps="nothing"), level
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
@@ -229,8 +241,7 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     beyond = frozenset() if job.published else over
     reduced = (grid.x > 1 or grid.y > 1) and job.lora is None
     layers = _first(own.recompute_layers, _recompute_levels(job), "recompute_layers" in beyond)
-    kinds: tuple[Keeps, ...] = get_args(Keeps) if may_keep_products(job) else ()
-    keeps = _first(own.recompute_keeps, kinds, "recompute_keeps" in beyond)
+    keeps = _first(own.recompute_keeps, may_keep(job), "recompute_keeps" in beyond)
     halves = _first(own.halves, (True, False), "halves" in beyond and reduced)
     # never slower than without, at the price of the gathers under way
     across = [True] if "across_blocks" in beyond and split else [own.across_blocks]
@@ -269,10 +280,11 @@ def may_divide(job: FourDJob, what: str) -> bool:
     return job.concrete_grid.x > 1 and job.lora is None and not (what == "attention" and job.model.qk_norm)
 
 
-def may_keep_products(job: FourDJob) -> bool:
-    """Tell whether blocks that are recomputed may keep products: where all weights train, and no input goes away."""
+def may_keep(job: FourDJob) -> tuple[Keeps, ...]:
+    """Return what recomputed blocks may keep, the least first; something if all weights train and no input leaves."""
     moves = job.recompute_inputs == "host" or (job.offload is not None and job.offload.activations is not None)
-    return job.lora is None and not moves
+    kinds: tuple[Keeps, ...] = get_args(Keeps) if job.lora is None and not moves else ()
+    return tuple(kind for kind in kinds if kind != "attention" or job.attention not in UNFUSED)
 
 
 def _recompute_levels(job: FourDJob) -> tuple[int | None, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
+from twin.description.attention import UNFUSED
 from twin.description.grid import divisors, nearest
 from twin.description.problems import Problem
 from twin.strategies.four_d.grid import Grid
@@ -64,6 +65,9 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
     if keeps != "nothing" and not job.recompute:
         problems.append(Problem("recompute_keeps", "needs recompute: true", keeps))
+    if keeps == "attention" and job.attention in UNFUSED:
+        remedy = f"is for attention in one kernel, which keeps no scores; use flash, or another than {job.attention}"
+        problems.append(Problem("recompute_keeps", remedy, keeps))
     if keeps != "nothing" and job.recompute_inputs == "host":
         remedy = f"is for blocks of which nothing but the input is kept; use device with recompute_keeps: {keeps}"
         problems.append(Problem("recompute_inputs", remedy, "host"))

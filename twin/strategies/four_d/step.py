@@ -101,7 +101,7 @@ def _passes(
         if layer < job.recomputed_layers:
             inputs(layer)
             _copy_input(at_block, job, shapes, "to_device")
-            block_forward(at_block, job, shapes, linears, use)
+            block_forward(at_block, job, shapes, linears, use, attention_kept=layer < job.attention_kept_layers)
             use = already_there
         under, made_again = backward.under(f"block{layer}", layer=layer), layer < job.products_kept_layers
         block_backward(under, job, shapes, linears, use, scatters, at_block if made_again else None)

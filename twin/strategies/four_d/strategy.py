@@ -19,7 +19,7 @@ from twin.strategies.four_d.communication_model import communication_seconds
 from twin.strategies.four_d.grid import Grid, factorizations
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.memory import memory_by_category, tiers
-from twin.strategies.four_d.options import VARIED, Options, variants
+from twin.strategies.four_d.options import VARIED, Options, may_keep, variants
 from twin.strategies.four_d.rules import may_shard
 from twin.strategies.four_d.step import generate
 from twin.strategies.offload import streams
@@ -109,9 +109,11 @@ class FourD(Strategy[FourDJob]):
         return communication_seconds(job, job.concrete_grid)
 
     def advice(self, job: FourDJob) -> Iterator[tuple[str, FourDJob]]:
-        """Yield fewer products kept, then grids with more of data moved to z, which shards the weights."""
-        if job.products_kept_layers:
-            yield "recompute_keeps: nothing", job.model_copy(update={"recompute_keeps": "nothing"})
+        """Yield less that recomputation keeps, then grids with more of data moved to z, which shards the weights."""
+        if job.recompute:
+            kinds = may_keep(job)
+            for keeps in reversed(kinds[: kinds.index(job.recompute_keeps)] if job.recompute_keeps in kinds else ()):
+                yield f"recompute_keeps: {keeps}", job.model_copy(update={"recompute_keeps": keeps})
         grid = job.concrete_grid
         for factor in divisors(grid.data)[1:]:
             sizes = {"z": grid.z * factor, "data": grid.data // factor}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -38,6 +38,10 @@ class Options(Variant):
         if wrong := [key for key, value in found.items() if type(value) is not bool]:
             raise ValueError(f"options.{wrong[0]}: expected true or false")
         return cls(**found, offload=offload_choices.read(raw))
+
+    def but_recomputation(self) -> tuple[Hashable, int]:
+        """Blocks kept, or recomputed. What is kept may have to travel where it lies beyond the device: not compared."""
+        return (self, 0) if self.offload is not None else (replace(self, recompute=False), int(self.recompute))
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -82,6 +82,11 @@ class Options(Variant):
             raise ValueError("options.flavour: is no flavour of megatron")
         known: dict[str, Any] = {key: raw[key] for key in kinds}
         return cls(**known, stage_layers=None if layers is None else tuple(layers), flavour=flavour)
+
+    def but_recomputation(self) -> tuple[Hashable, int]:
+        """Nothing computed again, attention's scores, or whole blocks."""
+        levels: tuple[Recompute, ...] = get_args(Recompute)
+        return replace(self, recompute="none"), levels.index(self.recompute)
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""

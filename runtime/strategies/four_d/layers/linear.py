@@ -134,22 +134,33 @@ class Linear4D(torch.nn.Module):
         """The communicator to reduce over, None if the axis is one rank."""
         return axis if axis in self._cut else None
 
-    def forward(self, inputs: torch.Tensor, parts: Parts | None = None, again: Again | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        parts: Parts | None = None,
+        again: Again | None = None,
+        given: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Map (m, k/G_c), replicated over o, to (m, n/G_o), replicated over c.
 
-        With `again` the inputs are not kept for the weight's gradient, but made a second time.
+        With `again` the inputs are not kept for the weight's gradient, but made a second time. With `given`, which is
+        the output, nothing is computed: it is there for its gradients.
 
         With `parts` what lies inside the block, the output of a normal layer or the input of a transposed one, is this
         rank's part of x. Cut over x and y together it maps (m, k/G_x) to (m, n/(G_x·G_y)), or the other way round.
         """
-        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts, again)
+        result: torch.Tensor = _Linear.apply(inputs, self.weight_shard.weight, self, parts, again, given)
         return result
 
-    def compute_forward(self, inputs: torch.Tensor, parts: Parts | None = None) -> Product:
+    def compute_forward(
+        self, inputs: torch.Tensor, parts: Parts | None = None, given: torch.Tensor | None = None
+    ) -> Product:
         """The forward pass proper."""
         context, ops, phase = self.context, self.context.ops, self.context.ops.forward_phase
         weight = context.gathers.use(self.weight_shard, phase)
         inputs = self._read(inputs, parts)
+        if given is not None:
+            return Product(given.view_as(given), inputs, None)
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
@@ -324,9 +335,15 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: torch.Tensor, _weight: torch.Tensor, layer: Linear4D, parts: Parts | None, again: Again | None
+        ctx: Any,
+        inputs: torch.Tensor,
+        _weight: torch.Tensor,
+        layer: Linear4D,
+        parts: Parts | None,
+        again: Again | None,
+        given: torch.Tensor | None,
     ) -> torch.Tensor:
-        output, inputs, between = layer.compute_forward(inputs, parts)
+        output, inputs, between = layer.compute_forward(inputs, parts, given)
         # for the gradient of the weight, or of adapters
         wanted = again is None and (not layer.weight_shard.frozen or between is not None)
         ctx.save_for_backward(*((inputs, between) if wanted else (None, None)))
@@ -337,7 +354,7 @@ class _Linear(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
         inputs, between = ctx.saved_tensors
         layer: Linear4D = ctx.layer
         again: Again | None = ctx.again
@@ -347,4 +364,4 @@ class _Linear(torch.autograd.Function):
         else:
             result = layer.compute_backward(read, gradient, need_input=ctx.needs_input_grad[0], parts=ctx.parts)
         layer.context.gathers.release(layer.weight_shard)
-        return result, None, None, None, None
+        return result, None, None, None, None, None
