@@ -142,8 +142,8 @@ def _once() -> list[tuple[dict[str, int], str]]:
     of_halves = [name for name in VARIANTS if name not in OTHERS]
     found = [(WITH_ALL_REDUCES[i % len(WITH_ALL_REDUCES)], name) for i, name in enumerate(of_halves, 3)]
     missing = [grid for grid in GRIDS if grid not in [one for one, _ in found]]
-    names = list(OTHERS)
-    return found + [(grid, names[i % len(names)]) for i, grid in enumerate(missing)]
+    grids, names = [*missing, *GRIDS], list(OTHERS)
+    return found + [(grids[i % len(grids)], names[i % len(names)]) for i in range(max(len(missing), len(names)))]
 
 
 ONCE = _once()

@@ -24,9 +24,10 @@ from runtime.model.elementwise import residual
 from runtime.model.kept_attention import KeptAttention
 from runtime.parallel.mesh import Communicator
 from runtime.strategies.four_d.again import Again, Make
+from runtime.strategies.four_d.block import Block
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.layers.linear import Linear4D, Product
-from runtime.strategies.four_d.model import GPT, Block
+from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.parts import Parts
 from twin.schedule.kernels import Memory
 from twin.strategies.four_d.halves import TENSOR_AXES

@@ -11,9 +11,10 @@ import torch
 from runtime.parallel.ops import Place
 from runtime.step.optimizer import Optimizer
 from runtime.step.trainee import MicroBatch, Say, StepFigures, Trainee
+from runtime.strategies.four_d.block import Block
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.halves import loss_of_halves
-from runtime.strategies.four_d.model import GPT, Block
+from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.reduction import Reduction
 from runtime.strategies.four_d.tied import tie
 from runtime.strategies.four_d.tuning import settle

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from runtime.parallel.ops import Place
+from runtime.strategies.four_d.block import Block
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gemm import MODES, NATURAL, Mode, Signature, time_modes
-from runtime.strategies.four_d.model import GPT, Block
+from runtime.strategies.four_d.model import GPT
 
 
 @dataclass(frozen=True)

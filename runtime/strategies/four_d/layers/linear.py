@@ -27,10 +27,11 @@ from runtime.strategies.four_d.again import Again, Make
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.gathers import Unit
 from runtime.strategies.four_d.layers.adapters import Adapters
+from runtime.strategies.four_d.layers.weight_gradient import weight_gradient
 from runtime.strategies.four_d.parts import Parts
 from runtime.weights.shards import ParameterSpec
 from runtime.weights.store import Parameter
-from twin.schedule.kernels import Gemm, Memory
+from twin.schedule.kernels import Memory
 from twin.schedule.ops import Phase
 from twin.strategies.four_d.grid import Axis
 
@@ -244,11 +245,11 @@ class Linear4D(torch.nn.Module):
         # a bias that lies along the residual stream is divided as that is
         of_bias = own if self.flat else gradient
         if not need_input:
-            self._weight_gradient(inputs(), gradient)
+            weight_gradient(self.context, self.place, self.weight_shard, inputs(), gradient)
             self._bias_gradient(of_bias)
             return None
         if self.transposed if self.flat else self.communicator(self.output) is None:
-            self._weight_gradient(inputs(), gradient)
+            weight_gradient(self.context, self.place, self.weight_shard, inputs(), gradient)
             input_gradient = self._input_gradient(gradient, weight)
             self._bias_gradient(of_bias)
             return input_gradient
@@ -257,7 +258,7 @@ class Linear4D(torch.nn.Module):
         assert wait is not None
         if not self.context.job.overlap.all_reduce:
             reduced = wait()
-        self._weight_gradient(inputs(), gradient)
+        weight_gradient(self.context, self.place, self.weight_shard, inputs(), gradient)
         self._bias_gradient(of_bias)
         return wait() if self.context.job.overlap.all_reduce else reduced
 
@@ -270,53 +271,6 @@ class Linear4D(torch.nn.Module):
             lambda: gemms.kernel("input_gradient", gradient, weight),
             phase="bwd",
         )
-
-    def _weight_gradient(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
-        parameter, gathers, ops = self.weight_shard, self.context.gathers, self.context.ops
-        gemms = self.context.gemms
-        in_place = gathers.z == 1 and parameter.gradient.dtype == inputs.dtype
-        # of the two halves of a micro-step one weight gradient is scattered
-        others = gathers.held.pop(id(parameter), None)
-
-        def gemm() -> torch.Tensor | None:
-            if in_place:
-                self._accumulate_product(inputs, gradient)
-                return None
-            if others is not None:
-                gemms.accumulate("weight_gradient", gradient.t(), inputs, others)
-                return others
-            return gemms.product("weight_gradient", gradient.t(), inputs)
-
-        def describe() -> Gemm:
-            adds = others is not None or (in_place and parameter.seen)
-            return gemms.kernel("weight_gradient", gradient.t(), inputs, adds=adds)
-
-        product = ops.compute(self.place, "weight_gradient", gemm, describe, phase="bwd")
-        if gathers.z > 1:
-            assert product is not None
-            if self.context.half == 0:
-                gathers.held[id(parameter)] = product
-            else:
-                gathers.scatter(parameter, product)
-        elif product is not None:
-            ready = product
-            ops.compute(
-                self.place,
-                "accumulate",
-                lambda: parameter.accumulate(ready),
-                lambda: Memory(parameter.accumulation(ready), work="accumulate"),
-                phase="bwd",
-            )
-
-    def _accumulate_product(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Let the product add to the sum itself: no second buffer, no second pass."""
-        parameter = self.weight_shard
-        total = parameter.gradient.view(parameter.shard.local_shape)
-        if parameter.seen:
-            self.context.gemms.accumulate("weight_gradient", gradient.t(), inputs, total)
-        else:
-            self.context.gemms.product("weight_gradient", gradient.t(), inputs, out=total)
-            parameter.seen = True
 
     def _bias_gradient(self, gradient: torch.Tensor) -> None:
         wide = self.context.master_type
