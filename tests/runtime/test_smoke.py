@@ -72,7 +72,7 @@ def test_a_loss_that_is_none_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
     def nan(*arguments: object) -> torch.Tensor:
         return activate(*arguments) * math.nan  # type: ignore[arg-type]
 
-    monkeypatch.setattr("runtime.strategies.four_d.model.activate", nan)
+    monkeypatch.setattr("runtime.strategies.four_d.block.activate", nan)
     (seen,) = smoke(load_job(JOB), CPU, 0.0, (Case("any"),))
     assert seen.error == "the loss is nan"
 
