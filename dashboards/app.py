@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -13,7 +14,9 @@ import plotly
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.fingerprint import build_fingerprint
+from werkzeug.wrappers import Response
 
+from dashboards.ahead import Ahead
 from dashboards.catalog import Catalog
 from dashboards.chooser import header, nav_words, picker, suited
 from dashboards.chooser import register as register_chooser
@@ -41,8 +44,6 @@ INDEX = """<!DOCTYPE html>
 </html>
 """
 
-"""Where the script of figures is: `fourfold.js` has it read while the server makes the page's content."""
-
 LOADING: dict[str, Any] = {
     "delay_show": 300,
     "overlay_style": {"visibility": "visible", "opacity": 0.5},
@@ -50,7 +51,10 @@ LOADING: dict[str, Any] = {
     "target_components": {"content": "children"},
 }
 """Shown after 0.3 s, over the page as it was."""
+Address = tuple[str, tuple[tuple[str, str], ...]]
+"""A page's path, and the parameters in the order of their names."""
 PLOTLY = "package_data/plotly.min.js"
+"""The script of figures: `fourfold.js` has it read while the server makes the page's content."""
 DEVELOPERS = (
     "dev_tools_ui",
     "dev_tools_props_check",
@@ -82,7 +86,7 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> Dash:
     app.enable_dev_tools(debug=False, **dict.fromkeys(DEVELOPERS, False), dev_tools_disable_version_check=True)
     context = PageContext(settings, Catalog(settings.root))
     app.layout = frame(pages, settings)
-    _route(app, pages, context)
+    _route(app, server, pages, context)
     _keep_state(app)
     register_chooser(app)
     for page in pages:
@@ -148,9 +152,15 @@ def frame(pages: Sequence[Page], settings: Settings) -> Component:
     )
 
 
-def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
+def _route(app: Dash, server: flask.Flask, pages: Sequence[Page], context: PageContext) -> None:
     by_path = {page.path: page for page in pages}
     prefix = context.settings.prefix.rstrip("/")
+
+    def made(address: Address) -> tuple[Component, str]:
+        page, query = by_path.get(address[0]), dict(address[1])
+        return content(page, context, query), titled(page, context, query)
+
+    ahead = Ahead(made)
 
     @app.callback(
         Output("content", "children"),
@@ -159,8 +169,16 @@ def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
         Input("address", "search"),
     )
     def show(pathname: str | None, search: str | None) -> tuple[Component, str]:
-        query, page = query_of(search), by_path.get((pathname or "/").removeprefix(prefix) or "/")
-        return content(page, context, query), titled(page, context, query)
+        return ahead.take(address_of((pathname or "/").removeprefix(prefix), search))
+
+    def begin(response: Response) -> Response:
+        """Begin a page's content when its frame goes out, to those who may see it."""
+        request = flask.request
+        if request.path in by_path and request.method == "GET" and response.status_code == HTTPStatus.OK:
+            ahead.begin(address_of(request.path, request.query_string.decode(errors="replace")))
+        return response
+
+    server.after_request(begin)
 
     links = ("href", "active", "description", "className", "aria-label")
 
@@ -188,6 +206,15 @@ def _route(app: Dash, pages: Sequence[Page], context: PageContext) -> None:
     app.clientside_callback(
         ClientsideFunction("fourfold", "title"), Output("titled", "storage_type"), Input("titled", "data")
     )
+
+
+def address_of(path: str, search: str | None) -> Address:
+    """Read an address, so that the same one is known again.
+
+    >>> address_of("/verdict", "?run=a&other=b") == address_of("/verdict", "other=b&run=a")
+    True
+    """
+    return path or "/", tuple(sorted(query_of(search).items()))
 
 
 def content(page: Page | None, context: PageContext, query: dict[str, str]) -> Component:
