@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.collectives import Collectives
-from dashboards.parts import escape, finished
+from dashboards.parts import escape, finished, seconds_axis
 from twin.trace.palette import axis_colour
 
 SYMBOLS = ("circle", "diamond-open")
@@ -72,9 +72,10 @@ def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
                     name=escape(f"{label}: {what}"),
                     offsetgroup=number,
                     marker={"color": ("#0072B2", "#D55E00")[number % 2], "pattern": {"shape": pattern}},
+                    hovertemplate="%{y}: %{x:.3~s}s<extra>%{fullData.name}</extra>",
                 )
             )
     figure.update_layout(barmode="stack" if len(found) == 1 else "relative")
-    figure.update_xaxes(title="seconds of a rank and step")
+    figure.update_xaxes(**seconds_axis("of a rank and step"))
     figure.update_yaxes(autorange="reversed", automargin=True)
     return finished(figure, legend=LEGEND)

@@ -111,7 +111,7 @@ def _lever(field: Field, text: str, base: Job) -> Component:
         **aria(f"{field.label}, times"),
     )
     words = [
-        dmc.Group([dmc.Text(field.label, size="sm", fw=500), number], justify="space-between", mb=4),
+        dmc.Group([dmc.Text(field.label, size="sm", fw=500), number], justify="space-between", wrap="nowrap", mb=4),
         dmc.Text(f"{field.help} At 1: {as_it_is(field.key, base)}.", size="xs", c="var(--quiet)"),
     ]
     return dmc.Box([*words, slider], px=8, **aria(field.label))

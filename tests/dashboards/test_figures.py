@@ -15,6 +15,7 @@ import pytest
 from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
+from dashboards.figures.bandwidth import skew
 from dashboards.figures.waterfall import in_order, largest, waterfall
 from dashboards.page import PageContext
 from dashboards.pages.memory import variants
@@ -137,6 +138,15 @@ def test_collectives_are_counted_by_hand():
     assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
     assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
     assert collectives_of(columns(table({0: []})), Grid(x=2)).rows == ()
+
+
+def test_times_of_collectives_are_drawn_with_their_unit():
+    """As the test above counts them, of a rank: 6 ns of transfer, and 3.5 ns until the last member came."""
+    figure = skew([("measured", collectives_of(columns(table(by_hand_measured())), Grid(x=2)))])
+    drawn = {bar.name: bar.x[0] for bar in figure.data}
+    assert drawn == {"measured: transfer": pytest.approx(6e-9), "measured: skew": pytest.approx(3.5e-9)}
+    assert (figure.layout.xaxis.ticksuffix, figure.layout.xaxis.tickformat) == ("s", "~s")
+    assert all("s<extra>" in bar.hovertemplate for bar in figure.data)
 
 
 def test_collectives_of_a_real_run_by_a_dictionary(context: PageContext):
