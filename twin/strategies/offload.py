@@ -252,8 +252,11 @@ ONLY_DEEPSPEED = ("ratio", "overlapped_gradients", "update")
 """Of `offload.optimizer` what only DeepSpeed's flavour has."""
 
 
-def check_held(job: Job, offload: Offload | None) -> list[Problem]:
-    """Do what `check` does for strategies whose gradients stay on the device until the update, as the runtime's do."""
+def check_held(job: Job, offload: Offload | None, *, parameters: bool = False) -> list[Problem]:
+    """Do what `check` does for strategies whose gradients stay on the device until the update, as the runtime's do.
+
+    `parameters`: weights may lie beyond it too.
+    """
     problems = check(job, offload, held=True)
     if offload is None:
         return problems
@@ -263,7 +266,7 @@ def check_held(job: Job, offload: Offload | None) -> list[Problem]:
         fields = type(optimizer).model_fields
         given = [key for key in ONLY_DEEPSPEED if getattr(optimizer, key) != fields[key].default]
         problems += [Problem(f"offload.optimizer.{key}", remedy, getattr(optimizer, key)) for key in given]
-    if offload.parameters is not None:
+    if offload.parameters is not None and not parameters:
         problems.append(Problem("offload.parameters", remedy, offload.parameters))
     if offload.swap_share:
         problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
@@ -299,14 +302,14 @@ def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool, 
         remedy = "is of jobs with recompute: true and offload.activations; leave it out"
         problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
     if optimizer is None:
-        if offload.parameters is not None:
+        if offload.parameters is not None and not held:
             remedy = "the host updates weights that lie there: give offload.optimizer too"
             problems.append(Problem("offload.parameters", remedy, offload.parameters))
         return problems
     if optimizer.stride is not None:
         apart = [
             ("offload.optimizer.to", optimizer.to == "disk" and not held, "disk"),
-            ("offload.parameters", offload.parameters is not None, offload.parameters),
+            ("offload.parameters", offload.parameters is not None and not held, offload.parameters),
             ("offload.optimizer.update", optimizer.update == "consumed", "consumed"),
         ]
         remedy = "does not go with a stride, which updates on the device what lies in the host's memory; leave one out"

@@ -16,6 +16,7 @@ from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
+from twin.strategies.four_d.away import leave_updated, moved_weights
 from twin.strategies.four_d.buckets import HEAD, LOSS_ELEMENTS, REPLICATED, own_elements
 from twin.strategies.four_d.grid import Axis
 from twin.strategies.four_d.job import FourDJob
@@ -147,10 +148,14 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(elements))
-    if (update := held_update(job, job.offload, rounds=e < FP32_BYTES)) is not None:
-        update.emit(emit, elements)
+    away = moved_weights(job, shapes)
+    if (update := held_update(job, job.offload, rounds=e < FP32_BYTES, away=away)) is not None:
+        # of replicas that share states each has a part that lies elsewhere: where weight decay ends is left out
+        update.emit(emit, [(0, elements)] if sharded else Trained(job, shapes).spans)
     else:
         _adamw(emit, e, elements)
+        if job.lora is None:  # else nothing that lies beyond the device has changed
+            leave_updated(emit, job, shapes)
     tied = Trained(job, shapes).tied
     if sharded and not job.gathers_ahead:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)

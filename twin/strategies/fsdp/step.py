@@ -237,7 +237,7 @@ def _update(emit: Emitter, step: Step) -> None:
         return
     rounds = e < FP32_BYTES and grid.weights == 1
     if not deepspeed and (update := held_update(job, job.offload, rounds=rounds)) is not None:
-        update.emit(emit, own)
+        update.emit(emit, step.units.spans(grid.optimizer_parts))
         return
     # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew
     copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0
