@@ -1,8 +1,8 @@
 """Optimizer states beyond the device: how gradients get there, and the update.
 
-Shared by the strategies. A rank's streams are its own (`STREAMS`): copies down and up, copies that change the type of
-numbers, the cores' updates, and drives in each direction. What they share with other ranks (the host's memory, drives)
-is the engine's business.
+Shared by the strategies. A rank's streams are its own (`OWN_STREAMS`): copies down and up, copies that change the type
+of numbers, the cores' updates, and drives in each direction. What they share with other ranks (the host's memory,
+drives) is the engine's business.
 
 The order is that of one thread that issues: where it waits the device's compute stream waits, as the thread of
 DeepSpeed's optimizer does while the host's cores update a sub-group.
@@ -21,11 +21,10 @@ from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import OWN_STREAMS
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
-DOWN, UP, CAST, CPU, READ, WRITE = "down", "up", "cast", "cpu", "disk_read", "disk_write"
-STREAMS = (DOWN, UP, CAST, CPU, READ, WRITE)
-"""A rank's own streams: of copies to and from the host, those that change types, the host's cores, drives."""
+DOWN, UP, CAST, CPU, READ, WRITE = OWN_STREAMS
 STATES_BYTES = 3 * FP32_BYTES
 """Of an element's optimizer states: master weight and two moments."""
 UNSCALE_BYTES = 2 * FP32_BYTES
@@ -38,7 +37,7 @@ three written."""
 def streams(ranks: int) -> tuple[Communicator, ...]:
     """Make every rank's own streams; those that no op names do no harm."""
     alone = np.arange(ranks, dtype=np.int64)[:, None]
-    return tuple(Communicator(name, alone, "alone") for name in STREAMS)
+    return tuple(Communicator(name, alone, "alone") for name in OWN_STREAMS)
 
 
 @dataclass(frozen=True)
