@@ -79,7 +79,7 @@ class Copies:
         listener = self.ops.listener
         if listener is None or not self.named:
             return Copy(None, self.ops, run())
-        op = self.ops.op(place, name, phase, bytes=float(size_bytes), kind=kind, communicator=stream)
+        op = self.ops.op(place, name, phase, sent_bytes=float(size_bytes), kind=kind, communicator=stream)
         return Copy(op, self.ops, listener.start(op, run))
 
     def run(

@@ -33,13 +33,7 @@ OFFLOADS: dict[str, dict[str, Any]] = {
     "both": {"optimizer": SMALL, "activations": "disk"},
     "both, interleaved": {"optimizer": {"stride": 2, **SMALL}, "activations": "host"},
 }
-GRIDS: list[dict[str, int]] = [
-    {"data": 1},
-    {"data": 2},
-    {"z": 2},
-    {"y": 2, "x": 2},
-    {"data": 2, "z": 2},
-]
+GRIDS: list[dict[str, int]] = [{"data": 1}, {"data": 2}, {"z": 2}, {"y": 2, "x": 2}, {"data": 2, "z": 2}]
 MODEL = {"layers": 4, "hidden": 48, "heads": 12, "sequence": 16, "vocabulary": 96}
 MACHINE = "rtx-4090-ssd"
 OPTIONS: dict[str, dict[str, Any]] = {
