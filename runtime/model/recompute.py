@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from runtime.step.activations import ActivationTier
+from runtime.step.activations import Leave
 
 Block = Callable[[torch.Tensor], torch.Tensor]
 
@@ -20,11 +20,11 @@ class Recompute(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block], tier: ActivationTier | None
+        ctx: Any, inputs: torch.Tensor, block: Block, again: Callable[[Block], Block], leave: Leave | None
     ) -> torch.Tensor:
-        """Run the block; `again` wraps how it is run the second time, `tier` keeps its input if not the device."""
-        ctx.kept = None if tier is None else tier.leave(inputs)
-        if tier is None:
+        """Run the block; `again` wraps how it is run the second time, `leave` takes its input off the device."""
+        ctx.kept = None if leave is None else leave(inputs)
+        if leave is None:
             ctx.save_for_backward(inputs)
         ctx.block, ctx.again = block, again
         with torch.no_grad():

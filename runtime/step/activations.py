@@ -6,14 +6,24 @@ in every step. On a CPU copies are done at once, into a second buffer or a file.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
+from runtime.parallel.ops import Ops, Place
+from runtime.step.copies import Copies, Copy, Done, Passed, Work
 from runtime.step.tiers import Room, offload_of
 from twin.description.job import Job
+from twin.strategies.fetch import AHEAD, COMING, GOING
+from twin.strategies.offload import DOWN, UP
+
+Leave = Callable[[torch.Tensor], "Kept"]
+"""Lets a block's input go."""
+NOWHERE = Place("")
 
 
 @dataclass
@@ -24,9 +34,10 @@ class Kept:
     buffer: torch.Tensor
     """Flat, where it lies."""
     shape: torch.Size
+    place: Place
     before: Kept | None
     """What left before it and is still away."""
-    coming: torch.Tensor | None = None
+    coming: tuple[Copy, torch.Tensor] | None = None
 
     def come(self) -> None:
         """Begin to come back."""
@@ -36,8 +47,9 @@ class Kept:
     def back(self) -> torch.Tensor:
         """Be back on the device; what left before is on its way from now on. Call it once."""
         self.come()
-        found = self.coming
-        assert found is not None
+        assert self.coming is not None
+        copy, found = self.coming
+        copy.wait()
         self.tier.arrived(self)
         if self.before is not None:
             self.before.come()
@@ -50,54 +62,78 @@ class ActivationTier:
 
     room: Room
     device: torch.device
+    copies: Copies = field(default_factory=lambda: Copies(Ops(), named=False))
     _free: dict[tuple[int, torch.dtype], list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
     _last: Kept | None = None
+    _going: deque[Copy] = field(default_factory=deque)
     _up: Any = None
     """CUDA's streams, made once they are wanted; torch.cuda has no types."""
     _down: Any = None
 
-    def leave(self, tensor: torch.Tensor) -> Kept:
-        """Let a tensor go; its memory on the device is free once it is gone."""
+    def leave(self, tensor: torch.Tensor, place: Place = NOWHERE) -> Kept:
+        """Let a tensor go, once all but the last one that left are gone; its memory is free when it is gone too."""
         flat = tensor.detach().reshape(-1)
         spare = self._free[flat.numel(), flat.dtype]
         buffer = spare.pop() if spare else self.room.zeros(flat.numel(), flat.dtype)
-        if self.device.type == "cuda":
-            self._down = self._down or torch.cuda.Stream(self.device)
-            self._down.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(self._down):
-                buffer.copy_(flat, non_blocking=True)
-            flat.record_stream(self._down)
-        else:
-            buffer.copy_(flat)
-        self._last = Kept(self, buffer, tensor.shape, self._last)
+        if len(self._going) > AHEAD:
+            self._going.popleft().wait()
+        run = partial(self._copy_down, buffer, flat)
+        self._going.append(self.copies.start(place, "input_down", GOING[self.room.tier], DOWN, flat.nbytes, run))
+        self._last = Kept(self, buffer, tensor.shape, place, self._last)
         return self._last
 
-    def copy_back(self, kept: Kept) -> torch.Tensor:
+    def _copy_down(self, buffer: torch.Tensor, flat: torch.Tensor) -> Work:
+        if self.device.type != "cuda":
+            buffer.copy_(flat)
+            return Done()
+        self._down = self._down or torch.cuda.Stream(self.device)
+        self._down.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._down):
+            buffer.copy_(flat, non_blocking=True)
+        flat.record_stream(self._down)
+        return Passed(self._down.record_event())
+
+    def all_gone(self) -> None:
+        """Let the device's work wait until everything that left is gone."""
+        while self._going:
+            self._going.popleft().wait()
+
+    def begin(self) -> None:
+        """Let come back what left last: the backward pass is about to begin."""
+        if self._last is not None:
+            self._last.come()
+
+    def copy_back(self, kept: Kept) -> tuple[Copy, torch.Tensor]:
         """Bring a tensor's numbers back to the device."""
         found = torch.empty(kept.buffer.numel(), dtype=kept.buffer.dtype, device=self.device)
-        if self.device.type == "cuda":
-            self._up = self._up or torch.cuda.Stream(self.device)
+        run = partial(self._copy_up, found, kept.buffer)
+        kind = COMING[self.room.tier]
+        copy = self.copies.start(kept.place, "input_up", kind, UP, found.nbytes, run, phase="recompute")
+        return copy, found.view(kept.shape)
+
+    def _copy_up(self, found: torch.Tensor, buffer: torch.Tensor) -> Work:
+        if self.device.type != "cuda":
+            found.copy_(buffer)
+            return Done()
+        self._up = self._up or torch.cuda.Stream(self.device)
+        if self._down is not None:
             self._up.wait_stream(self._down)  # it may not have gone yet
-            self._up.wait_stream(torch.cuda.current_stream(self.device))  # whose memory this was
-            with torch.cuda.stream(self._up):
-                found.copy_(kept.buffer, non_blocking=True)
-            found.record_stream(self._up)
-        else:
-            found.copy_(kept.buffer)
-        return found.view(kept.shape)
+        self._up.wait_stream(torch.cuda.current_stream(self.device))  # whose memory this was
+        with torch.cuda.stream(self._up):
+            found.copy_(buffer, non_blocking=True)
+        found.record_stream(self._up)
+        return Passed(self._up.record_event())
 
     def arrived(self, kept: Kept) -> None:
-        """Wait for what comes, and take its buffer back."""
-        if self._up is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self._up)
+        """Take back the buffer of what has come."""
         self._free[kept.buffer.numel(), kept.buffer.dtype].append(kept.buffer)
         if self._last is kept:
             self._last = kept.before
 
 
-def activations_of(job: Job, device: torch.device) -> ActivationTier | None:
+def activations_of(job: Job, device: torch.device, copies: Copies) -> ActivationTier | None:
     """Return where the inputs of recomputed blocks lie; None: on the device."""
     offload = offload_of(job)
     if offload is None or offload.activations is None or not job.recompute:
         return None
-    return ActivationTier(Room.of(offload, offload.activations, device), device)
+    return ActivationTier(Room.of(offload, offload.activations, device), device, copies)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 import torch
 
 from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Mesh
-from runtime.parallel.ops import Ops
-from runtime.step.activations import ActivationTier, activations_of
+from runtime.parallel.ops import Ops, Place
+from runtime.step.activations import ActivationTier, Leave, activations_of
+from runtime.step.copies import Copies
 from runtime.weights.store import ParameterStore
 from twin.description.grid import Axis
 from twin.description.job import Job
@@ -41,7 +43,9 @@ class Context:
     """The axis whose ranks divide the layers of a plain model among them; None: each has all."""
     collectives: Collectives = field(init=False)
     store: ParameterStore = field(init=False)
-    _activations: ActivationTier | None = field(init=False, default=None)
+    copies: Copies = field(init=False)
+    activations: ActivationTier | None = field(init=False, default=None)
+    """Where inputs of recomputed blocks lie, if not on the device."""
 
     def __post_init__(self) -> None:
         # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
@@ -56,16 +60,27 @@ class Context:
             self.initialised,
             adapters_only=self.job.lora is not None,
         )
-        self._activations = activations_of(self.job, self.device)
+        self.copies = Copies(self.ops, named=self.device_kind != "cpu")
+        self.activations = activations_of(self.job, self.device, self.copies)
 
-    def activations_of(self, layer: int) -> ActivationTier | None:
-        """Return where a recomputed block's input lies until its backward pass; None: on the device.
+    def leave_of(self, layer: int) -> Leave | None:
+        """Return what lets a recomputed block's input go until its backward pass; None: it stays on the device.
 
         The last block's stays: it is wanted at once.
         """
-        if self._activations is None or layer == self.job.model.layers - 1:
+        if self.activations is None or layer == self.job.model.layers - 1:
             return None
-        return self._activations
+        return partial(self.activations.leave, place=Place(f"block{layer}", layer))
+
+    def inputs_gone(self) -> None:
+        """Let the device's work wait, at the end of a forward pass, until inputs that leave it are gone."""
+        if self.activations is not None:
+            self.activations.all_gone()
+
+    def inputs_back(self) -> None:
+        """Let the first of them come back: a backward pass begins."""
+        if self.activations is not None:
+            self.activations.begin()
 
     @classmethod
     def of_job(

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from runtime.step.copies import Done, Passed, Work
+
 BUFFERS = 2
 """What is worked on, and what comes or goes meanwhile."""
 
@@ -38,35 +40,38 @@ class Lanes:
         self._up = torch.cuda.Stream(device) if self._cuda else None
         self._down = torch.cuda.Stream(device) if self._cuda else None
 
-    def fetch(self, tensors: Tensors) -> Staging:
-        """Bring weights and moments of a sub-group to the device; the device's work goes on once they are there."""
-        staging, count = self._staging(), tensors[0].numel()
-        first, second, third = (staging.buffer[row, :count] for row in range(3))
+    def staging(self, elements: int) -> Staging:
+        """Return room on the device for weights and moments of a sub-group, once it is free again."""
+        staging = self._staging()
+        first, second, third = (staging.buffer[row, :elements] for row in range(3))
         staging.tensors = (first, second, third)
+        return staging
+
+    def fetch(self, staging: Staging, tensors: Tensors) -> Work:
+        """Bring weights and moments to the device; the device's work is to wait for what is returned."""
         if self._up is None:
             for here, there in zip(staging.tensors, tensors, strict=True):
                 here.copy_(there)
-            return staging
+            return Done()
         if staging.free is not None:
             self._up.wait_event(staging.free)
         with torch.cuda.stream(self._up):
             for here, there in zip(staging.tensors, tensors, strict=True):
                 here.copy_(there, non_blocking=True)
-        torch.cuda.current_stream(self._device).wait_stream(self._up)
-        return staging
+        return Passed(self._up.record_event())
 
-    def give_back(self, staging: Staging, tensors: Tensors) -> None:
-        """Take what the device has updated back to where it lies."""
+    def give_back(self, staging: Staging, tensors: Tensors) -> Work:
+        """Take what the device has updated back to where it lies; return what is to be waited for."""
         if self._down is None:
             for here, there in zip(staging.tensors, tensors, strict=True):
                 there.copy_(here)
-            return
+            return Done()
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
             for here, there in zip(staging.tensors, tensors, strict=True):
                 there.copy_(here, non_blocking=True)
-            staging.free = torch.cuda.Event()
-            staging.free.record(self._down)
+            staging.free = self._down.record_event()
+        return Passed(staging.free)
 
     def finish(self) -> None:
         """Wait until everything lies where it belongs: checkpoints read it on the host."""
@@ -76,6 +81,8 @@ class Lanes:
     def _staging(self) -> Staging:
         if len(self._stagings) < BUFFERS:
             buffer = torch.empty((3, self._elements), dtype=self._kind, device=self._device)
+            if self._up is not None:  # whose memory it was until now
+                self._up.wait_stream(torch.cuda.current_stream(self._device))
             self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
             return self._stagings[-1]
         self._next = (self._next + 1) % BUFFERS

@@ -74,20 +74,13 @@ class Optimizer:
         """
         ops, store = self.context.ops, self.context.store
         size = self._gradient_bytes
-        copied = self.owned.elements * (store.master_type.itemsize + store.compute_type.itemsize) if store.rounds else 0
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
         if self.context.job.clip_gradients:
             ops.compute(
                 CLIP, "scale", lambda: self._scale(norm), lambda: Memory(2 * size, work="clip/scale"), phase="optimizer"
             )
-        ops.compute(
-            OPTIMIZER,
-            "adamw",
-            lambda: self._update(learning_rate),
-            lambda: Memory(ADAM_PASSES * size + copied, work="adamw"),
-            phase="optimizer",
-        )
+        self._named_update(learning_rate)
         if self.sharded and self.context.shares_at_once:
             self._share()
         return norm
@@ -121,6 +114,16 @@ class Optimizer:
         factor = torch.clamp(self.settings.clip_norm / (norm + 1e-6), max=1.0)
         for begin, end in self.spans:
             self.context.store.gradient[begin:end].mul_(factor)
+
+    def _named_update(self, learning_rate: float) -> None:
+        """Update everything, under a name."""
+
+        def describe() -> Memory:
+            store = self.context.store
+            copied = store.master_type.itemsize + store.compute_type.itemsize if store.rounds else 0
+            return Memory(ADAM_PASSES * self._gradient_bytes + self.owned.elements * copied, work="adamw")
+
+        self.context.ops.compute(OPTIMIZER, "adamw", lambda: self._update(learning_rate), describe, phase="optimizer")
 
     def _update(self, learning_rate: float) -> None:
         store = self.context.store

@@ -20,6 +20,10 @@ from twin.schedule.kernels import Kernel
 
 Phase = Literal["fwd", "loss", "recompute", "bwd", "reduce", "optimizer"]
 
+OWN_STREAMS = ("down", "up", "cast", "cpu", "disk_read", "disk_write")
+"""Streams of each rank by itself: copies to and from its host, those that change types, the host's cores, its drives in
+each direction."""
+
 
 def axis_of(communicator: str) -> str:
     """Return the axis that a communicator's time is booked under: its name up to the first underscore.

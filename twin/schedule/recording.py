@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from twin.description.files import write_whole
 from twin.description.grid import Mesh
 from twin.description.problems import DescriptionError, Problem, fail, shorten
-from twin.schedule.ops import Compute, Op, Repeat, Schedule, Simple, Start
+from twin.schedule.ops import OWN_STREAMS, Compute, Op, Repeat, Schedule, Simple, Start
 from twin.schedule.wire import FORMAT, SCHEMA_VERSION, RecordingFile, op_of, wire_of
 
 MAX_FILE_BYTES = 256 << 20
@@ -139,6 +139,8 @@ def check(schedule: Schedule, mesh: Mesh) -> None:
             seen.add(name)
             if isinstance(op, Start):
                 flight.add(name)
+                if op.communicator in OWN_STREAMS:
+                    continue
                 if op.axis not in mesh.axes:
                     problems.append(Problem(path, f"is over {op.axis}, which is no axis of the grid", op.communicator))
                 elif _joined(mesh, op.axis) == 1:

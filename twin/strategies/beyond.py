@@ -30,6 +30,10 @@ class Held:
     bucket: int
     """Elements of its own of gradients that arrive together."""
     micro_steps: int
+    away: int | None = None
+    """Elements of weights that lie beyond the device with `parameters`; None: all."""
+    here: int | None = None
+    """Most elements of those that are on the device at once; None: of units as many as there are buffers."""
 
     def tiers(
         self, offload: Offload, *, states_bytes: int = STATES_BYTES, gradients_stay: bool = False
@@ -42,7 +46,7 @@ class Held:
         self._lay(
             found, "activations", offload.activations, sum(self.kept_bytes[:-1]), max(self.kept_bytes, default=0.0)
         )
-        weights = float(self.element_bytes * self.weights)
+        weights = float(self.element_bytes * self._away)
         self._lay(found, "weights", offload.parameters, weights, float(self.element_bytes * self.unit))
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
@@ -51,6 +55,10 @@ class Held:
             if not gradients_stay:
                 found["host"]["gradients"] = self._gradients(optimizer, count)
         return {tier: of for tier, of in found.items() if of}
+
+    @property
+    def _away(self) -> int:
+        return self.weights if self.away is None else self.away
 
     def _gradients(self, optimizer: OptimizerOffload, count: int) -> float:
         """Sums in the type of products, and the fp32 gradients that an update after all of them reads."""
@@ -82,7 +90,8 @@ class Held:
                     left["gradients"] += FP32_BYTES * count / optimizer.stride
                 left["passing states"] = float(BUFFERS * STATES_BYTES * min(optimizer.sub_group_elements, count))
         if offload.parameters is not None:
-            left["weights"] = float(self.element_bytes * min(self.weights, BUFFERS * self.unit))
+            here = min(self._away, BUFFERS * self.unit) if self.here is None else self.here
+            left["weights"] = float(self.element_bytes * (self.weights - self._away + here))
         if offload.activations is not None:
             left["activations"] = self._activations(used["activations"])
         return left

@@ -4,12 +4,16 @@
   after the other, through memory that is not pinned.
 * Of each `stride` sub-groups the last is updated on the device, whose states come and go through pinned memory beside
   the work on their neighbours.
+* Weights that lie beyond the device themselves are rounded where they lie if the host has updated them, and leave the
+  device if that has. Where they are not rounded they are what is updated, and move with the states.
 
-A CPU's memory is the host's: nothing is copied there that a plain update would not move.
+Sub-groups are cut from spans of elements with equal weight decay, each on its own. A CPU's memory is the host's:
+nothing is copied there that a plain update would not move.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from twin.description.job import Job
@@ -17,8 +21,44 @@ from twin.description.offload import Offload, OptimizerOffload
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies.fetch import COMING, GOING
-from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE, SubGroup, sub_groups
+from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES, MOMENTS_BYTES
+
+ALIGNED = 1024
+"""Elements of which sub-groups are multiples: kernels go through whole vectors, as they do over everything."""
+
+
+@dataclass(frozen=True)
+class HeldGroup:
+    """Elements `begin` to `end` of a rank that are updated together."""
+
+    number: int
+    begin: int
+    end: int
+    on_device: bool
+
+    @property
+    def elements(self) -> int:
+        """Their number."""
+        return self.end - self.begin
+
+    def within(self, away: range) -> int:
+        """Count those that lie in a range."""
+        return max(0, min(self.end, away.stop) - max(self.begin, away.start))
+
+
+def held_groups(offload: OptimizerOffload, spans: Sequence[tuple[int, int]]) -> Iterator[HeldGroup]:
+    """Cut spans into sub-groups; of each `stride` the last is updated on the device.
+
+    >>> groups = held_groups(OptimizerOffload(stride=2, sub_group_elements=2000), [(0, 2500), (2500, 2600)])
+    >>> [(group.begin, group.end, group.on_device) for group in groups]
+    [(0, 1024, False), (1024, 2048, True), (2048, 2500, False), (2500, 2600, True)]
+    """
+    size = max(ALIGNED, offload.sub_group_elements // ALIGNED * ALIGNED)
+    bounds = [(first, min(first + size, end)) for begin, end in spans for first in range(begin, end, size)]
+    for number, (begin, end) in enumerate(bounds):
+        on_device = offload.stride is not None and (number + 1) % offload.stride == 0
+        yield HeldGroup(number, begin, end, on_device)
 
 
 @dataclass(frozen=True)
@@ -26,54 +66,77 @@ class HeldUpdate:
     """The update of a rank's elements."""
 
     job: Job
-    offload: OptimizerOffload
+    offload: Offload
     rounds: bool
     """Layers compute with rounded copies of master weights, which then lie beyond the device too."""
+    away: range = range(0)
+    """Which elements' weights, as layers compute with them, lie beyond the device (`offload.parameters`)."""
+
+    @property
+    def optimizer(self) -> OptimizerOffload:
+        """Where its states lie."""
+        assert self.offload.optimizer is not None
+        return self.offload.optimizer
 
     @property
     def states_bytes(self) -> int:
         """Of an element, beyond the device."""
         return MOMENTS_BYTES + (FP32_BYTES if self.rounds else 0)
 
-    def emit(self, emit: Emitter, own: int) -> None:
-        """Write the update of so many elements, sub-group by sub-group."""
-        groups = sub_groups(self.offload, own)
+    @property
+    def weight_bytes(self) -> int:
+        """Of an element as layers compute with it."""
+        return self.job.element_bytes if self.rounds else FP32_BYTES
+
+    def emit(self, emit: Emitter, spans: Sequence[tuple[int, int]]) -> None:
+        """Write the update of spans of elements, sub-group by sub-group."""
         going: list[tuple[Emitter, str]] = []
-        for group in groups:
+        for group in held_groups(self.optimizer, spans):
             here = emit.under(f"group{group.number}")
             if group.on_device:
-                going.append((here, self._on_device(here, group)))
+                going += [(here, name) for name in self._on_device(here, group)]
             else:
                 self._on_host(here, group)
         for here, name in going:
             here.wait(name)
 
-    def _on_device(self, here: Emitter, group: SubGroup) -> str:
-        """Bring states, update, and let them go; return the name of their way back."""
-        size = group.elements * self.states_bytes
-        here.wait(here.start(COMING[self.offload.to], UP, size, "states_up"))
+    def _on_device(self, here: Emitter, group: HeldGroup) -> list[str]:
+        """Bring states, update, and let them go; return the names of what is on its way back."""
+        size, away, to = group.elements * self.states_bytes, group.within(self.away), self.offload.parameters
+        coming = [here.start(COMING[self.optimizer.to], UP, size, "states_up")]
+        if to is not None and away and not self.rounds:
+            coming.append(here.start(COMING[to], UP, away * FP32_BYTES, "weights_up"))
+        for name in coming:
+            here.wait(name)
         rounded = FP32_BYTES + self.job.element_bytes if self.rounds else 0
         moved = float(group.elements * (ADAM_BYTES_PER_ELEMENT + rounded))
         here.compute("adamw", Memory(moved, kernels=8, work="adamw"))
-        return here.start(GOING[self.offload.to], DOWN, size, "states_down")
+        going = [here.start(GOING[self.optimizer.to], DOWN, size, "states_down")]
+        if to is not None and away:
+            going.append(here.start(GOING[to], DOWN, away * self.weight_bytes, "weights_down"))
+        return going
 
-    def _on_host(self, here: Emitter, group: SubGroup) -> None:
+    def _on_host(self, here: Emitter, group: HeldGroup) -> None:
         """Let the host's cores update a sub-group."""
-        count = group.elements
-        if self.offload.to == "disk":
-            here.wait(here.start("disk_read", READ, count * self.states_bytes, "read"))
-        if not self.rounds:
-            here.wait(here.start("cast_to_host", CAST, count * FP32_BYTES, "weights_down"))
+        count, away = group.elements, group.within(self.away)
+        staying = count - away
+        states = count * self.states_bytes if self.optimizer.to == "disk" else 0
+        weights = away * self.weight_bytes if self.offload.parameters == "disk" else 0
+        if read := states + (0 if self.rounds else weights):
+            here.wait(here.start("disk_read", READ, read, "read"))
+        if not self.rounds and staying:
+            here.wait(here.start("cast_to_host", CAST, staying * FP32_BYTES, "weights_down"))
         here.wait(here.start("cast_to_host", CAST, count * FP32_BYTES, "gradients_down"))
-        here.wait(here.start("host_update", CPU, count * ADAM_BYTES_PER_ELEMENT, "update"))
-        wide = self.job.element_bytes if self.rounds else FP32_BYTES
-        here.wait(here.start("cast_to_device", CAST, count * wide, "weights_up"))
-        if self.offload.to == "disk":
-            here.wait(here.start("disk_write", WRITE, count * self.states_bytes, "write"))
+        rounded = away * (FP32_BYTES + self.weight_bytes) if self.rounds else 0
+        here.wait(here.start("host_update", CPU, count * ADAM_BYTES_PER_ELEMENT + rounded, "update"))
+        if staying:
+            here.wait(here.start("cast_to_device", CAST, staying * self.weight_bytes, "weights_up"))
+        if written := states + weights:
+            here.wait(here.start("disk_write", WRITE, written, "write"))
 
 
-def held_update(job: Job, offload: Offload | None, *, rounds: bool) -> HeldUpdate | None:
+def held_update(job: Job, offload: Offload | None, *, rounds: bool, away: range = range(0)) -> HeldUpdate | None:
     """Return how a job's states are updated; None where they are on the device, or a CPU's memory is the host's."""
     if offload is None or offload.optimizer is None or job.machine.device.type == "cpu":
         return None
-    return HeldUpdate(job, offload.optimizer, rounds)
+    return HeldUpdate(job, offload, rounds, away)

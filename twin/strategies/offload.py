@@ -1,8 +1,8 @@
 """Optimizer states beyond the device: how gradients get there, and the update.
 
-Shared by the strategies. A rank's streams are its own (`STREAMS`): copies down and up, copies that change the type of
-numbers, the cores' updates, and drives in each direction. What they share with other ranks (the host's memory, drives)
-is the engine's business.
+Shared by the strategies. A rank's streams are its own (`OWN_STREAMS`): copies down and up, copies that change the type
+of numbers, the cores' updates, and drives in each direction. What they share with other ranks (the host's memory,
+drives) is the engine's business.
 
 The order is that of one thread that issues: where it waits the device's compute stream waits, as the thread of
 DeepSpeed's optimizer does while the host's cores update a sub-group.
@@ -21,11 +21,10 @@ from twin.description.problems import Problem
 from twin.schedule.communicator import Communicator
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
+from twin.schedule.ops import OWN_STREAMS
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
-DOWN, UP, CAST, CPU, READ, WRITE = "down", "up", "cast", "cpu", "disk_read", "disk_write"
-STREAMS = (DOWN, UP, CAST, CPU, READ, WRITE)
-"""A rank's own streams: of copies to and from the host, those that change types, the host's cores, drives."""
+DOWN, UP, CAST, CPU, READ, WRITE = OWN_STREAMS
 STATES_BYTES = 3 * FP32_BYTES
 """Of an element's optimizer states: master weight and two moments."""
 UNSCALE_BYTES = 2 * FP32_BYTES
@@ -38,7 +37,7 @@ three written."""
 def streams(ranks: int) -> tuple[Communicator, ...]:
     """Make every rank's own streams; those that no op names do no harm."""
     alone = np.arange(ranks, dtype=np.int64)[:, None]
-    return tuple(Communicator(name, alone, "alone") for name in STREAMS)
+    return tuple(Communicator(name, alone, "alone") for name in OWN_STREAMS)
 
 
 @dataclass(frozen=True)
@@ -252,8 +251,11 @@ ONLY_DEEPSPEED = ("ratio", "overlapped_gradients", "update")
 """Of `offload.optimizer` what only DeepSpeed's flavour has."""
 
 
-def check_held(job: Job, offload: Offload | None) -> list[Problem]:
-    """Do what `check` does for strategies whose gradients stay on the device until the update, as the runtime's do."""
+def check_held(job: Job, offload: Offload | None, *, parameters: bool = False) -> list[Problem]:
+    """Do what `check` does for strategies whose gradients stay on the device until the update, as the runtime's do.
+
+    `parameters`: weights may lie beyond it too.
+    """
     problems = check(job, offload, held=True)
     if offload is None:
         return problems
@@ -263,7 +265,7 @@ def check_held(job: Job, offload: Offload | None) -> list[Problem]:
         fields = type(optimizer).model_fields
         given = [key for key in ONLY_DEEPSPEED if getattr(optimizer, key) != fields[key].default]
         problems += [Problem(f"offload.optimizer.{key}", remedy, getattr(optimizer, key)) for key in given]
-    if offload.parameters is not None:
+    if offload.parameters is not None and not parameters:
         problems.append(Problem("offload.parameters", remedy, offload.parameters))
     if offload.swap_share:
         problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
@@ -299,14 +301,14 @@ def _contradictions(offload: Offload, *, clip_gradients: bool, recompute: bool, 
         remedy = "is of jobs with recompute: true and offload.activations; leave it out"
         problems.append(Problem("offload.swap_share", remedy, offload.swap_share))
     if optimizer is None:
-        if offload.parameters is not None:
+        if offload.parameters is not None and not held:
             remedy = "the host updates weights that lie there: give offload.optimizer too"
             problems.append(Problem("offload.parameters", remedy, offload.parameters))
         return problems
     if optimizer.stride is not None:
         apart = [
             ("offload.optimizer.to", optimizer.to == "disk" and not held, "disk"),
-            ("offload.parameters", offload.parameters is not None, offload.parameters),
+            ("offload.parameters", offload.parameters is not None and not held, offload.parameters),
             ("offload.optimizer.update", optimizer.update == "consumed", "consumed"),
         ]
         remedy = "does not go with a stride, which updates on the device what lies in the host's memory; leave one out"

@@ -19,6 +19,7 @@ IN_MEMORY = (
     Offload(optimizer=STRIDE),
     Offload(optimizer=HOST, parameters="host"),
     Offload(optimizer=HOST, parameters="host", activations="host"),
+    Offload(parameters="host", activations="host"),
 )
 ON_DRIVES = (
     Offload(optimizer=DISK),

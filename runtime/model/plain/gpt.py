@@ -19,7 +19,7 @@ from runtime.model.recompute import Block as Run
 from runtime.model.recompute import Recompute
 from runtime.parallel.ops import Place
 from runtime.parallel.region import branch
-from runtime.step.activations import ActivationTier
+from runtime.step.activations import Leave
 from runtime.weights.store import Parameter
 
 
@@ -59,14 +59,14 @@ class Block(nn.Module):
         run: Run = partial(self._run, sequences=sequences)
         if not (self.context.job.recompute and torch.is_grad_enabled()):
             return run(stream)
-        recomputed: torch.Tensor = Recompute.apply(stream, run, self._again, self._tier)
+        recomputed: torch.Tensor = Recompute.apply(stream, run, self._again, self._leave)
         return recomputed
 
     @property
-    def _tier(self) -> ActivationTier | None:
-        """Where the block's input waits for its backward pass, if not on the device."""
+    def _leave(self) -> Leave | None:
+        """What lets the block's input go until its backward pass, if it does not stay on the device."""
         assert self.place.layer is not None
-        return self.context.activations_of(self.place.layer)
+        return self.context.leave_of(self.place.layer)
 
     def _again(self, run: Run) -> Run:
         def recomputed(stream: torch.Tensor) -> torch.Tensor:
@@ -163,6 +163,7 @@ class PlainGPT(nn.Module):
         stream = self.embedding(inputs) if self.span.first else inputs
         for block in self.blocks:
             stream = block(stream, count)
+        self.context.inputs_gone()
         if not self.span.last:
             return stream
         logits: torch.Tensor = self.head(self.final_norm(stream))

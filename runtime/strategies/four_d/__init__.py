@@ -5,7 +5,9 @@
 * `gemm`, `tuning`: how operands of products are stored.
 """
 
-__all__ = ["TRAINED_WITH"]
+from runtime.strategies.four_d.refusals import refusals
+
+__all__ = ["TRAINED_WITH", "refusals"]
 
 TRAINED_WITH = {"recompute_inputs": "device"}
 """Keys of which other values are for simulation."""

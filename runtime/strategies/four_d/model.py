@@ -130,9 +130,10 @@ class GPT(torch.nn.Module):
             results = KeptAttention() if layer < job.attention_kept_layers and torch.is_grad_enabled() else None
             run: Run = partial(block, sequences=tokens.shape[0], results=results)
             if layer < job.recomputed_layers and torch.is_grad_enabled():
-                stream = Recompute.apply(stream, run, partial(self._again, layer), self.context.activations_of(layer))
+                stream = Recompute.apply(stream, run, partial(self._again, layer), self.context.leave_of(layer))
             else:
                 stream = Notify.apply(run(stream), partial(self.gather_again, layer))
+        self.context.inputs_gone()
         stream = Notify.apply(stream, partial(self._block_done, None))
         logits: torch.Tensor = self.head(self.final_norm(stream))
         return logits
@@ -190,6 +191,7 @@ class GPT(torch.nn.Module):
                 self.gather_all_again()
             loss, gradient = self.cross_entropy(logits, targets, weights, with_gradient=backward)
         if gradient is not None:
+            self.context.inputs_back()
             held = [logits, gradient]
             del logits, gradient
             backward_from(held)

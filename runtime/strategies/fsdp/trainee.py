@@ -74,6 +74,7 @@ class FsdpTrainee(Trainee):
                 loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)
                 context.phase = "bwd"
                 assert gradient is not None
+                context.inputs_back()
                 held = [logits, gradient]
                 del logits, gradient
                 backward_from(held)

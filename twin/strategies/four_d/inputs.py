@@ -5,8 +5,6 @@ The last block's stays: it is wanted at once. A CPU's memory is the host's, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twin.schedule.emit import Emitter
 from twin.strategies.fetch import Fetches, Leaves
 from twin.strategies.four_d.job import FourDJob
@@ -44,17 +42,24 @@ class InputsLeave:
             self._leaves.end()
 
 
-def inputs_back(job: FourDJob, shapes: Shapes, again: Emitter) -> Callable[[int], None]:
-    """Return what holds until a block's input is there, while the one before it comes."""
-    tier = None if job.offload is None else job.offload.activations
-    if tier is None or job.machine.device.type == "cpu":
-        return lambda _layer: None
-    layers = moved_layers(job)
-    parts = [(again.under(f"block{layer}", layer=layer), input_bytes(job, shapes)) for layer in reversed(layers)]
-    fetches = Fetches(tier, parts, "input_up")
+class InputsBack:
+    """Inputs on their way back to the device; the first is, from the loss on."""
 
-    def back(layer: int) -> None:
-        if layer in layers:
-            fetches.use(len(layers) - 1 - layer)
+    def __init__(self, job: FourDJob, shapes: Shapes, again: Emitter) -> None:
+        tier = None if job.offload is None else job.offload.activations
+        self._layers = moved_layers(job)
+        self._fetches: Fetches | None = None
+        if tier is not None and job.machine.device.type != "cpu":
+            size = input_bytes(job, shapes)
+            parts = [(again.under(f"block{layer}", layer=layer), size) for layer in reversed(self._layers)]
+            self._fetches = Fetches(tier, parts, "input_up")
 
-    return back
+    def begin(self) -> None:
+        """Let the first come."""
+        if self._fetches is not None:
+            self._fetches.begin()
+
+    def back(self, layer: int) -> None:
+        """Hold until a block's input is there, if it went away; the one before it is on its way from now on."""
+        if self._fetches is not None and layer in self._layers:
+            self._fetches.use(len(self._layers) - 1 - layer)

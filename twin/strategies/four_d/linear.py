@@ -14,6 +14,7 @@ from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Gemm, Memory
 from twin.strategies import work
 from twin.strategies.four_d import adapters
+from twin.strategies.four_d.away import WeightsCome
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Linear, Sum, Unit
 from twin.strategies.four_d.updated import UpdatedWeights
@@ -33,6 +34,8 @@ class WeightGathers:
     """In the order of the pass, each with the emitter of its block."""
     updated: UpdatedWeights | None = None
     """Where what is gathered may still be on its way from the replicas that have updated it."""
+    come: WeightsCome | None = None
+    """Where a rank's own part comes from beyond its device: for this pass and perhaps for others."""
     _started: list[str] = field(default_factory=list)
     _waited: int = 0
 
@@ -44,6 +47,8 @@ class WeightGathers:
         """Make the weight of `linear` available to the next op; the pass's order must be kept."""
         if linear.z == 1 and self.updated is not None:
             self.updated.need(self.units[0][0].ops, linear.layer)
+        if linear.z == 1 and self.come is not None:
+            self.come.need(linear)
         arrived = self._waited and linear in self.units[self._waited - 1][1].linears
         if linear.z == 1 or arrived:
             return
@@ -70,6 +75,8 @@ class WeightGathers:
                 return
             if self.updated is not None:
                 self.updated.need(emit.ops, unit.linears[0].layer)
+            if self.come is not None:
+                self.come.need(unit.linears[0])
             size = unit.gathered_elements * self.job.gather_element_bytes
             name = f"{unit.name}/all_gather_z"
             self._started.append(emit.start("all_gather", "z_gather", size, name))

@@ -14,6 +14,7 @@ from twin.description.offload import Tier
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.beyond import Held
+from twin.strategies.four_d.away import elements_away, elements_here
 from twin.strategies.four_d.buckets import own_elements
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
@@ -75,7 +76,20 @@ def _buffers(job: FourDJob, shapes: Shapes, own: int) -> float:
 def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
     layers = job.recomputed_layers
     kept = [float(job.element_bytes * shapes.tokens * shapes.hidden_x)] * layers
-    return Held(job.element_bytes, own, own, 0, kept, own, job.micro_steps)
+    trained = Trained(job, shapes)
+    frozen = shapes.local_elements if job.lora is not None else 0
+    unit = max(each.shard_elements for each in shapes.gather_units(shapes.block_linears(0)))
+    return Held(
+        element_bytes=job.element_bytes,
+        own=own,
+        weights=trained.elements + frozen,
+        unit=unit,
+        kept_bytes=kept,
+        bucket=own,
+        micro_steps=job.micro_steps,
+        away=elements_away(shapes),
+        here=elements_here(job, shapes),
+    )
 
 
 def block_bytes(job: FourDJob, shapes: Shapes, *, products: bool = False) -> float:

@@ -10,13 +10,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
-from twin.strategies.four_d.buckets import HEAD, LOSS_ELEMENTS, REPLICATED, own_elements
+from twin.strategies.four_d.away import leave_updated, moved_weights
+from twin.strategies.four_d.buckets import HEAD, LOSS_ELEMENTS, REPLICATED, buckets_of, own_elements
 from twin.strategies.four_d.grid import Axis
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters
@@ -147,10 +150,13 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
     _norm(emit.under("clip"), shapes, elements, sharded=sharded)
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(elements))
-    if (update := held_update(job, job.offload, rounds=e < FP32_BYTES)) is not None:
-        update.emit(emit, elements)
+    away = moved_weights(job, shapes)
+    if (update := held_update(job, job.offload, rounds=e < FP32_BYTES, away=away)) is not None:
+        update.emit(emit, _spans(job, shapes, elements, sharded=sharded))
     else:
         _adamw(emit, e, elements)
+        if job.lora is None:  # else nothing that lies beyond the device has changed
+            leave_updated(emit, job, shapes)
     tied = Trained(job, shapes).tied
     if sharded and not job.gathers_ahead:
         emit.collective("all_gather", "data", elements * shapes.grid.data * e)
@@ -159,6 +165,18 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
         emit.collective("all_gather", "data", head * e, f"{HEAD}/all_gather_data")
     if tied:
         _tie(emit.under("tied"), job, shapes)
+
+
+def _spans(job: FourDJob, shapes: Shapes, elements: int, *, sharded: bool) -> Sequence[tuple[int, int]]:
+    """Return the places, among a rank's elements, of what is updated in sub-groups of its own.
+
+    Of replicas that share states each has a part that lies elsewhere: where weight decay ends in it is left out.
+    """
+    if not sharded:
+        return Trained(job, shapes).spans
+    if not job.gathers_ahead:
+        return [(0, elements)]
+    return list(pairwise(accumulate((bucket.own for bucket in buckets_of(job, shapes)), initial=0)))
 
 
 def _adamw(emit: Emitter, e: int, elements: int) -> None:

@@ -6,10 +6,12 @@ from math import gcd
 
 from twin.description.attention import UNFUSED
 from twin.description.grid import divisors, nearest
+from twin.description.offload import Offload
 from twin.description.problems import Problem
 from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.offload import check_held
+from twin.strategies.sizes import FP32_BYTES
 
 
 def check(job: FourDJob) -> list[Problem]:
@@ -103,9 +105,11 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
 
 def _check_offload(job: FourDJob) -> list[Problem]:
     """Return what does not go with parts of a job's state beyond the device."""
-    problems = check_held(job, job.offload)
+    problems = check_held(job, job.offload, parameters=True)
     if job.offload is None:
         return problems
+    if job.offload.parameters is not None:
+        problems += _check_parameters(job, job.offload)
     if job.offload.activations is not None:
         others = {"overlap.halves": job.overlap.halves, "recompute_inputs": job.recompute_inputs == "host"}
         others["recompute_keeps"] = job.recompute_keeps != "nothing"
@@ -114,6 +118,30 @@ def _check_offload(job: FourDJob) -> list[Problem]:
     if job.offload.optimizer is not None and job.communication_precision.gathers == "fp32" and job.element_bytes < 4:
         remedy = "gathers master weights, which offload.optimizer takes off the device; leave one out"
         problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
+    return problems
+
+
+def _check_parameters(job: FourDJob, offload: Offload) -> list[Problem]:
+    """Return what does not go with weights beyond the device."""
+    problems = []
+    if job.overlap.halves:
+        remedy = "uses weights twice in turn, and offload.parameters brings them once; leave one out"
+        problems.append(Problem("overlap.halves", remedy, True))
+    if job.data_reduction.sharded and (job.grid == "auto" or job.grid.data > 1):
+        remedy = (
+            "gathers the weights of all blocks on the device once they are updated, and offload.parameters takes them "
+            "off it; use one_bucket or overlapped"
+        )
+        problems.append(Problem("data_reduction.mode", remedy, job.data_reduction.mode))
+    if job.communication_precision.gathers == "fp32" and job.element_bytes < FP32_BYTES:
+        remedy = "gathers master weights, and offload.parameters brings rounded ones to the device; leave one out"
+        problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
+    if offload.optimizer is None and job.element_bytes == FP32_BYTES and job.lora is None:
+        remedy = (
+            "lays away the weights that are updated, which in fp32 are those that layers compute with: give "
+            "offload.optimizer too"
+        )
+        problems.append(Problem("offload.parameters", remedy, offload.parameters))
     return problems
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from twin.description.library import CollectiveKind
 from twin.schedule.emit import Emitter
 from twin.schedule.ops import Op, Repeat, Schedule
+from twin.strategies.four_d.away import WeightsCome
 from twin.strategies.four_d.block import (
     block_backward,
     block_forward,
@@ -22,7 +23,7 @@ from twin.strategies.four_d.block import (
     norm_forward,
 )
 from twin.strategies.four_d.halves import interleaved
-from twin.strategies.four_d.inputs import InputsLeave, inputs_back
+from twin.strategies.four_d.inputs import InputsBack, InputsLeave
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.linear import GradientScatters, WeightGathers, already_there
 from twin.strategies.four_d.linear import backward as linear_backward
@@ -93,13 +94,14 @@ def _passes(
     gathers = scatters.half != 1
     _forward(root.under("fwd"), job, shapes, blocks, updated, gathers=gathers)
     use_again = _uses_again(job, shapes, again, backward, blocks) if gathers else lambda _layer: already_there
-    _loss(root, job, shapes, scatters, reduction)
-    inputs = inputs_back(job, shapes, again)
+    inputs = InputsBack(job, shapes, again)
+    _loss(root, job, shapes, scatters, reduction, inputs)
     for layer in reversed(layers):
+        if layer < job.recomputed_layers:
+            inputs.back(layer)
         linears, use = blocks[layer], use_again(layer)
         at_block = again.under(f"block{layer}", layer=layer)
         if layer < job.recomputed_layers:
-            inputs(layer)
             _copy_input(at_block, job, shapes, "to_device")
             block_forward(at_block, job, shapes, linears, use, attention_kept=layer < job.attention_kept_layers)
             use = already_there
@@ -133,13 +135,16 @@ def _uses_again(
     def limited(layer: int) -> Use:
         if not (own := units(layer)):
             return already_there
-        gathers = WeightGathers(job, own)
+        gathers = WeightGathers(job, own, come=come)
         gathers.enter()
         return gathers.use
 
+    everything = [each for layer in reversed(range(len(blocks))) for each in units(layer)]
+    come = WeightsCome(job, everything)
+    come.begin()
     if not job.overlap.across_blocks:
         return limited
-    every = WeightGathers(job, [each for layer in reversed(range(len(blocks))) for each in units(layer)])
+    every = WeightGathers(job, everything, come=come)
     every.enter()
     return lambda layer: already_there if layer < job.cache_gathered_layers else every.use
 
@@ -159,7 +164,9 @@ def _forward(
         units = [
             (at, unit) for at, linears in zip(emitters, blocks, strict=True) for unit in shapes.gather_units(linears)
         ]
-        ahead = WeightGathers(job, [*units, (emit, shapes.head_unit)], updated)
+        come = WeightsCome(job, units)
+        come.begin()
+        ahead = WeightGathers(job, [*units, (emit, shapes.head_unit)], updated, come)
         ahead.enter()
         use = ahead.use
     documents(emit.under("documents"), job, shapes)
@@ -179,10 +186,16 @@ def _forward(
 
 
 def _loss(
-    root: Emitter, job: FourDJob, shapes: Shapes, scatters: GradientScatters, reduction: Reduction | None
+    root: Emitter,
+    job: FourDJob,
+    shapes: Shapes,
+    scatters: GradientScatters,
+    reduction: Reduction | None,
+    inputs: InputsBack,
 ) -> None:
     """Loss, and the backward of head and final norm (the head's weight is still gathered)."""
     loss(root.under("loss", phase="loss"), job, shapes)
+    inputs.begin()
     backward = root.under("bwd", phase="bwd")
     linear_backward(backward, job, shapes.head, shapes.tokens, [shapes.head_unit], scatters)
     norm_backward(backward.under("final_norm"), job, shapes)

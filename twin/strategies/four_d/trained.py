@@ -42,6 +42,12 @@ class Trained:
         return self.shapes.local_elements if self.job.lora is None else self.adapter_elements
 
     @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Places of the elements that weight decay is for, and behind them of those that it is not: vectors."""
+        decayed = self.shapes.sharded_elements + self.shapes.table_elements if self.job.lora is None else self.elements
+        return tuple((begin, end) for begin, end in ((0, decayed), (decayed, self.elements)) if end > begin)
+
+    @property
     def tied(self) -> bool:
         """Whether a table of tokens has to follow the head that it is tied to."""
         return self.job.model.tied_embeddings and self.job.lora is None

@@ -78,6 +78,15 @@ class Step:
             return None
         return self.job.offload.activations
 
+    @property
+    def held(self) -> bool:
+        """Whether blocks themselves let their inputs go and take them back, inside their gathered weights."""
+        return self.job.flavour != "deepspeed"
+
+    def name_of_kept(self, way: str) -> str:
+        """Name what moves of a block, up or down: its input, or what else it keeps."""
+        return f"input_{way}" if self.held else f"activations_{way}"
+
     def recomputed(self, layer: int) -> bool:
         """Tell whether a block is computed again for its backward pass."""
         return self.job.recompute and not (self.job.offload is not None and self.job.offload.swaps(layer))
@@ -135,15 +144,18 @@ def _forward(emit: Emitter, step: Step) -> None:
         compute.documents(emit.under("documents"), inner, shapes)
     gathers.begin()
     gathers.use(units.first.name)
-    leaves = None if step.activations is None else Leaves(step.activations, "activations_down")
+    leaves = None if step.activations is None else Leaves(step.activations, step.name_of_kept("down"))
     if units.last is None:
         compute.documents(emit.under("documents"), inner, shapes)
     compute.embedding_forward(emit.under("embedding"), inner, shapes)
     for layer, under in zip(step.layers, blocks, strict=True):
         gathers.use(f"block{layer}")
+        own = leaves if layer != step.layers[-1] else None  # the last block's are wanted at once
+        if own is not None and step.held:
+            own.leave(under, step.kept_bytes(layer))
         compute.block_forward(under, inner, shapes, shapes.block_linears(layer), _use(gathers, layer))
-        if leaves is not None and layer != step.layers[-1]:  # the last block's are wanted at once
-            leaves.leave(under, step.kept_bytes(layer))
+        if own is not None and not step.held:
+            own.leave(under, step.kept_bytes(layer))
     if leaves is not None:
         leaves.end()
     if units.last is not None:
@@ -164,21 +176,27 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
     if not units.first.keep:
         order.append((backward.under(units.first.name), units.first))
     gathers = Gathers(job, order, backward=True)
+    repeated = [again.under(f"block{layer}", layer=layer) for layer in step.layers]
+    fetches = _fetches(step, repeated if step.held else blocks)
+    if fetches is not None and step.held:
+        fetches.begin()
     gathers.begin()  # the head is there: its hook asks for what comes next
-    fetches = _fetches(step, blocks)
+    if fetches is not None and not step.held:
+        fetches.begin()
     linear_backward(backward, inner, shapes.head, shapes.tokens, [shapes.head_unit], products)
     compute.norm_backward(backward.under("final_norm"), inner, shapes)
     if units.last is not None and units.head_weight:  # a tied one's gradient leaves with the table's
         reductions.ready(backward.under(units.last.name), units.last)
     for layer in reversed(step.layers):
         under, linears = blocks[layer], shapes.block_linears(layer)
-        if fetches is not None and layer != step.layers[-1]:
-            fetches.use(step.layers[-1] - 1 - layer)
+        comes = fetches if layer != step.layers[-1] else None
+        if comes is not None and not step.held:
+            comes.use(step.layers[-1] - 1 - layer)
         gathers.use(f"block{layer}")
+        if comes is not None and step.held:
+            comes.use(step.layers[-1] - 1 - layer)
         if step.recomputed(layer):
-            compute.block_forward(
-                again.under(f"block{layer}", layer=layer), inner, shapes, linears, _use(gathers, layer)
-            )
+            compute.block_forward(repeated[layer], inner, shapes, linears, _use(gathers, layer))
         compute.block_backward(under, inner, shapes, linears, _use(gathers, layer), products)
         for unit in units.block(layer)[::-1]:
             reductions.ready(under, unit)
@@ -197,9 +215,8 @@ def _fetches(step: Step, blocks: Sequence[Emitter]) -> Fetches | None:
     if step.activations is None:
         return None
     layers = step.layers[-2::-1]
-    fetches = Fetches(step.activations, [(blocks[each], step.kept_bytes(each)) for each in layers], "activations_up")
-    fetches.begin()
-    return fetches
+    parts = [(blocks[each], step.kept_bytes(each)) for each in layers]
+    return Fetches(step.activations, parts, step.name_of_kept("up"))
 
 
 def _use(gathers: Gathers, layer: int) -> Callable[[Linear], None]:
@@ -237,7 +254,7 @@ def _update(emit: Emitter, step: Step) -> None:
         return
     rounds = e < FP32_BYTES and grid.weights == 1
     if not deepspeed and (update := held_update(job, job.offload, rounds=rounds)) is not None:
-        update.emit(emit, own)
+        update.emit(emit, step.units.spans(grid.optimizer_parts))
         return
     # FSDP computes with what it gathers; DeepSpeed and replicas keep a rounded copy, made anew
     copied = FP32_BYTES + e if e < FP32_BYTES and (job.flavour == "deepspeed" or grid.weights == 1) else 0

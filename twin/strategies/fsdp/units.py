@@ -141,6 +141,16 @@ class Units:
         units = [self.first, *last, *self.block(0) * self.model.layers]
         return int(sum(unit.padded(parts) for unit in units)) // parts
 
+    def spans(self, parts: int) -> tuple[tuple[int, int], ...]:
+        """Places, among the elements that one of so many ranks has, of matrices, and behind them of vectors.
+
+        Only matrices decay. Of FSDP2, which knows shapes.
+        """
+        last = () if self.last is None else (self.last,)
+        shapes = [shape for unit in (self.first, *last, *self.block(0) * self.model.layers) for shape in unit.shapes]
+        decayed = sum(part(rows, parts) * columns for rows, columns in shapes if columns > 1)
+        return (0, decayed), (decayed, self.own(parts))
+
     @cached_property
     def largest(self) -> int:
         """Elements of the largest unit that is not kept."""
