@@ -46,7 +46,7 @@ def job(draw: random.Random, seed: int) -> Job:
 def error(described: Job) -> float:
     """(all-ranks engine − SimPy engine) / SimPy engine, of the step."""
     cube = Cube.of(described.concrete_grid)
-    same = differences(drawn(described, cube, described.seed), cube)
+    same = differences(described, drawn(described, cube, described.seed))
     expected = simulate(described, engine="des", differences=same).step_seconds
     return simulate_ranks(described).step_seconds / expected - 1.0
 

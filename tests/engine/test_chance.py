@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
-from twin.engine.all_ranks import differences, drawn, sharing, simulate_ranks
+from twin.engine.all_ranks import differences, drawn, groups_along, sharing, simulate_ranks
 from twin.engine.bundles import shared_ends
 from twin.engine.coverage import stretched
 from twin.engine.cube import Cube
@@ -216,7 +216,8 @@ def test_groups_on_one_nic_are_found(make_job) -> None:
         "frontier",
         model={"layers": 2, "hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 4096},
     )
-    found = sharing(simulate(job))
+    nominal = simulate(job)
+    found = sharing(nominal, groups_along(nominal, Cube.of(nominal.mesh)))
     assert set(found) == {"y"}
     assert sorted(found["y"].groups.T.tolist()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
@@ -228,6 +229,6 @@ def test_where_links_are_shared_it_is_close_to_the_simpy_engine(make_job, machin
     for grid in ({"data": 2, "z": 4, "x": 4}, {"data": 2, "z": 2, "y": 4, "x": 2}, {"data": 8, "y": 2}):
         job = make_job(grid, machine, model=model, per_rank=2, seed=3)
         cube = Cube.of(job.concrete_grid)
-        same = differences(drawn(job, cube, job.seed), cube)
+        same = differences(job, drawn(job, cube, job.seed))
         expected = simulate(job, engine="des", differences=same).step_seconds
         assert simulate_ranks(job).step_seconds == pytest.approx(expected, rel=0.03)

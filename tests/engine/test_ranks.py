@@ -73,9 +73,9 @@ def same_with_chance(job: Job) -> None:
     none = np.zeros(0, dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pricing, "_only", lambda _edges, _binding: pricing.Edges(none, none, none))
-        cube = Cube.of(job.concrete_grid)
+        cube = Cube.of(job.concrete_grid.mesh)
         every = simulate_ranks(job, record=range(job.ranks))
-        expected = simulate(job, engine="des", differences=differences(drawn(job, cube, job.seed), cube))
+        expected = simulate(job, engine="des", differences=differences(job, drawn(job, cube, job.seed)))
     for what in ("arrival", "start", "end"):
         np.testing.assert_allclose(
             getattr(every.outcome.recorded, what),

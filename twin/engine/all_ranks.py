@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from twin.description.grid import Axis
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine import every_role
 from twin.engine.bundles import Bundles
-from twin.engine.cube import Cube, Floats
+from twin.engine.cube import Along, Cube, Floats, Ints
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation, run
 from twin.engine.setting import Timeline
 from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
-from twin.schedule.ops import axis_of
+from twin.schedule.ops import OWN_STREAMS
+from twin.strategies import strategy_of
 
 COMPUTE_SALT, COLLECTIVE_SALT = 1, 2
 
@@ -104,24 +104,26 @@ def simulate_ranks(
     if len(nominal.parts) > 1:
         outcome, of_roles = every_role.run(nominal, variation, interference, record)
         return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), of_roles)
-    _need_axes(nominal)
+    along = groups_along(nominal, cube)
     # with nothing random the shares of the folded simulation are exact as they are
-    bundles = sharing(nominal) if random and varies(job) else {}
-    outcome = run(nominal.program, cube, prices(nominal, cube), variation, interference, bundles, record)
+    bundles = sharing(nominal, along) if random and varies(job) else {}
+    outcome = run(nominal.program, cube, along, prices(nominal, cube, along), variation, interference, bundles, record)
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), (outcome.recorded,))
 
 
-def _need_axes(nominal: Simulation) -> None:
-    """Refuse what this engine does not know: one role's groups that are no axis of the mesh."""
-    axes = nominal.mesh.axes
-    used = {communicator for communicator, _, _ in nominal.program.calls}
-    others = [c.name for c in nominal.communicators.values() if c.name in used and c.partition not in axes]
-    if others:
-        raise fail(
-            "engine",
-            f"the all-ranks engine knows one role's groups over the axes of a mesh, not those of {others[0]}; "
-            "use --engine folded or des",
-        )
+def groups_along(nominal: Simulation, cube: Cube) -> dict[str, Along]:
+    """Return along which axes the groups of each communicator that is used lie; refuse one role's groups of others."""
+    found = {}
+    for name in dict.fromkeys(communicator for communicator, _, _ in nominal.program.calls):
+        along = cube.along(nominal.communicators[name].members)
+        if along is None:
+            raise fail(
+                "engine",
+                f"the all-ranks engine knows one role's groups along the axes of a mesh, not those of {name}; "
+                "use --engine folded or des",
+            )
+        found[name] = along
+    return found
 
 
 def varies(job: Job) -> bool:
@@ -155,66 +157,76 @@ def slowness_of_devices(job: Job, seed: int) -> Floats:
     return drawn
 
 
-def differences(variation: Variation, cube: Cube) -> Differences:
+def differences(job: Job, variation: Variation) -> Differences:
     """Hand the same differences to the SimPy engine, which is how the two are compared."""
     compute, collective = variation.compute, variation.collective
+    cube = Cube.of(job.concrete_grid.mesh)
+    members = {each.name: each.members for each in strategy_of(job).communicators(job)}
 
     def of_compute(op: int) -> Floats:
         assert compute is not None
         return cube.in_rank_order(cube.from_memory(compute.of(op, cube.ranks)))
 
-    def of_collective(op: int, axis: Axis) -> Floats:
+    def of_collective(op: int, communicator: str) -> Floats:
         assert collective is not None
-        groups = cube.ranks // cube.sizes[cube.number(axis)]
-        return cube.from_memory(collective.of(op, groups), axis).reshape(-1)
+        if communicator in OWN_STREAMS:  # no network disturbs it
+            return np.ones(cube.ranks)
+        groups = members[communicator]
+        along = cube.along(groups)
+        assert along is not None
+        return cube.from_memory(collective.of(op, len(groups)), along).reshape(-1)
 
     return Differences(
         cube.in_rank_order(variation.slowness), of_compute if compute else None, of_collective if collective else None
     )
 
 
-def sharing(nominal: Simulation) -> dict[Axis, Bundles]:
-    """Find the groups of each axis that share links inside or at the border of nodes."""
-    found: dict[Axis, Bundles] = {}
-    mesh, prices = nominal.mesh, nominal.prices
-    for axis in mesh.axes:
-        if axis in prices.edges:
-            groups = mesh.ranks // mesh.size(axis)
-            bundles = Bundles.of(axis, prices.edges[axis], groups, prices.resources.first_uplink)
-            if bundles is not None:
-                found[axis] = bundles
+def sharing(nominal: Simulation, along: Mapping[str, Along]) -> dict[str, Bundles]:
+    """Find the groups of each communicator that share links inside or at the border of nodes, or what a host has."""
+    of_relation: dict[str, Bundles | None] = {}
+    prices, found = nominal.prices, {}
+    for name, axes in along.items():
+        communicator = nominal.communicators[name]
+        if (relation := communicator.partition) in prices.edges:
+            if relation not in of_relation:
+                first = prices.resources.first_uplink
+                groups = len(communicator.members)
+                of_relation[relation] = Bundles.of(axes, prices.edges[relation], groups, first)
+            if (bundles := of_relation[relation]) is not None:
+                found[name] = bundles
     return found
 
 
-def prices(nominal: Simulation, cube: Cube) -> Callable[[int], Price]:
+def prices(nominal: Simulation, cube: Cube, along: Mapping[str, Along]) -> Callable[[int], Price]:
     """Price the collectives of every group, links shared as in the folded simulation."""
     program, partition = nominal.program, nominal.partition
     share = nominal.timeline.share
     startup: list[Floats] = []
     transfer: list[Floats] = []
     member: dict[str, list[int]] = {}
-    place: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = {}
+    place: dict[str, Ints] = {}
     for number, (communicator, _, _) in enumerate(program.calls):
-        axis = axis_of(communicator)
-        groups = partition.groups[axis]
+        relation = nominal.communicators[communicator].partition
+        groups = partition.groups[relation]
         costs = [nominal.prices.costs[number][group.pattern] for group in groups]
         startup.append(np.array([cost.startup_seconds for cost in costs]))
         transfer.append(np.array([cost.transfer_seconds for cost in costs]))
-        if axis not in place:
-            member[axis] = [group.rank_classes[0] for group in groups]
-            first = nominal.communicators[communicator].members[:, 0]
-            of_class = np.array(partition.group_class_of_rank_class[axis], dtype=np.int64)
-            place[axis] = cube.laid_out(of_class[partition.rank_class[first]], axis).astype(np.int64)
+        if communicator not in place:
+            member[communicator] = [group.rank_classes[0] for group in groups]
+            of_class = np.array(partition.group_class_of_rank_class[relation], dtype=np.int64)
+            of_rank = cube.laid_out(of_class[partition.rank_class]).astype(np.int64)
+            one = tuple(slice(0, 1) if axis in along[communicator] else slice(None) for axis in range(of_rank.ndim))
+            place[communicator] = of_rank[one]
 
     def price(op: int) -> Price:
         assert program.code[op] == START
         call = program.target[op]
-        axis = axis_of(program.calls[call][0])
-        shares = share[member[axis], op]
+        communicator = program.calls[call][0]
+        shares = share[member[communicator], op]
         seconds = transfer[call] / shares
         if len(seconds) == 1:
             return Price(float(startup[call][0]), float(seconds[0]), float(shares[0]))
-        at = place[axis]
+        at = place[communicator]
         return Price(startup[call][at], seconds[at], shares[at])
 
     return price

@@ -1,4 +1,4 @@
-"""Groups of one axis that load the same links, when they do not come at the same time.
+"""Groups of one partition that load the same links, when they do not come at the same time.
 
 In the folded simulation such groups run in step and each gets its share. With random differences one
 starts earlier or has more to do, and while fewer are at it each gets more: the ends follow from
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twin.description.grid import Axis
-from twin.engine.cube import Cube, Floats
+from twin.engine.cube import Along, Cube, Floats
 from twin.engine.layout import Ints
 from twin.engine.symmetry import Edges
 
@@ -23,14 +22,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Bundles:
-    """Groups of an axis in bundles of equal size."""
+    """Groups of a partition in bundles of equal size."""
 
-    axis: Axis
+    along: Along
     groups: Ints
     """(groups of a bundle, bundles)."""
 
     @classmethod
-    def of(cls, axis: Axis, edges: Edges, groups: int, resources: int) -> Bundles | None:
+    def of(cls, along: Along, edges: Edges, groups: int, resources: int) -> Bundles | None:
         """Find which groups meet on a resource below number `resources`, directly or through others.
 
         None if no two do, or if bundles are large or of several sizes.
@@ -50,7 +49,7 @@ class Bundles:
         if not 1 < size[0] <= MAX_TOGETHER or (size != size[0]).any():
             return None
         in_bundles = np.argsort(label, kind="stable").reshape(-1, size[0])
-        return cls(axis, np.ascontiguousarray(in_bundles.T))
+        return cls(along, np.ascontiguousarray(in_bundles.T))
 
     def longer(self, cube: Cube, begin: Floats, work: Floats | float, share: Floats | float) -> Floats | float:
         """Return how long transfers take that begin then and would take `work` if all ran in step.
@@ -67,7 +66,7 @@ class Bundles:
             return work
         taken = np.empty(begin.size)
         taken[together] = shared_ends(starts, works, 1.0 / least) - starts
-        return cube.laid_out(taken, self.axis)
+        return cube.laid_out(taken, self.along)
 
 
 def shared_ends(begin: Floats, work: Floats, fastest: Floats) -> Floats:

@@ -1,4 +1,6 @@
-"""Arrays over all ranks: the mesh's axes, and groups as the same array with one axis of length 1.
+"""Arrays over all ranks: the mesh's axes, and groups as the same array with axes of length 1.
+
+Groups are along one axis, or several: of all ranks that differ in those alone. Along none they are single ranks.
 
 Every array has the logical shape of the mesh. In memory the largest axis lies innermost, so
 that numpy's inner loops are long: with one of 8 innermost, everything takes twice as long.
@@ -14,6 +16,9 @@ from numpy.typing import NDArray
 from twin.description.grid import Axis, Mesh
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Along = tuple[int, ...]
+"""Places, in an array over ranks, of the axes along which groups lie."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,38 @@ class Cube:
         """Number of ranks."""
         return int(np.prod(self.sizes))
 
-    def shape(self, axis: Axis | None = None) -> tuple[int, ...]:
-        """Shape of an array over ranks, or over the groups of an axis."""
-        if axis is None:
-            return self.sizes
-        collapsed = self.number(axis)
-        return tuple(1 if i == collapsed else size for i, size in enumerate(self.sizes))
+    def along(self, members: Ints) -> Along | None:
+        """Return along which axes groups lie, members (groups, size); None if they are no such groups.
 
-    def from_memory(self, flat: Floats, axis: Axis | None = None) -> Floats:
-        """See values that lie in memory order as an array over ranks, or over an axis' groups."""
-        shape = self.shape(axis)
+        >>> cube = Cube.of(Mesh(("data", "z"), (2, 3)))
+        >>> ranks = np.arange(6)
+        >>> cube.along(ranks.reshape(2, 3)), cube.along(ranks[None, :]), cube.along(ranks[:, None])
+        ((1,), (0, 1), ())
+        >>> cube.along(ranks.reshape(3, 2)) is None
+        True
+        """
+        at = np.unravel_index(members, self.sizes)
+        found = tuple(axis for axis, place in enumerate(at) if (place != place[:, :1]).any())
+        whole = members.shape[1] == np.prod([self.sizes[axis] for axis in found], dtype=int)
+        return found if whole and members.size == self.ranks else None
+
+    def shape(self, along: Along = ()) -> tuple[int, ...]:
+        """Shape of an array over groups; over ranks, if they are alone."""
+        return tuple(1 if i in along else size for i, size in enumerate(self.sizes))
+
+    def from_memory(self, flat: Floats, along: Along = ()) -> Floats:
+        """See values that lie in memory order as an array over ranks, or over groups."""
+        shape = self.shape(along)
         return flat.reshape([shape[i] for i in self.order]).transpose(np.argsort(self.order))
 
-    def zeros(self, axis: Axis | None = None) -> Floats:
-        """Return zeros for every rank, or for every group of an axis."""
-        return self.from_memory(np.zeros(int(np.prod(self.shape(axis)))), axis)
+    def zeros(self, along: Along = ()) -> Floats:
+        """Return zeros for every rank, or for every group."""
+        return self.from_memory(np.zeros(int(np.prod(self.shape(along)))), along)
 
-    def laid_out(self, values: NDArray[np.generic], axis: Axis | None = None) -> Floats:
-        """Bring values in rank order (or the order of an axis' groups) into memory order."""
-        made = self.zeros(axis)
-        made[...] = values.reshape(self.shape(axis))
+    def laid_out(self, values: NDArray[np.generic], along: Along = ()) -> Floats:
+        """Bring values in rank order (or the order of groups, by their first ranks) into memory order."""
+        made = self.zeros(along)
+        made[...] = values.reshape(self.shape(along))
         return made
 
     def in_rank_order(self, array: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Collectives in progress, for all groups of an axis at once.
+"""Collectives in progress, for all groups of a communicator at once.
 
 A collective that members compute beside is slow; while all its members stand still at the same op
 it is not (see `twin.engine.des`). Ops are worked through in program order, so when a collective
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from twin.description.grid import Axis
-from twin.engine.cube import Floats
+from twin.engine.cube import Along, Floats
 
 
 @dataclass
 class Flow:
-    """One collective of every group of an axis; arrays over groups, or one number for all.
+    """One collective of every group; arrays over groups, or one number for all.
 
     It begins at `begin` and ends at `end`: later than `startup + slow_work` after, by what it has
     not yet gained from its members standing still.
@@ -49,8 +49,9 @@ class Stream:
     """The collectives of one communicator, in order: those nobody has waited for yet."""
 
     axis: Axis
-    number: int
-    """Place of the axis in an array over ranks."""
+    """That its time is booked under."""
+    along: Along
+    """Axes of an array over ranks along which its groups lie; none: every rank has one of its own."""
     beside: float
     """Speed of a transfer beside compute, relative to alone."""
     open: list[Flow] = field(default_factory=list)

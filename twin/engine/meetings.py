@@ -120,6 +120,6 @@ def units_of(name: str, nominal: Simulation, roles: Sequence[Ranks], beside: flo
         group = dict(zip(between, np.split(group_of, ends[:-1]), strict=True))
         first, classes = int(role_of[own[0, 0]]), partition.rank_class[own[:, 0]]
         rows = np.searchsorted(roles[first].part.classes, classes)
-        stream = Stream(axis_of(name), 0, beside) if len(between) == 1 else None
+        stream = Stream(axis_of(name), (0,), beside) if len(between) == 1 else None
         found.append(Unit(name, between, at, group, of_class[classes], first, rows, stream))
     return found

@@ -1,15 +1,19 @@
 """The all-ranks engine: one op at a time, for all ranks at once.
 
 For what folding cannot do: every rank different, through device speed, jitter or noise. Time is
-an array over the whole grid. Compute adds to it, a collective takes a maximum along an axis, a wait
+an array over the whole grid. Compute adds to it, a collective takes a maximum along axes, a wait
 takes the later of two. Interference is exact: while a rank's collectives run its compute is slower,
 and a collective is slower unless its members stand still (`twin.engine.flows`).
 
-What links let a collective have is a number per collective (`Price.share`), taken from the
-folded simulation of the same step without random differences. Where these bring apart groups of
-one axis that share a link, it is followed who is at work (`twin.engine.bundles`); other sharing is
-taken not to change. So without differences both engines agree to rounding in every case, and with
-them wherever no link is shared; docs/howto/every-rank.md has the errors elsewhere.
+A rank's own streams (copies to its host, updates there, drives) are groups of one, which slow nothing
+and are not slowed.
+
+What links, and hosts' memory and drives, let a collective have is a number per collective
+(`Price.share`), taken from the folded simulation of the same step without random differences. Where
+these bring apart groups of one axis that share a link, it is followed who is at work
+(`twin.engine.bundles`); other sharing is taken not to change. So without differences both engines
+agree to rounding in every case, and with them wherever no link is shared; docs/howto/every-rank.md
+has the errors elsewhere.
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ import numpy as np
 from twin.description.grid import Axis
 from twin.engine.bundles import Bundles
 from twin.engine.coverage import stretched
-from twin.engine.cube import Cube, Floats
+from twin.engine.cube import Along, Cube, Floats
 from twin.engine.flows import Stream
 from twin.engine.program import COMPUTE, START, Program
 from twin.engine.variation import Factors
-from twin.schedule.ops import axis_of
+from twin.schedule.ops import OWN_STREAMS, axis_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Outcome:
     """When each rank has done its last op."""
     last_end_seconds: float
     exposed: dict[Axis, Floats]
-    """Waiting for a collective that all members had come to."""
+    """Waiting for a collective that all members had come to; by axis, and by name of what is a rank's own."""
     peers: dict[Axis, Floats]
     """Waiting for a collective's last member to come."""
     host: Floats
@@ -87,7 +91,7 @@ class Outcome:
     communication_by_axis: dict[Axis, float]
     """Seconds of collectives, mean over ranks."""
     transfer: dict[Axis, Floats]
-    """Seconds of collectives from begin to end, one value per group of the axis."""
+    """Seconds of collectives from begin to end, one value per group."""
     recorded: Recorded
 
     @property
@@ -100,18 +104,20 @@ class Outcome:
 def run(
     program: Program,
     cube: Cube,
+    along: Mapping[str, Along],
     price: Callable[[int], Price],
     variation: Variation,
     interference: Interference,
-    bundles: Mapping[Axis, Bundles],
+    bundles: Mapping[str, Bundles],
     record: Sequence[int] = (),
 ) -> Outcome:
     """Simulate one step.
 
-    `price(op)` is the price of the collective that an op starts; `bundles` are groups that share links,
-    for axes that have such. Events of the ranks in `record` are kept.
+    `along` says of each communicator along which axes its groups lie; `price(op)` is the price of the collective that
+    an op starts; `bundles` are groups that share links, for communicators that have such. Events of the ranks in
+    `record` are kept.
     """
-    return _Run(program, cube, price, variation, interference, bundles, record).outcome()
+    return _Run(program, cube, along, price, variation, interference, bundles, record).outcome()
 
 
 class _Run:
@@ -121,10 +127,11 @@ class _Run:
         self,
         program: Program,
         cube: Cube,
+        along: Mapping[str, Along],
         price: Callable[[int], Price],
         variation: Variation,
         interference: Interference,
-        bundles: Mapping[Axis, Bundles],
+        bundles: Mapping[str, Bundles],
         record: Sequence[int],
     ) -> None:
         self._cube, self._price, self._variation = cube, price, variation
@@ -132,15 +139,16 @@ class _Run:
         self._stretch = 1.0 + interference.compute
         beside = 1.0 / (1.0 + interference.collective)
         communicators = dict.fromkeys(c for c, _, _ in program.calls)
-        self._streams = {c: Stream(axis_of(c), cube.number(axis_of(c)), beside) for c in communicators}
+        self._streams = {c: Stream(axis_of(c), along[c], 1.0 if c in OWN_STREAMS else beside) for c in communicators}
+        booked = dict.fromkeys([*cube.axes, *(stream.axis for stream in self._streams.values())])
         self.now = cube.zeros()
         self._floor = 0.0
         """Nobody's time is earlier."""
         self._chosen = np.array(record, dtype=np.int64)
         self._at = np.unravel_index(self._chosen, cube.sizes)
         self._record = Recorded(*(np.zeros((len(program), len(record))) for _ in range(3)))
-        self._exposed = {axis: cube.zeros() for axis in cube.axes}
-        self._peers = {axis: cube.zeros() for axis in cube.axes}
+        self._exposed = {axis: cube.zeros() for axis in booked}
+        self._peers = {axis: cube.zeros() for axis in booked}
         self._host = cube.zeros()
         self._transfer: dict[Axis, Floats] = {}
         self._phases: dict[str, float] = {}
@@ -157,7 +165,7 @@ class _Run:
             if code == COMPUTE:
                 self._compute(op, amount, host, program.ops[op][0].phase)
             elif code == START:
-                self._start(op, amount, host, self._streams[program.calls[target][0]])
+                self._start(op, amount, host, program.calls[target][0])
             else:
                 communicator = program.calls[program.target[target]][0]
                 self._wait(op, target, self._streams[communicator])
@@ -173,7 +181,8 @@ class _Run:
         self._work(op, amount)
         self._keep(self._record.end, op)
 
-    def _start(self, op: int, amount: float, host: float, stream: Stream) -> None:
+    def _start(self, op: int, amount: float, host: float, name: str) -> None:
+        stream = self._streams[name]
         self._wait_for_host(host)
         if amount:  # a CPU that issues what it runs itself
             self._note_phase("")
@@ -182,13 +191,13 @@ class _Run:
             self._host += self.now - before
         self._keep(self._record.arrival, op)
         price = self._price(op)
-        gate = self.now.max(axis=stream.number, keepdims=True)
+        gate = self.now.max(axis=stream.along, keepdims=True)
         startup, transfer = price.startup_seconds, price.transfer_seconds
-        if (noise := self._variation.collective) is not None:
-            factor = self._cube.from_memory(noise.of(op, gate.size), stream.axis)
+        if name not in OWN_STREAMS and (noise := self._variation.collective) is not None:
+            factor = self._cube.from_memory(noise.of(op, gate.size), stream.along)
             startup, transfer = startup * factor, transfer * factor
         flow = stream.start(op, gate, startup, transfer)
-        if (bundles := self._bundles.get(stream.axis)) is not None:
+        if (bundles := self._bundles.get(name)) is not None:
             begin = flow.begin + startup
             flow.slow_work = bundles.longer(self._cube, begin, flow.slow_work, price.share)
             flow.end = begin + flow.slow_work
@@ -200,7 +209,8 @@ class _Run:
         work = amount * self._variation.slowness
         if (jitter := self._variation.compute) is not None:
             work *= self._cube.from_memory(jitter.of(op, self._cube.ranks))
-        running = [flow for stream in self._streams.values() for flow in stream.open if not flow.over]
+        loud = (stream for name, stream in self._streams.items() if name not in OWN_STREAMS)
+        running = [flow for stream in loud for flow in stream.open if not flow.over]
         if self._stretch == 1.0 or not running:
             self.now = self.now + work
         else:
@@ -211,16 +221,14 @@ class _Run:
         self._note_phase("")
         self._keep(self._record.start, op)
         self._keep(self._record.arrival, op)
-        flow = stream.take(start, before.max(axis=stream.number, keepdims=True))
+        flow = stream.take(start, before.max(axis=stream.along, keepdims=True))
         come = np.maximum(before, flow.gate)
         self.now = np.maximum(before, flow.end)
         self._exposed[stream.axis] += self.now - come
         self._peers[stream.axis] += come - before
         took = flow.end - flow.begin
-        if (known := self._transfer.get(stream.axis)) is None:
-            self._transfer[stream.axis] = took
-        else:
-            known += took
+        known = self._transfer.get(stream.axis)
+        self._transfer[stream.axis] = took if known is None else known + took
         self._latest = max(self._latest, float(flow.end.max()))
         self._at_rest(before)
         self._keep(self._record.end, op)
@@ -243,11 +251,11 @@ class _Run:
 
     def _at_rest(self, since: Floats) -> None:
         """Every rank stood still at the same op, from `since` until now."""
-        found: dict[int, tuple[Floats, Floats]] = {}
+        found: dict[tuple[int, ...], tuple[Floats, Floats]] = {}
         for stream in self._streams.values():
             if all(flow.over for flow in stream.open):
                 continue
-            axis = stream.number
+            axis = stream.along
             if axis not in found:
                 found[axis] = (since.max(axis=axis, keepdims=True), self.now.min(axis=axis, keepdims=True))
             begin, end = found[axis]
@@ -269,7 +277,7 @@ class _Run:
     def _close(self) -> None:
         """Let collectives that nobody waits for come to their end."""
         for stream in self._streams.values():
-            stream.at_rest(self.now.max(axis=stream.number, keepdims=True), np.inf)
+            stream.at_rest(self.now.max(axis=stream.along, keepdims=True), np.inf)
             for flow in stream.open:
                 self._latest = max(self._latest, float(flow.end.max()))
                 self._keep(self._record.start, flow.op, flow.begin)
@@ -286,7 +294,7 @@ class _Run:
             host=self._host,
             compute_by_phase=self._phases,
             communication_by_axis={
-                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0 for axis in self._cube.axes
+                axis: float(self._transfer[axis].mean()) if axis in self._transfer else 0.0 for axis in self._exposed
             },
             transfer=self._transfer,
             recorded=Recorded(recorded.start.T, recorded.end.T, recorded.arrival.T),

@@ -48,8 +48,8 @@ def rank_table(every: AllRanks) -> pa.Table:
         "end_seconds": outcome.end,
         "compute_seconds": outcome.compute,
         "host_seconds": outcome.host,
-        **{f"exposed_{axis}_seconds": outcome.exposed[axis] for axis in cube.axes},
-        **{f"peers_{axis}_seconds": outcome.peers[axis] for axis in cube.axes},
+        **{f"exposed_{axis}_seconds": seconds for axis, seconds in outcome.exposed.items()},
+        **{f"peers_{axis}_seconds": seconds for axis, seconds in outcome.peers.items()},
     }
     table: dict[str, Any] = {"rank": np.arange(cube.ranks, dtype=np.int32)}
     table |= {axis: at[i].astype(np.int32) for i, axis in enumerate(cube.axes)}

@@ -70,7 +70,7 @@ class Differences:
     compute: Callable[[int], Floats] | None = None
     """Further factors on an op's compute time, (ranks,)."""
     collective: Callable[[int, str], Floats] | None = None
-    """Factors on the time of the collective that an op starts, (groups,)."""
+    """Factors on the time of the collective that an op starts on a communicator, (groups,)."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def simulate(
     slowness = speed[partition.representatives]
     setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
-        setting = _differing(setting, programs[0], cast, differences)
+        setting = _differing(setting, programs[0], differences)
     timelines = _run(programs, setting, engine)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
@@ -220,11 +220,11 @@ def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:
         )
 
 
-def _differing(setting: Setting, program: Program, cast: Cast, differences: Differences) -> Setting:
+def _differing(setting: Setting, program: Program, differences: Differences) -> Setting:
     """Add the factors of every op; classes are single ranks and groups, in order."""
     compute, collective = differences.compute, differences.collective
-    axes = [
-        cast.communicators[program.calls[target][0]].axis if code == START else None
+    names = [
+        program.calls[target][0] if code == START else None
         for code, target in zip(program.code, program.target, strict=True)
     ]
     return replace(
@@ -232,7 +232,7 @@ def _differing(setting: Setting, program: Program, cast: Cast, differences: Diff
         compute_factor=None if compute is None else [compute(op).tolist() for op in range(len(program))],
         collective_factor=None
         if collective is None
-        else [collective(op, axis).tolist() if axis else [] for op, axis in enumerate(axes)],
+        else [collective(op, name).tolist() if name else [] for op, name in enumerate(names)],
     )
 
 
