@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from dashboards.events import Floats
-from dashboards.parts import escape, finished
+from dashboards.parts import escape, finished, seconds, seconds_axis
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
 
 
+MANY_DECADES = 2.0
+"""More of them have ticks at powers of ten only."""
+DIGITS = (1, 1.5, 2, 3, 5, 7)
+"""Where fewer have ticks."""
 MAX_POINTS = 5000
 """Of more points only the longest ops are drawn; the table has all."""
 
@@ -25,7 +30,6 @@ def parity(
     sorts: Sequence[str],
     names: Sequence[str],
     *,
-    unit: str = "seconds",
     axes: tuple[str, str] = ("predicted", "measured"),
 ) -> go.Figure:
     """Scatter on log-log axes, one colour and symbol for each sort, and lines at equal and at ± 20 %."""
@@ -43,12 +47,14 @@ def parity(
                 name=escape(sort),
                 text=[escape(names[i]) for i in at.tolist()],
                 marker={"color": COLOURS[number % 7], "symbol": _symbol(number), "size": 7, "opacity": 0.75},
-                hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.4g}}<br>{axes[0]} %{{y:.4g}}<extra></extra>",
+                hovertemplate=f"%{{text}}<br>{axes[1]} %{{x:.3s}}s<br>{axes[0]} %{{y:.3s}}s<extra></extra>",
             )
         )
+    ticks: dict[str, Any] = {}
     if good.any():
         both = np.concatenate([predicted[good], measured[good]])
         ends = np.array([both.min() / 1.3, both.max() * 1.3])
+        ticks = _ticks(*ends.tolist())
         for factor, dash in ((1.0, "solid"), (1.2, "dot"), (1 / 1.2, "dot")):
             figure.add_trace(
                 go.Scatter(
@@ -60,9 +66,18 @@ def parity(
                     line={"color": GREY, "dash": dash, "width": 1},
                 )
             )
-    figure.update_xaxes(type="log", title=f"{axes[1]}, {unit}")
-    figure.update_yaxes(type="log", title=f"{axes[0]}, {unit}")
+    figure.update_xaxes(type="log", **seconds_axis(axes[1]), **ticks)
+    figure.update_yaxes(type="log", **seconds_axis(axes[0]), **ticks)
     return finished(figure)
+
+
+def _ticks(least: float, most: float) -> dict[str, Any]:
+    """Place ticks of a logarithmic axis: each with its unit, which Plotly gives powers of ten alone."""
+    if np.log10(most / least) > MANY_DECADES:
+        return {"dtick": 1}
+    first, last = int(np.floor(np.log10(least))), int(np.ceil(np.log10(most)))
+    at = [float(f"{digit}e{power}") for power in range(first, last) for digit in DIGITS]
+    return {"tickvals": at, "ticktext": [seconds(value) for value in at]}
 
 
 def _symbol(number: int) -> str:

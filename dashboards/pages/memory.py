@@ -15,6 +15,7 @@ from dashboards.parts import card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.description.units import format_memory
 from twin.strategies import strategy_of
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -32,7 +33,7 @@ def shown(context: PageContext, query: Query) -> Component:
     uses = [(entry.label, memory_use(job)) for entry, job in jobs]
     label, use = uses[0]
     summary = (
-        f"{label}: {use.per_rank_bytes / 1e9:.2f} of {use.capacity_bytes / 1e9:.2f} GB per rank, most of it "
+        f"{label}: {format_memory(use.per_rank_bytes)} of {format_memory(use.capacity_bytes)} per rank, most of it "
         f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}."
     )
     others = variants(jobs[0][1])
@@ -107,20 +108,20 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 y=[escape(label) for label, _ in uses],
-                x=[use.by_category[category] / 1e9 for _, use in uses],
+                x=[use.by_category[category] for _, use in uses],
                 orientation="h",
                 name=category,
                 marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
-                hovertemplate=f"{category}: %{{x:.3g}} GB<extra></extra>",
+                hovertemplate=f"{category}: %{{x:.3s}}B<extra></extra>",
             )
         )
     device, most = uses[0][1].capacity_bytes, max(use.per_rank_bytes for _, use in uses)
-    title = "GB"
+    title = "bytes"
     if device < FAR * most:
-        figure.add_vline(x=device / 1e9, line_dash="dash", line_color="#8c8c8c", annotation_text="device")
+        figure.add_vline(x=device, line_dash="dash", line_color="#8c8c8c", annotation_text="device")
     else:  # bars would be slivers beside it
-        title = f"GB (the device has {device / 1e9:.3g}, far to the right)"
-    figure.update_xaxes(title=title)
+        title = f"bytes (the device has {format_memory(device)}, far to the right)"
+    figure.update_xaxes(title=title, tickformat="~s", ticksuffix="B")
     figure.update_yaxes(autorange="reversed", automargin=True)
     return finished(figure, barmode="stack")
 

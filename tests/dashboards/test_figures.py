@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,9 +17,10 @@ from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
 from dashboards.figures.bandwidth import skew
+from dashboards.figures.parity import parity
 from dashboards.figures.waterfall import in_order, largest, waterfall
 from dashboards.page import PageContext
-from dashboards.pages.memory import variants
+from dashboards.pages.memory import stacked, variants
 from dashboards.pages.rank_map import axis_means
 from dashboards.pages.runs import choices
 from dashboards.pages.trust import both_ways, spearman
@@ -32,6 +34,7 @@ from dashboards.timeline.view import View
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.cli import main
 from twin.compare.terms import Term
+from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
@@ -241,3 +244,21 @@ def test_where_one_can_go_from_a_choice(context: PageContext):
         first, opened(context, "gpt-320b-frontier")
     )
     assert differences(first, opened(context, "gpt-5b-search")) == []
+
+
+def test_ticks_of_logarithmic_axes_have_units() -> None:
+    """Plotly writes the unit at powers of ten alone, and 0.001 beside 100µ."""
+    wide = parity(np.array([1e-5, 0.2]), np.array([2e-5, 0.1]), ["a", "a"], ["b", "c"]).layout
+    narrow = parity(np.array([0.5, 1.4]), np.array([0.6, 1.5]), ["a", "a"], ["b", "c"]).layout
+    for axis in (wide.xaxis, wide.yaxis):
+        assert (axis.dtick, axis.ticksuffix, axis.tickformat) == (1, "s", "~s")
+    for axis in (narrow.xaxis, narrow.yaxis):
+        found = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+        assert (found[0.5], found[1.0]) == ("500 ms", "1 s")
+
+
+def test_memory_has_a_unit_that_suits_its_size(make_job: Any) -> None:
+    use = memory_use(make_job({"z": 2}, "laptop"))
+    figure = stacked([("tiny", use)])
+    assert sum(bar.x[0] for bar in figure.data) == pytest.approx(use.per_rank_bytes)
+    assert (figure.layout.xaxis.ticksuffix, figure.layout.xaxis.tickformat) == ("B", "~s")
