@@ -25,12 +25,12 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
         figure.add_trace(
             go.Scatter(
                 x=curve["bytes"],
-                y=[v / 1e9 for v in curve["bus"]],
+                y=list(curve["bus"]),
                 mode="lines",
                 line={"color": axis_colour(curve["axis"]), "width": 1.5},
                 name=f"model: {curve['kind']}, {curve['axis']}",
                 text=curve["algorithm"],
-                hovertemplate="%{x:.3s}B  %{y:.3g} GB/s<br>%{text}<extra></extra>",
+                hovertemplate="%{x:.3s}B  %{y:.3s}B/s<br>%{text}<extra></extra>",
             )
         )
     for (label, one), symbol in zip(found, SYMBOLS, strict=False):
@@ -39,16 +39,16 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
             figure.add_trace(
                 go.Scatter(
                     x=[row.bytes for row in rows],
-                    y=[row.bus_bytes_per_second / 1e9 for row in rows],
+                    y=[row.bus_bytes_per_second for row in rows],
                     mode="markers",
                     marker={"color": axis_colour(axis), "symbol": symbol, "size": 9},
                     name=escape(f"{label}, {axis}"),
                     text=[escape(f"{row.name}, {row.members} members") for row in rows],
-                    hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3g} GB/s<extra></extra>",
+                    hovertemplate="%{text}<br>%{x:.3s}B  %{y:.3s}B/s<extra></extra>",
                 )
             )
-    figure.update_xaxes(type="log", title="bytes", exponentformat="SI")
-    figure.update_yaxes(type="log", title="bus bandwidth, GB/s", dtick=1, exponentformat="power")
+    figure.update_xaxes(type="log", title="bytes", dtick=1, tickformat="~s", ticksuffix="B")
+    figure.update_yaxes(type="log", title="bus bandwidth", dtick=1, tickformat="~s", ticksuffix="B/s")
     return finished(figure, legend={**LEGEND, "font": {"size": 11}})
 
 
