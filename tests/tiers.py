@@ -58,6 +58,14 @@ def full(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     return _marked(pytest.mark.full, cases, chosen)
 
 
+def few(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Let `make test` run these cases of a test alone, and leave all others to `make test-full`."""
+    found = list(cases)
+    assert chosen
+    assert all(case in found for case in chosen), [case for case in chosen if case not in found]
+    return full(found, *(case for case in found if case not in chosen))
+
+
 def slow(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """Leave some of the cases of a test to `make test-all`."""
     return _marked(pytest.mark.slow, cases, chosen)

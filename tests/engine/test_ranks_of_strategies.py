@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.engine.test_ranks import same_with_chance, same_without_chance
-from tests.tiers import full
+from tests.tiers import few
 from twin.description.job import Job
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.report import report_all_ranks
@@ -66,7 +66,7 @@ def test_without_chance_it_is_the_folded_engine(strategy, grid, where) -> None:
 
 @pytest.mark.parametrize(
     ("case", "chance"),
-    full(list(itertools.product(CASES, CHANCES)), *((case, CHANCES[i % 3]) for i, case in enumerate(CASES))),
+    few(list(itertools.product(CASES, CHANCES)), *((case, CHANCES[i % 3]) for i, case in enumerate(CASES))),
     ids=str,
 )
 def test_with_chance_it_is_the_simpy_engine(case, chance) -> None:

@@ -15,7 +15,7 @@ from runtime.sharded import units as runtime_units
 from tests.runtime import parity
 from tests.runtime.fsdp_tasks import describe
 from tests.runtime.test_fsdp import VARIANTS
-from tests.tiers import full
+from tests.tiers import few
 from twin.schedule.difference import difference
 from twin.schedule.ops import Start
 from twin.strategies import generated
@@ -44,7 +44,7 @@ def differs(grid: dict[str, int], rank: int = 0, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("grid", "name", "on"),
-    full(CASES, *((GRIDS[1 + i % 3], name, ("laptop", "h100")[i % 2]) for i, name in enumerate(NAMES))),
+    few(CASES, *((GRIDS[1 + i % 3], name, ("laptop", "h100")[i % 2]) for i, name in enumerate(NAMES))),
 )
 def test_every_option_and_family(grid: dict[str, int], name: str, on: str) -> None:
     machine = H100 if on == "h100" else {}
@@ -53,7 +53,7 @@ def test_every_option_and_family(grid: dict[str, int], name: str, on: str) -> No
 
 @pytest.mark.parametrize(
     ("grid", "name"),
-    full(list(itertools.product(GRIDS, OTHERS)), *((GRIDS[i % 4], name) for i, name in enumerate(OTHERS))),
+    few(list(itertools.product(GRIDS, OTHERS)), *((GRIDS[i % 4], name) for i, name in enumerate(OTHERS))),
 )
 def test_precisions_dropout_and_micro_steps(grid: dict[str, int], name: str) -> None:
     assert not (found := differs(grid, **OTHERS[name], **H100)), found

@@ -15,7 +15,7 @@ from runtime.strategies.megatron import messages as runtime_messages
 from runtime.strategies.megatron import tensor as runtime_tensor
 from tests.runtime.megatron_tasks import MODEL, describe
 from tests.runtime.test_megatron import CASES
-from tests.tiers import full
+from tests.tiers import few
 from twin.schedule.difference import difference
 from twin.strategies import generated
 from twin.strategies.megatron import attention, layer, linear, local, reduction, sharded
@@ -47,7 +47,7 @@ def differs(axes: dict[str, int], rank: int = 0, **options: Any) -> str:
     return difference(record(job, rank).schedule, generated(job, rank))
 
 
-@pytest.mark.parametrize(("axes", "options"), full(RECORDED, *RECORDED[::3]), ids=str)
+@pytest.mark.parametrize(("axes", "options"), few(RECORDED, *RECORDED[::3]), ids=str)
 def test_every_composition(axes: dict[str, int], options: dict[str, Any]) -> None:
     ranks = describe(axes, **options).ranks
     for rank in sorted({0, ranks - 1}):
