@@ -56,6 +56,7 @@ def as_kept(chosen: Chosen) -> dict[str, Any]:
     return {"strategy": chosen.strategy, "overrides": list(chosen.overrides), "ranks": chosen.ranks}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_core")
 def test_the_choice_is_that_of_a_search_over_what_trains(tmp_path: Path) -> None:
     """A search that simulates what does not train too, and drops it afterwards."""
@@ -95,6 +96,7 @@ def test_strategies_and_what_they_refuse_are_found(tmp_path: Path, monkeypatch: 
     )
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_core")
 def test_strategies_are_searched_as_they_train(tmp_path: Path) -> None:
     """Megatron's parallelism of PyTorch's pieces, though jobs are Megatron-LM's if they do not say it."""

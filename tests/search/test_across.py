@@ -81,13 +81,13 @@ def computing(simulation: Simulation) -> float:
     )
 
 
-PRUNED = [pytest.param("megatron", layers, marks=pytest.mark.full) for layers in (4, 5)]
+PRUNED = few([("megatron", 4), ("megatron", 5), ("four_d", 4), ("fsdp", 4)], ("fsdp", 4))
 
 
-@pytest.mark.parametrize(("strategy", "layers"), [*PRUNED, ("four_d", 4), ("fsdp", 4)])
+@pytest.mark.parametrize(("strategy", "layers"), PRUNED)
 def test_pruning_finds_what_trying_everything_finds(tmp_path: Path, strategy: str, layers: int) -> None:
-    few = {"ranks": 4, "batch": {"sequences": 8}, "model": MODEL | {"layers": layers}}
-    job = job_of(Given(job_file(tmp_path, **few)), strategy)
+    small = {"ranks": 4, "batch": {"sequences": 8}, "model": MODEL | {"layers": layers}}
+    job = job_of(Given(job_file(tmp_path, **small)), strategy)
     over = frozenset((*named(strategy).worth_varying, MICRO))
     every, pruned = search(job, over=over), search(job, over=over, prune=True)
     assert pruned.best.step_seconds == every.best.step_seconds
