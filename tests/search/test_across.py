@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import few
 from twin.cli import main
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
