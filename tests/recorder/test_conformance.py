@@ -25,6 +25,13 @@ VARIATIONS = (
     *("documents", "axes x", "axes z", "no biases", "cached 1, not recomputed", "no clipping"),
     *("sharded, overlapped, whole", "sharded, overlapped, no OAG", "sharded, overlapped, ahead 5"),
     *("odd, sharded, overlapped", "sharded, overlapped, halves", "sharded, overlapped, halves, tied"),
+    *("halves, not recomputed", "halves, blocks, buckets", "halves, parallel", "halves, dropout", "halves, documents"),
+    *("halves, llama", "halves, wide", "attention kept, halves", "attention kept, dropout", "attention kept, llama"),
+    *("divided, not recomputed", "attention by heads, llama", "divided, documents", "divided, dropped scores"),
+    *("divided halves, heads", "divided halves, nothing overlaps", "flat, not recomputed", "flat, documents"),
+    *("flat, dropped scores", "flat halves, nothing overlaps", "products kept, dropout, fp32", "products kept, halves"),
+    *("products kept, divided halves", "products kept, flat halves", "across blocks, not recomputed"),
+    *("across blocks, cached", "loss by tokens, halves, fp32", "halves over x", "halves over y", "halves over data x"),
     *("five micro-steps", "odd", "odd, sharded", "odd, blocks", "odd, one z", "32,768 replicas", "32,768 over z"),
 )
 """Jobs whose every axis and option another one has too."""

@@ -12,6 +12,7 @@ from runtime.recorder.gpt import FAKE, LEARNING_RATE, MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
 from runtime.step.tiers import Room
 from runtime.strategies import ranks_of, recorded_on, trains
+from tests.tiers import few
 from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.train import Adam
@@ -170,7 +171,7 @@ def test_the_device_holds_less_by_what_lies_on_the_host(name: str, monkeypatch: 
     assert beyond == pytest.approx(use.tiers["host"].node_bytes / ranks, rel=0.02)
 
 
-@pytest.mark.parametrize("name", sorted(STAGES))
+@pytest.mark.parametrize("name", few(sorted(STAGES), *sorted(STAGES)[::3]))
 def test_the_twin_counts_what_every_stage_holds(name: str) -> None:
     """Where messages arrive stays from step to step: PyTorch's stages keep that of every micro-batch."""
     grid, options = STAGES[name]
