@@ -120,6 +120,11 @@ class Server:
         )
 
 
+def _close(one: Any) -> None:
+    """Close what a server listens to; a channel with what it has not sent yet, which may lie in a temporary file."""
+    one.handle_close() if hasattr(one, "outbufs") else one.close()
+
+
 @contextmanager
 def served(settings: Settings) -> Iterator[Server]:
     """Run a server on a free port of this host until the block ends."""
@@ -133,5 +138,5 @@ def served(settings: Settings) -> Iterator[Server]:
     finally:
         server.task_dispatcher.shutdown()
         # by the thread that waits for these sockets: one closed under its eyes is an error in it
-        server.trigger.pull_trigger(lambda: [each.close() for each in list(server._map.values())])
+        server.trigger.pull_trigger(lambda: [_close(each) for each in list(server._map.values())])
         thread.join()
