@@ -81,22 +81,3 @@ class Copies:
             return Copy(None, self.ops, run())
         op = self.ops.op(place, name, phase, sent_bytes=float(size_bytes), kind=kind, communicator=stream)
         return Copy(op, self.ops, listener.start(op, run))
-
-    def run(
-        self,
-        place: Place,
-        name: str,
-        kind: CollectiveKind,
-        stream: str,
-        size_bytes: float,
-        run: Callable[[], None],
-        *,
-        phase: Phase | None = None,
-    ) -> None:
-        """Do one that the host waits for."""
-
-        def done() -> Done:
-            run()
-            return Done()
-
-        self.start(place, name, kind, stream, size_bytes, done, phase=phase).wait()

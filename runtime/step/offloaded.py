@@ -21,7 +21,7 @@ import torch
 
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
-from runtime.step.copies import Copy
+from runtime.step.copies import Copy, Done
 from runtime.step.lanes import Lanes, Tensors
 from runtime.step.optimizer import ADAM_PASSES, FUSED_ADAM, MOMENTS, MakeAdam, Optimizer
 from runtime.step.tiers import Room
@@ -194,7 +194,12 @@ class OffloadedOptimizer(Optimizer):
         self, place: Place, name: str, kind: CollectiveKind, stream: str, size: int, run: Callable[[], None]
     ) -> None:
         """Do what the host waits for."""
-        self.context.copies.run(place, name, kind, stream, size, run, phase="optimizer")
+
+        def done() -> Done:
+            run()
+            return Done()
+
+        self.context.copies.start(place, name, kind, stream, size, done, phase="optimizer").wait()
 
     def _gradient(self, group: SubGroup) -> torch.Tensor:
         return self.context.store.gradient[group.flat]

@@ -45,7 +45,7 @@ def job(draw: random.Random, seed: int) -> Job:
 
 def error(described: Job) -> float:
     """(all-ranks engine − SimPy engine) / SimPy engine, of the step."""
-    cube = Cube.of(described.concrete_grid)
+    cube = Cube.of(described.concrete_grid.mesh)
     same = differences(described, drawn(described, cube, described.seed))
     expected = simulate(described, engine="des", differences=same).step_seconds
     return simulate_ranks(described).step_seconds / expected - 1.0

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
+from tests.strategies.moved import moved, named
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Compute, Start, Wait
-from twin.strategies import load_job, strategy_of
+from twin.strategies import load_job
 
 MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
 BLOCK = 12 * 512**2
@@ -38,20 +39,6 @@ def described(grid: dict[str, int], offload: Any, overrides: Any = (), micro_ste
         **options,
     }
     return load_job(raw, overrides)
-
-
-def named(job: Any) -> list[Any]:
-    strategy = strategy_of(job)
-    return list(strategy.schedule(job, strategy.roles(job)[0]).named())
-
-
-def moved(job: Any) -> Counter[str]:
-    """Bytes of each kind of what is beyond the device."""
-    found: Counter[str] = Counter()
-    for _, op in named(job):
-        if isinstance(op, Start):
-            found[op.kind] += round(op.bytes)
-    return found
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
+from tests.strategies.moved import moved
 from twin.cost.memory import memory_use
 from twin.cost.tiers import CAST_TRAFFIC
 from twin.description.offload import OptimizerOffload
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.ops import Start, Wait
-from twin.strategies import load_job, strategy_of
+from twin.schedule.ops import Wait
+from twin.strategies import load_job
 from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES, sub_groups
 
 MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
@@ -37,20 +37,6 @@ def described(offload: Any, ranks: int = 1, machine: Any = "polaris", overrides:
         **options,
     }
     return load_job(raw, overrides)
-
-
-def named(job: Any) -> list[Any]:
-    strategy = strategy_of(job)
-    return list(strategy.schedule(job, strategy.roles(job)[0]).named())
-
-
-def moved(job: Any) -> Counter[str]:
-    """Bytes of each kind of what is beyond the device."""
-    found: Counter[str] = Counter()
-    for _, op in named(job):
-        if isinstance(op, Start):
-            found[op.kind] += round(op.bytes)
-    return found
 
 
 def test_deepspeed_s_blocking_optimizer_moves_what_its_blog_says() -> None:
