@@ -11,7 +11,8 @@ from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine import every_role
 from twin.engine.bundles import Bundles
-from twin.engine.cube import Along, Cube, Floats, Ints
+from twin.engine.cube import Along, Cube, Floats
+from twin.engine.layout import Ints
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation, run
 from twin.engine.setting import Timeline

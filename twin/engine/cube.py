@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.description.grid import Axis, Mesh
+from twin.engine.layout import Ints
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Along = tuple[int, ...]
 """Places, in an array over ranks, of the axes along which groups lie."""
 
@@ -41,10 +41,6 @@ class Cube:
         largest = max(numbers, key=lambda axis: (mesh.sizes[axis], -axis))
         others = [axis for axis in numbers if axis != largest]
         return cls(mesh.axes, mesh.sizes, (*others, largest))
-
-    def number(self, axis: Axis) -> int:
-        """Return the place of an axis in an array over ranks."""
-        return self.axes.index(axis)
 
     @property
     def ranks(self) -> int:
