@@ -203,10 +203,11 @@ def test_optimizer_arithmetic_counts_when_memory_does_not() -> None:
 def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None:
     """A kind that is misspelt would silently run at the rate of element-wise work."""
     kinds = {
-        kind_of_work(op.kernel.work, op.phase)
-        for name in ("axes data z y x", "axes y", "fused swiglu", "fused rotary", "llama", "sharded")
+        kind_of_work(work.work, op.phase)
+        for name in ("axes data z y x", "axes y", "fused swiglu", "fused rotary", "llama", "sharded", "plain attention")
         for _, op in generate(JOBS[name]).named()
-        if isinstance(op, Compute) and isinstance(op.kernel, Memory)
+        if isinstance(op, Compute) and not isinstance(op.kernel, Gemm)
+        for work in ((op.kernel,) if isinstance(op.kernel, Memory) else op.kernel.between)
     }
     chains = {"norm/chain", "bwd/norm/chain", "rotary/chain", "bwd/rotary/chain"}  # megatron's `layers_in_steps`
     of_other_strategies = {"collect", *chains}

@@ -55,3 +55,28 @@ def test_the_fastest_iteration_where_a_row_asks_for_it():
     noisy = TENSOR | {"iteration_s": 9.0, "iteration_s_min": 7.0}
     assert training_run(noisy, GPT).seconds == 9.0
     assert training_run(noisy | {"note": "noisy; use iteration_s_min"}, GPT).seconds == 7.0
+
+
+def test_what_the_zero_bubble_paper_leaves_open_is_settled_from_its_names_and_scripts():
+    """Its sizes as printed leave 25,500 to 33,400 words; its interleaved stages wait for their messages."""
+    paper = {"source": "arXiv 2401.10241 (ICLR 2024) Table 4", "machine": "zb_a100_4x8_roce", "gpus": 16, "tp": 1}
+    row = TENSOR | paper | {"pp": 16, "dp": 1, "schedule": "1f1b", "micro_batch": 1, "global_batch": 64}
+    shape = GPT | {"layers": 48, "hidden": 5120, "heads": 40, "seq": 1024, "vocab": "not stated"}
+    job = job_of(row, shape)
+    assert (job.model.vocabulary, job.overlap_messages) == (32000, None)
+    for layers, hidden, billions in ((30, 4096, 6.2), (46, 5120, 14.6), (62, 6144, 28.3)):
+        blocks = layers * (12 * hidden**2 + 13 * hidden) + 1024 * hidden + 2 * hidden
+        allowed = [words for words in range(0, 60000, 100) if round((blocks + words * hidden) / 1e9, 1) == billions]
+        assert job.model.vocabulary in allowed
+        assert 51200 not in allowed  # what stands where nothing is known
+    interleaved = row | {"interleave_v": 3, "schedule": "interleaved_1f1b"}
+    assert job_of(interleaved, shape).overlap_messages is False
+    assert job_of(interleaved | {"source": "NeMo repository docs"}, shape).overlap_messages is None
+    megascale = {"source": "arXiv 2402.15627 Table 2, rows MegaScale", "model_changes": "parallel transformer block"}
+    assert job_of(interleaved | megascale, shape).overlap_messages is None  # its own program sends beside compute
+
+
+def test_tensor_ranks_overlap_where_a_row_says_so_in_words():
+    row = TENSOR | {"sequence_parallel": "tp overlap on (so yes)", "flash_attention": True}
+    assert job_of(row, GPT).tensor_overlap
+    assert not job_of(row | {"sequence_parallel": True}, GPT).tensor_overlap

@@ -91,11 +91,12 @@ def read_rows(path: Path) -> dict[tuple[str, str], list[Row]]:
             device, kernel = TABLE_DEVICES.get(raw["device"]), TABLE_KERNELS.get(raw["kernel"])
             known = device and kernel and raw["head_size"] in HEAD_SIZES and raw.get("dtype") not in EIGHT_BITS
             if device and kernel and known and raw["sequence"] and raw["tflops"]:
-                found.setdefault((device, kernel), []).append(_row(raw))
+                found.setdefault((device, kernel), []).append(read_row(raw))
     return found
 
 
-def _row(raw: Mapping[str, str]) -> Row:
+def read_row(raw: Mapping[str, str]) -> Row:
+    """Read one row of the table."""
     sequences, length, heads, size = (int(raw[key] or 1) for key in ("batch", "sequence", "heads", "head_size"))
     causal = raw["causal"] == "yes"
     forward = 4.0 * sequences * length**2 * heads * size * (0.5 if causal else 1.0)

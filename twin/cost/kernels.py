@@ -58,12 +58,12 @@ def kernel_seconds(device: Device, kernel: Kernel, *, tuned: bool = True, kind: 
             rate = device.kernels.get(kind or "")
             if rate is not None:
                 return rate.start_seconds + kernel.bytes / rate.rate_bytes_per_second
-            return _memory_seconds(device, kernel, kind or "")
+            return memory_seconds(device, kernel, kind or "")
     assert_never(kernel)
 
 
-def _memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
-    """Streaming time, each kernel's start included: a kernel ramps up and drains."""
+def memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
+    """Return the streaming time of a `kind` of work, each kernel's start included: a kernel ramps up and drains."""
     rate = device.memory_bandwidth_bytes_per_second * device.memory_shares.get(kind, device.elementwise_efficiency)
     arithmetic = memory.flops / device.peak_flops_per_second
     return max(memory.bytes / rate, arithmetic) + memory.kernels * device.kernel_latency_seconds
@@ -100,5 +100,7 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
 
 def _plain_attention_seconds(device: Device, attention: Attention, *, tuned: bool) -> float:
     products = sum(gemm_seconds(device, product, tuned=tuned) for product in attention.products)
-    between = Memory(attention.between_bytes, kernels=attention.kernels - len(attention.products))
-    return products + _memory_seconds(device, between)
+    phase: Phase = "bwd" if attention.backward else "fwd"
+    return products + sum(
+        memory_seconds(device, work, measured_kind(device, work, phase)) for work in attention.between
+    )

@@ -54,6 +54,21 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`.
+
+    `work` says what kind it is, such as `norm/normalize` or `bwd/residual`: a device may have a measured
+    rate for it (`Device.kernels`). What is a chain of element-wise kernels, where there is one kernel for the
+    same work, is a kind of its own: over features that are split over ranks (`/split`), or not fused (`/steps`).
+    """
+
+    bytes: float
+    kernels: int = 1
+    flops: float = 0.0
+    work: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Causal self-attention of `heads` local heads over `sequences` × `sequence_length` tokens.
 
@@ -101,61 +116,48 @@ class Attention:
         return (scores, values, turned, turned) if self.backward else (scores, values)
 
     @property
-    def between_bytes(self) -> float:
-        """Bytes that unfused attention moves besides its products: passes over the scores, and copies.
+    def score_bytes(self) -> float:
+        """Bytes of the whole score matrix."""
+        return float(self.sequences * self.heads * self.sequence_length**2 * self.element_bytes)
+
+    @property
+    def between(self) -> tuple[Memory, ...]:
+        """What unfused attention does besides its products: copies, and passes over the scores; nothing if it is fused.
 
         Q, K, V and O are read and written on their way into and out of the heads' layout; in backward O's gradient
-        and those of Q, K and V are.
+        and those of Q, K and V are. Softmax reads and writes the scores, backward it reads two matrices and writes
+        one. The fused causal kernel reads only the unmasked half (of one matrix forward, of two backward) and writes
+        all; one with a mask of its own reads all, and the gradient passes that mask. Plain attention scales, and adds
+        its mask, by kernels that read and write. Dropout reads and writes, and writes or reads a mask of one byte.
         """
-        scores = float(self.sequences * self.heads * self.sequence_length**2 * self.element_bytes)
-        return self.score_passes * scores + self.bytes * (1 if self.backward else 2)
+        if self.form not in UNFUSED:
+            return ()
+        back, scores = self.backward, self.score_bytes
+        found = [Memory(self.bytes * (1 if back else 2), kernels=2)]
+        halved = self.form == "fused_softmax" and not self.mask
+        passes = {(False, False): 2.0, (False, True): 1.5, (True, False): 3.0, (True, True): 2.0}[back, halved]
+        found.append(Memory(passes * scores, work="attention/softmax"))
+        if self.form == "plain":
+            found.append(Memory(2 * scores))
+            if not (back and self.mask):
+                found.append(Memory(2 * scores, work="attention/mask"))
+        if self.dropout:
+            found.append(Memory((2 + 1 / self.element_bytes) * scores))
+        return tuple(found)
 
     @property
     def moved_bytes(self) -> float:
         """All bytes read and written: `bytes` if it is fused, products and what is between them if not."""
         if self.form not in UNFUSED:
             return self.bytes
-        return sum(product.bytes for product in self.products) + self.between_bytes
-
-    @property
-    def score_passes(self) -> float:
-        """Times the whole score matrix is read or written between the products.
-
-        Plain forward: scale, mask and softmax each read and write it; backward: softmax reads two matrices and writes
-        one, scale and mask read and write. The fused causal kernel reads only the unmasked half (of one matrix
-        forward, of two backward) and writes all. A mask of its own is added: the gradient passes it, and the fused
-        kernel reads all.
-        Dropout reads and writes, and writes or reads a mask of one byte.
-        """
-        if self.form not in UNFUSED:
-            return 0.0
-        fused = (2.0, 3.0) if self.mask else (1.5, 2.0)
-        plain = (6.0, 5.0 if self.mask else 7.0)
-        own = {"fused_softmax": fused, "plain": plain}[self.form][self.backward]
-        return own + (2.0 + 1.0 / self.element_bytes if self.dropout else 0.0)
+        return sum(product.bytes for product in self.products) + sum(work.bytes for work in self.between)
 
     @property
     def kernels(self) -> int:
         """Kernels on the device, copies into and out of the heads' layout included."""
         if self.form not in UNFUSED:
             return 3 if self.backward else 1  # backward: row sums, gradients, conversion of dQ
-        between = {"fused_softmax": (1, 1), "plain": (3, 2 if self.mask else 3)}[self.form][self.backward]
-        return (4 if self.backward else 2) + between + self.dropout + 2
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Work bounded by memory: `bytes` moved by `kernels` launches, with a few `flops`.
-
-    `work` says what kind it is, such as `norm/normalize` or `bwd/residual`: a device may have a measured
-    rate for it (`Device.kernels`). What is a chain of element-wise kernels, where there is one kernel for the
-    same work, is a kind of its own: over features that are split over ranks (`/split`), or not fused (`/steps`).
-    """
-
-    bytes: float
-    kernels: int = 1
-    flops: float = 0.0
-    work: str = ""
+        return len(self.products) + sum(work.kernels for work in self.between)
 
 
 Kernel = Gemm | Attention | Memory

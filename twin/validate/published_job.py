@@ -52,6 +52,9 @@ MLPS = {"gelu": "gelu", "squared_relu": "gelu", "swiglu": "swiglu", "geglu": "sw
 """MLPs of published models → those whose kernels move the same bytes."""
 VOCABULARY = 51200
 """Where a source has none: GPT-2's, padded as Megatron's papers do."""
+VOCABULARIES = {"2401.10241": 32000}
+"""Where a source has none but tells it: the zero-bubble paper's sizes (6.2B, 14.6B, 28.3B of given shapes, as rounded)
+leave 25,500 to 33,400 words, and its repository's scripts take a SentencePiece model."""
 
 
 def refusal(run: Run) -> str | None:
@@ -189,14 +192,14 @@ def _strategy_keys(run: Run) -> dict[str, Any]:
 
 def _model_keys(run: Run) -> dict[str, Any]:
     mlp = run.model.get("mlp", "gelu")
-    vocabulary, ffn, gelu = run.shape("vocab"), run.shape("ffn"), mlp == "gelu"
+    ffn, gelu = run.shape("ffn"), mlp == "gelu"
     return {
         "layers": run.shape("layers_override", "layers"),
         "hidden": run.shape("hidden"),
         "heads": run.shape("heads"),
         **({"kv_heads": keys} if isinstance(keys := run.shape("kv_heads"), int) else {}),
         "sequence": run.shape("seq"),
-        "vocabulary": vocabulary if isinstance(vocabulary, int) else VOCABULARY,
+        "vocabulary": _vocabulary(run),
         "activation": MLPS[mlp],
         "positions": "learned" if _learned(run.model) else "rotary",
         "biases": gelu,
@@ -204,6 +207,14 @@ def _model_keys(run: Run) -> dict[str, Any]:
         "norm": "layer" if MLPS[mlp] == "gelu" else "rms",
         **({"mlp_width": ffn} if ffn else {}),
     }
+
+
+def _vocabulary(run: Run) -> int:
+    stated = run.shape("vocab")
+    if isinstance(stated, int):
+        return stated
+    source = str(run.row["source"])
+    return next((words for paper, words in VOCABULARIES.items() if paper in source), VOCABULARY)
 
 
 def _learned(model: Row) -> bool:
@@ -240,7 +251,7 @@ def assumptions(run: Run) -> list[str]:
     if run.says("schedule").startswith("zb2p"):
         found.append("the automatic schedule of 2p activations as ZB-H2, which holds as many")
     if not isinstance(run.shape("vocab"), int):
-        found.append(f"vocabulary {VOCABULARY}")
+        found.append(f"vocabulary {_vocabulary(run)}")
     if run.says("zero_stage") == NOT_STATED:
         found.append("ZeRO stage 0")
     if note := ASSUMED_MACHINES.get(run.row["machine"]):

@@ -17,6 +17,10 @@ from twin.validate.published_run import Run
 SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1", "zb2p": "zb_h2"}
 EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
 """Sources of before messages ran beside compute."""
+WAITED_FOR = ("2401.10241", "2402.15627")
+"""Sources of 2023 whose interleaved stages wait for messages, since `overlap_p2p_comm` was still to be asked for. The
+zero-bubble repository's scripts do not (`pretrain_zbh1.sh`), later refuse it (`pretrain_zero_bubble.sh`); MegaScale's
+paper counts the overlap among what it adds to Megatron-LM (its table 3)."""
 UNFUSED = ("2104.04473", "Megatron-LM README 2020")
 """Sources of before products of weight gradients added to their sums themselves (about the end of 2021: assumed)."""
 
@@ -77,7 +81,7 @@ def keys(run: Run) -> dict[str, Any]:
         "grid": {"pipeline": pipeline, "data": run.replicas, "context": context, "tensor": tensor},
         "flavour": "deepspeed" if deepspeed else "megatron",
         "sequence_parallel": split,
-        "tensor_overlap": split and (row.get("tp_comm_overlap") is True or run.is_megascale),
+        "tensor_overlap": split and (tensor_overlap(run) or run.is_megascale),
         "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
         "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
         "fp8_linears": "fp8" in run.says("precision"),
@@ -90,7 +94,8 @@ def keys(run: Run) -> dict[str, Any]:
             # scatter/gather of messages was the default then
             "split_messages": row.get("scatter_gather_p2p", early) is True and tensor > 1 and not split,
         }
-        if early:
+        asked = run.is_megascale or not any(name in str(row["source"]) for name in WAITED_FOR)
+        if early or (found["schedule"] == "interleaved" and not asked):
             found["overlap_messages"] = False
     found |= stages(run, pipeline * chunks(run))
     if run.replicas * context > 1:
@@ -107,6 +112,11 @@ def sequence_parallel(run: Run) -> bool:
     """Tell whether the residual stream is split over tensor ranks."""
     said = run.says("sequence_parallel")
     return said.startswith("true") or "yes" in said or "sequence parallelism" in run.says("strategy")
+
+
+def tensor_overlap(run: Run) -> bool:
+    """Tell whether collectives of tensor ranks run beside products."""
+    return run.row.get("tp_comm_overlap") is True or run.says("sequence_parallel").startswith("tp overlap on")
 
 
 def stages(run: Run, number: int) -> dict[str, Any]:
