@@ -14,11 +14,31 @@ import pytest
 from tests.strategies.pipelined import FP32, MODEL, WHOLE, B, S, described, hidden_by, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.kernels import Attention, Gemm
+from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait
 from twin.search.choose import choose
 from twin.strategies import load_job, strategy_of
 from twin.trace.metrics import job_flops
+
+# Kernels of a block
+
+
+def test_bias_dropout_and_residual_in_three_kernels_move_what_each_reads_and_writes() -> None:
+    """Fused: read both, write the sum and a mask; apart: the bias in place, dropout, and the sum, forward alone."""
+    options = {"dropout": 0.1, "model": {"biases": True}, "precision": "bf16", "fused_elementwise": True}
+    elements = B * S * MODEL["hidden"]
+
+    def forward(**change: Any) -> dict[str, float]:
+        return {
+            name.split("/")[-1]: op.kernel.bytes
+            for name, op in ops(described({}, **options, **change), 0)
+            if isinstance(op, Compute) and isinstance(op.kernel, Memory) and "micro1/F/block2/residual1" in name
+        }
+
+    assert forward() == {"residual1": 7 * elements}
+    apart = {"residual1_bias": 4 * elements, "residual1_drop": 5 * elements, "residual1": 6 * elements}
+    assert forward(fused_residual=False) == apart
+
 
 # Tensor parallelism
 

@@ -250,6 +250,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "needed twice",
     ),
     "kept of nothing": ({"recompute_keeps": "attention"}, "needs recompute: true"),
+    "nothing is fused": ({"fused_residual": False, "fused_elementwise": False}, "needs flavour: megatron or deepspeed"),
     "chains of a fused norm": ({"layers_in_steps": True}, r"set model\.norm: rms"),
 }
 

@@ -63,7 +63,7 @@ def test_what_the_zero_bubble_paper_leaves_open_is_settled_from_its_names_and_sc
     row = TENSOR | paper | {"pp": 16, "dp": 1, "schedule": "1f1b", "micro_batch": 1, "global_batch": 64}
     shape = GPT | {"layers": 48, "hidden": 5120, "heads": 40, "seq": 1024, "vocab": "not stated"}
     job = job_of(row, shape)
-    assert (job.model.vocabulary, job.overlap_messages) == (32000, None)
+    assert (job.model.vocabulary, job.overlap_messages, job.fused_residual) == (32000, None, False)
     for layers, hidden, billions in ((30, 4096, 6.2), (46, 5120, 14.6), (62, 6144, 28.3)):
         blocks = layers * (12 * hidden**2 + 13 * hidden) + 1024 * hidden + 2 * hidden
         allowed = [words for words in range(0, 60000, 100) if round((blocks + words * hidden) / 1e9, 1) == billions]

@@ -95,6 +95,11 @@ def residual_branch(job: Job, elements: int) -> Memory:
     return Memory(3 * float(elements * job.element_bytes), work="residual")
 
 
+def dropped(job: Job, elements: int) -> Memory:
+    """Dropout by a kernel of its own: read and write, and write the mask."""
+    return Memory(float((2 * job.element_bytes + 1) * elements), work="dropout")
+
+
 def residual_dropout(job: Job, elements: int) -> Memory:
     """Gradient of dropout: read the gradient and the mask, write what goes on."""
     return Memory(float((2 * job.element_bytes + 1) * elements), work="residual_dropout")

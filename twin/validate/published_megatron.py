@@ -21,6 +21,9 @@ WAITED_FOR = ("2401.10241", "2402.15627")
 """Sources of 2023 whose interleaved stages wait for messages, since `overlap_p2p_comm` was still to be asked for. The
 zero-bubble repository's scripts do not (`pretrain_zbh1.sh`), later refuse it (`pretrain_zero_bubble.sh`); MegaScale's
 paper counts the overlap among what it adds to Megatron-LM (its table 3)."""
+RESIDUAL_IN_STEPS = ("2401.10241",)
+"""Sources of 2023 with dropout: `bias_dropout_add` of that time was compiled into three kernels (github
+NVIDIA/Megatron-LM, pull request 532, which mended it that October)."""
 UNFUSED = ("2104.04473", "Megatron-LM README 2020")
 """Sources of before products of weight gradients added to their sums themselves (about the end of 2021: assumed)."""
 
@@ -84,6 +87,7 @@ def keys(run: Run) -> dict[str, Any]:
         "tensor_overlap": split and (tensor_overlap(run) or run.is_megascale),
         "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
         "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
+        "fused_residual": not any(name in str(row["source"]) for name in RESIDUAL_IN_STEPS),
         "fp8_linears": "fp8" in run.says("precision"),
     }
     if pipeline > 1 and not deepspeed:

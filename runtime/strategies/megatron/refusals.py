@@ -11,6 +11,7 @@ FOR_SIMULATION: dict[str, tuple[object, str]] = {
     "recompute_keeps": ("nothing", "blocks are computed again whole"),
     "recompute_attention": (False, "blocks are computed again whole, or not at all"),
     "recompute_layers": (None, "all blocks are computed again, or none"),
+    "fused_residual": (True, "what is fused follows from fused_elementwise"),
     "layers_in_steps": (False, "norms and rotary positions are a kernel each"),
     "fp8_linears": (False, "products are in compute precision"),
     "tensor_overlap": (False, "gathers and scatters come before and behind products"),

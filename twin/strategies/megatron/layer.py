@@ -70,11 +70,23 @@ def _rotary(linears: Linears) -> Memory:
 def _residual(emit: Emitter, linears: Linears, linear: str, name: str) -> None:
     """Bias, dropout and residual: of a row-parallel linear the bias is added to the complete sum."""
     job, local = linears.job, linears.local
+    if not job.fused_residual:
+        _residual_in_steps(emit, linears, linear, name)
+        return
     if linears.split and local.linears[linear].bias and (job.flavour == "torch" or not job.fused_elementwise):
         emit.compute(f"{name}_bias", work.bias(float(local.residual_elements * job.element_bytes)))
     if job.dropout and not job.fused_elementwise:
         emit.compute(f"{name}_mask", work.dropout_mask(job, local.residual_tokens, job.model.hidden))
     emit.compute(name, work.residual(job, local.residual_elements))
+
+
+def _residual_in_steps(emit: Emitter, linears: Linears, linear: str, name: str) -> None:
+    job, elements = linears.job, linears.local.residual_elements
+    if linears.local.linears[linear].bias:
+        emit.compute(f"{name}_bias", work.bias(float(elements * job.element_bytes)))
+    if job.dropout:
+        emit.compute(f"{name}_drop", work.dropped(job, elements))
+    emit.compute(name, work.residual_branch(job, elements))
 
 
 def recompute_scores(emit: Emitter, linears: Linears) -> None:

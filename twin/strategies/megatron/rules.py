@@ -47,6 +47,9 @@ def _check_options(job: MegatronJob) -> list[Problem]:
         problems.append(Problem("context_traders", "needs context_exchange: hierarchical", job.context_traders))
     if job.recompute_keeps != "nothing" and not job.recompute:
         problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
+    if not job.fused_residual and (job.flavour == "torch" or not job.fused_elementwise):
+        remedy = "is about Megatron's fused kernels; needs flavour: megatron or deepspeed, and fused_elementwise: true"
+        problems.append(Problem("fused_residual", remedy, False))
     if job.layers_in_steps and job.model.norm != "rms":
         remedy = "is about RMS norms; leave it out, or set model.norm: rms"
         problems.append(Problem("layers_in_steps", remedy, True))
