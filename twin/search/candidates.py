@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
@@ -11,6 +12,7 @@ from twin.description.grid import GridSpec, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
 from twin.description.units import format_memory
+from twin.engine.crew import Workers, done_by, is_here
 from twin.search.over import MICRO, MICRO_CHOICES
 from twin.strategies import Variant, check_grid, strategy_of
 
@@ -57,8 +59,12 @@ def unsettled(job: Job, ranks: int | None = None) -> Job:
     return job.model_copy(update={"grid": "auto", "batch": batch, "ranks": ranks or job.ranks})
 
 
+GRIDS_AT_ONCE, MANY_GRIDS = 16, 256
+"""Grids that a process takes at a time, and so many that processes are worth it."""
+
+
 def candidates(
-    job: Job, over: frozenset[str] = frozenset(), only: Mapping[str, frozenset[int]] | None = None
+    job: Job, over: frozenset[str] = frozenset(), only: Mapping[str, frozenset[int]] | None = None, workers: Workers = 1
 ) -> list[Candidate]:
     """Return every candidate of a job, whatever its own grid is; with its micro-batch if it gives one.
 
@@ -67,9 +73,15 @@ def candidates(
     """
     wanted = only or {}
     every = strategy_of(job).candidates(job)
-    grids = (g for g in every if all(g.size(axis) in sizes for axis, sizes in wanted.items()))
-    found = [candidate for grid in grids for candidate in on_grid(job, grid, over)]
-    return sorted(found, key=_order)
+    grids = [g for g in every if all(g.size(axis) in sizes for axis, sizes in wanted.items())]
+    asked = [grids[i : i + GRIDS_AT_ONCE] for i in range(0, len(grids), GRIDS_AT_ONCE)]
+    helped = len(grids) >= MANY_GRIDS and is_here(workers)
+    answers = done_by(workers if helped else 1, partial(_on_grids, job, over), asked)
+    return sorted((candidate for answer in answers for candidate in answer), key=_order)
+
+
+def _on_grids(job: Job, over: frozenset[str], grids: Sequence[GridSpec]) -> list[Candidate]:
+    return [candidate for grid in grids for candidate in on_grid(job, grid, over)]
 
 
 def without_refused(job: Job, found: Sequence[Candidate], refuse: Refuse) -> list[Candidate]:

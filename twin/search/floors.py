@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from twin.description.job import Job
 from twin.engine.crew import Workers, done_by, is_here
+from twin.engine.layout import Layout, groups_of
 from twin.engine.priced import Priced
+from twin.engine.pricing import price
 from twin.engine.program import COMPUTE, START
 from twin.engine.simulate import Simulation, simulate
 from twin.search.candidates import Candidate
@@ -70,7 +72,21 @@ def closer_floor(job: Job) -> float:
         found = pieces()
         return 0.0 if found is None else found(text)
 
-    return max(strategy.closer_floor_seconds(job, seconds), _moving_seconds(job))
+    return max(strategy.closer_floor_seconds(job, seconds, _hop_seconds(job)), _moving_seconds(job))
+
+
+def _hop_seconds(job: Job) -> float:
+    """Return how long a message between passes takes at least: alone, where it takes least."""
+    strategy = strategy_of(job)
+    names, size = strategy.messages(job)
+    if not names:
+        return 0.0
+    pairs = {each.name: each for each in strategy.communicators(job) if each.name in names}
+    layout, machine = Layout.of(job), job.machine
+    groups = {each.partition: groups_of(each.members, each.partition, layout) for each in pairs.values()}
+    library = machine.libraries[job.library or machine.library]
+    prices = price(machine, library, [(name, "send", size) for name in pairs], pairs, groups, layout)
+    return min(cost.startup_seconds + cost.transfer_seconds for costs in prices.costs for cost in costs)
 
 
 def _moving_seconds(job: Job) -> float:

@@ -92,7 +92,7 @@ def search(
     if by == "axonn" and not ordered:
         raise fail("--by", f"strategy {job.strategy} has no published model to rank by; leave the option out", by)
     base = unsettled(job)
-    found = candidates(base, over, only)
+    found = candidates(base, over, only, workers)
     if refuse is not None:
         found = without_refused(base, found, refuse)
     ready = [candidate for candidate in found if candidate.feasible]

@@ -168,10 +168,18 @@ class Strategy(ABC, Generic[J]):
         del job, seconds
         return 0.0
 
-    def closer_floor_seconds(self, job: J, seconds: Callable[[str], float]) -> float:
-        """Return another such time, which may take some milliseconds to work out; 0: there is none."""
-        del job, seconds
+    def closer_floor_seconds(self, job: J, seconds: Callable[[str], float], hop_seconds: float) -> float:
+        """Return another such time, which may take some milliseconds to work out; 0: there is none.
+
+        `hop_seconds` is how long one of its `messages` takes at least.
+        """
+        del job, seconds, hop_seconds
         return 0.0
+
+    def messages(self, job: J) -> tuple[tuple[str, ...], float]:
+        """Return the communicators of two over which passes send each other what they need, and bytes of a message."""
+        del job
+        return (), 0.0
 
     def traffic(self, job: J) -> tuple[J, str, int] | None:
         """Return a small job on the same ranks, what names of its ops match, and how often a step has what they move.

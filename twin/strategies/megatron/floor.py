@@ -2,7 +2,7 @@
 
 Of the rank that holds stage r first: the first micro-batch must come through the stages before, all passes of the
 rank follow, and the last one's gradient must go back through them. Messages, reductions, the optimizer and what
-runs beside compute only add to that.
+runs beside compute only add to that; the closer floor has messages as they take alone.
 """
 
 from __future__ import annotations
@@ -125,10 +125,22 @@ def floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
     return most
 
 
-def closer_floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
+def messages(job: MegatronJob) -> tuple[tuple[str, ...], float]:
+    """Return the communicators of neighbouring stages, and the bytes of a message."""
+    pipeline = Pipeline(job)
+    sent = (
+        pipeline.outgoing(rank, chunk, forward=forward)
+        for rank in range(pipeline.ranks)
+        for chunk in range(pipeline.chunks)
+        for forward in (True, False)
+    )
+    return tuple(sorted({message.communicator for message in sent if message})), Local(job).message_bytes
+
+
+def closer_floor_seconds(job: MegatronJob, seconds: Seconds, hop_seconds: float) -> float:
     """Return when the last pass ends by dependencies alone; 0 where passes run at once, or by DeepSpeed's clock.
 
-    What a schedule leaves empty in the middle is in it.
+    What a schedule leaves empty in the middle is in it. What another rank needs arrives `hop_seconds` later at least.
     """
     if job.order not in REPLAYED:
         return 0.0
@@ -140,7 +152,7 @@ def closer_floor_seconds(job: MegatronJob, seconds: Seconds) -> float:
         return of(stages[number])
 
     orders = [pipeline.actions(rank) for rank in range(pipeline.ranks)]
-    return replay(orders, lambda rank, chunk: pipeline.stages(rank)[chunk].number, takes).seconds
+    return replay(orders, lambda rank, chunk: pipeline.stages(rank)[chunk].number, takes, hop_seconds).seconds
 
 
 def _telling(job: MegatronJob, ranks: int) -> list[int]:

@@ -91,9 +91,13 @@ class Megatron(Strategy[MegatronJob]):
         """Fill the pipeline, do the rank's work, drain it."""
         return floor.floor_seconds(job, seconds)
 
-    def closer_floor_seconds(self, job: MegatronJob, seconds: Callable[[str], float]) -> float:
+    def closer_floor_seconds(self, job: MegatronJob, seconds: Callable[[str], float], hop_seconds: float) -> float:
         """Replay the schedule."""
-        return floor.closer_floor_seconds(job, seconds)
+        return floor.closer_floor_seconds(job, seconds, hop_seconds)
+
+    def messages(self, job: MegatronJob) -> tuple[tuple[str, ...], float]:
+        """Activations and their gradients between stages."""
+        return floor.messages(job)
 
     def axis_choices(self, job: MegatronJob) -> dict[str, list[int]]:
         """Return divisors of the ranks that divide layers, batch, sequence and widths."""
