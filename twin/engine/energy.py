@@ -143,23 +143,25 @@ class StepEnergy:
     def _pieces(self) -> Iterator[tuple[Floats, Floats]]:
         """Yield power over time as `over_time` has it, a stretch of the step after the other.
 
-        Ops of all classes together may be millions, of which only those of one stretch are put in order at once.
+        Ops of all classes together may be millions, of which only those of one stretch are put in order at once; of
+        those that outlast it their ends are kept.
         """
         drawing = [self._drawing(number) for number in range(len(self.simulation.parts))]
-        count = 1 + sum(map(len, drawing)) // MAX_DRAWING
+        count = 1 + 2 * sum(map(len, drawing)) // MAX_DRAWING
         edges = np.linspace(0.0, self.simulation.step_seconds, count + 1)[1:-1]
         # each is let go as soon as it is sorted
         stretches = [self._stretches(number, drawing.pop(0), edges) for number in range(len(drawing))]
-        level = 0.0
-        times, changes = [np.zeros(1)], [np.array([self.power.context_watts * float(self._ranks_of_class.sum())])]
+        level, context = 0.0, self.power.context_watts * float(self._ranks_of_class.sum())
+        ending, falls = np.empty(0), np.empty(0)
         for stretch in range(count):
-            for number, (starts, ends) in enumerate(stretches):
-                begin, _, steps = self._drawn(number, starts[stretch])
-                _, end, steps_ended = self._drawn(number, ends[stretch])
-                times += [begin, end]
-                changes += [steps, -steps_ended]
-            at, change = np.concatenate(times), np.concatenate(changes)
-            times, changes = [], []
+            drawn = [self._drawn(number, places[stretch]) for number, places in enumerate(stretches)]
+            begin, end, rises = (np.concatenate(each) for each in zip(*drawn, strict=True))
+            ending, falls = np.concatenate([ending, end]), np.concatenate([falls, -rises])
+            over = ending < edges[stretch] if stretch < len(edges) else np.ones(len(ending), dtype=bool)
+            at, change = np.concatenate([begin, ending[over]]), np.concatenate([rises, falls[over]])
+            ending, falls = ending[~over], falls[~over]
+            if not stretch:
+                at, change = np.append(0.0, at), np.append(context, change)
             if not len(at):
                 continue
             order = np.argsort(at, kind="stable")
@@ -173,15 +175,13 @@ class StepEnergy:
         steps = np.multiply.outer(self._ranks_of_class[self.simulation.parts[number].classes], self._of_ops(number)[0])
         return np.flatnonzero((steps != 0.0) & (self._durations(self.simulation.parts[number]) > 0.0)).astype(np.int32)
 
-    def _stretches(self, number: int, drawing: Places, edges: Floats) -> tuple[list[Places], list[Places]]:
-        """Sort places of ops by the stretch of the step in which they begin, and by that in which they end."""
-        begin, end, _ = self._drawn(number, drawing)
-        found = []
-        for at in (begin, end):
-            stretch = np.searchsorted(edges, at, side="right").astype(np.uint16)
-            by_stretch = drawing[np.argsort(stretch, kind="stable")]
-            found.append(np.split(by_stretch, np.cumsum(np.bincount(stretch, minlength=len(edges) + 1))[:-1]))
-        return found[0], found[1]
+    def _stretches(self, number: int, drawing: Places, edges: Floats) -> list[Places]:
+        """Sort places of ops by the stretch of the step in which they begin."""
+        begin = self.simulation.parts[number].timeline.start.reshape(-1).take(drawing)
+        stretch = np.searchsorted(edges, begin, side="right").astype(np.uint16)
+        if (stretch[1:] < stretch[:-1]).any():
+            drawing = drawing[np.argsort(stretch, kind="stable")]
+        return np.split(drawing, np.cumsum(np.bincount(stretch, minlength=len(edges) + 1))[:-1])
 
     def _drawn(self, number: int, places: Places) -> tuple[Floats, Floats, Floats]:
         """Return begin and end of such ops on devices of typical speed, and what all their ranks draw by each."""
@@ -222,7 +222,7 @@ class StepEnergy:
         return clocks / float(ranks.sum()), saved
 
 
-MAX_DRAWING = 2**17
+MAX_DRAWING = 2**16
 """Ops whose power is put in order at once: some megabytes."""
 KINDS: Sequence[str] = (CONTEXT, PRODUCTS, OTHERS, LINKS)
 

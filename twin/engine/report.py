@@ -82,14 +82,9 @@ def report(simulation: Simulation) -> Report:
     """Work out the figures of a simulated step."""
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
-    found = {id(part): marks(part.program) for part in simulation.parts}
-    pieces = [
-        (float(weight[c]), class_breakdown(simulation, part, found[id(part)], row))
-        for part in simulation.parts
-        for row, c in enumerate(part.classes.tolist())
-    ]
-    shares = np.array([share for share, _ in pieces])
-    parts = [piece for _, piece in pieces]
+    sums = [_of_part(simulation, part, weight) for part in simulation.parts]
+    shares = np.array([weight[c] for part in simulation.parts for c in part.classes.tolist()])
+    parts = [piece for each in sums for piece in each.by_class]
     axes = simulation.axes
 
     def mean(values: list[float]) -> float:
@@ -106,9 +101,29 @@ def report(simulation: Simulation) -> Report:
         exposed_seconds=mean([part.exposed for part in parts]),
         exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in axes},
         idle_seconds=mean([part.idle for part in parts]),
-        peers_by_axis=_sums(axes, (_waiting_for_peers(simulation, p, found[id(p)], weight) for p in simulation.parts)),
-        compute_by_phase=_sums((), (_compute_by_phase(simulation, p, weight) for p in simulation.parts)),
-        communication_by_axis=_sums((), (_communication_by_axis(p, found[id(p)], weight) for p in simulation.parts)),
+        peers_by_axis=_sums(axes, (each.peers_by_axis for each in sums)),
+        compute_by_phase=_sums((), (each.compute_by_phase for each in sums)),
+        communication_by_axis=_sums((), (each.communication_by_axis for each in sums)),
+    )
+
+
+@dataclass(frozen=True)
+class _PartSums:
+    """What the ranks of a part spend their time on; where their ops are is known only while it is worked out."""
+
+    by_class: list[Breakdown]
+    peers_by_axis: dict[Axis, float]
+    compute_by_phase: dict[str, float]
+    communication_by_axis: dict[str, float]
+
+
+def _of_part(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> _PartSums:
+    found = marks(part.program)
+    return _PartSums(
+        by_class=[class_breakdown(simulation, part, found, row) for row in range(len(part.classes))],
+        peers_by_axis=_waiting_for_peers(simulation, part, found, weight),
+        compute_by_phase=_compute_by_phase(simulation, part, weight),
+        communication_by_axis=_communication_by_axis(part, found, weight),
     )
 
 
