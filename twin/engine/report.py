@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twin.cost.energy import step_joules
 from twin.cost.memory import MemoryUse, TierUse, advice, memory_use
@@ -16,10 +15,9 @@ from twin.description.job import Job
 from twin.engine.all_ranks import AllRanks
 from twin.engine.bill import bill
 from twin.engine.energy import StepEnergy, step_energy
-from twin.engine.program import COMPUTE, START, WAIT, Program
-from twin.engine.simulate import Part, Simulation
-from twin.schedule.ops import axis_of
-from twin.trace.metrics import Breakdown, Intervals, breakdown, hardware_flops, job_flops, job_peak_flops_per_second
+from twin.engine.part_sums import of_part
+from twin.engine.simulate import Simulation
+from twin.trace.metrics import hardware_flops, job_flops, job_peak_flops_per_second
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def report(simulation: Simulation) -> Report:
     """Work out the figures of a simulated step."""
     ranks = simulation.partition.rank_class
     weight = np.bincount(ranks) / len(ranks)
-    sums = [_of_part(simulation, part, weight) for part in simulation.parts]
+    sums = [of_part(simulation, part, weight) for part in simulation.parts]
     shares = np.array([weight[c] for part in simulation.parts for c in part.classes.tolist()])
     parts = [piece for each in sums for piece in each.by_class]
     axes = simulation.axes
@@ -104,26 +102,6 @@ def report(simulation: Simulation) -> Report:
         peers_by_axis=_sums(axes, (each.peers_by_axis for each in sums)),
         compute_by_phase=_sums((), (each.compute_by_phase for each in sums)),
         communication_by_axis=_sums((), (each.communication_by_axis for each in sums)),
-    )
-
-
-@dataclass(frozen=True)
-class _PartSums:
-    """What the ranks of a part spend their time on; where their ops are is known only while it is worked out."""
-
-    by_class: list[Breakdown]
-    peers_by_axis: dict[Axis, float]
-    compute_by_phase: dict[str, float]
-    communication_by_axis: dict[str, float]
-
-
-def _of_part(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> _PartSums:
-    found = marks(part.program)
-    return _PartSums(
-        by_class=[class_breakdown(simulation, part, found, row) for row in range(len(part.classes))],
-        peers_by_axis=_waiting_for_peers(simulation, part, found, weight),
-        compute_by_phase=_compute_by_phase(simulation, part, weight),
-        communication_by_axis=_communication_by_axis(part, found, weight),
     )
 
 
@@ -210,96 +188,6 @@ def _energy(job: Job, step: float, energy: StepEnergy) -> dict[str, Any]:
         "clock": energy.simulation.clock,
         "slack": {"clock": clock, "joules_at_most": saved},
     }
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Op indices of a program by what they are."""
-
-    compute: NDArray[np.int64]
-    starts: dict[Axis, NDArray[np.int64]]
-    """Collectives by axis."""
-    waits: dict[Axis, NDArray[np.int64]]
-    """Waits by the axis of what they wait for."""
-
-
-def marks(program: Program) -> Marks:
-    """Sort a program's op indices into compute, collectives and waits by axis."""
-    code, target = np.array(program.code), np.array(program.target)
-    axes = list(dict.fromkeys(axis_of(c) for c, _, _ in program.calls))
-    axis_of_call = np.array([axes.index(axis_of(c)) for c, _, _ in program.calls], dtype=np.int64)
-    starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
-    return Marks(
-        np.flatnonzero(code == COMPUTE),
-        _by_axis(axes, starts, axis_of_call[target[starts]]),
-        _by_axis(axes, waits, axis_of_call[target[target[waits]]]),
-    )
-
-
-def _by_axis(axes: Sequence[Axis], ops: NDArray[np.int64], axis: NDArray[np.int64]) -> dict[Axis, NDArray[np.int64]]:
-    """Sort op indices by their axes' numbers; an axis without any is left out."""
-    return {name: ops[axis == number] for number, name in enumerate(axes) if (axis == number).any()}
-
-
-def class_breakdown(simulation: Simulation, part: Part, found: Marks, row: int) -> Breakdown:
-    """Where the step of one class of ranks goes: a row of its part; `found` are the marks of the program."""
-    start, end = part.timeline.start[row], part.timeline.end[row]
-
-    def at(indices: NDArray[np.int64]) -> Intervals:
-        return start[indices], end[indices]
-
-    return breakdown(
-        simulation.step_seconds,
-        at(found.compute),
-        {axis: at(indices) for axis, indices in found.starts.items()},
-        {axis: at(indices) for axis, indices in found.waits.items()},
-    )
-
-
-def _compute_by_phase(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
-    number: dict[str, int] = {}
-    program = part.program
-    computes = np.flatnonzero(np.array(program.code) == COMPUTE)
-    phase = program.each(lambda op: number.setdefault(op.phase, len(number)))[computes].astype(np.int64)
-    totals = np.bincount(phase, weights=duration[computes] / simulation.typical_slowness, minlength=len(number))
-    present = np.bincount(phase, minlength=len(number)) > 0
-    return {name: float(totals[i]) for name, i in number.items() if present[i]}
-
-
-def _communication_by_axis(part: Part, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
-    return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
-
-
-def _waiting_for_peers(
-    simulation: Simulation, part: Part, found: Marks, weight: NDArray[np.float64]
-) -> dict[Axis, float]:
-    """Mean time from coming to a wait until the last member has come to the collective.
-
-    Where members run different programs: until the collective begins, its stream's queue included.
-    """
-    target = np.array(part.program.target)
-    seconds: dict[Axis, float] = {}
-    for axis, waits in found.waits.items():
-        start = target[waits]
-        gate = _last_arrival(simulation, axis, start) if len(simulation.parts) == 1 else part.timeline.start[:, start]
-        came = part.timeline.arrival[:, waits]
-        seconds[axis] = float((weight[part.classes] @ np.maximum(gate - came, 0.0)).sum())
-    return seconds
-
-
-def _last_arrival(simulation: Simulation, axis: Axis, start: NDArray[np.int64]) -> NDArray[np.float64]:
-    """When the last member came to each of these collectives of an axis, (rank classes, collectives)."""
-    part, partition = simulation.only, simulation.partition
-    relations = {c.partition for c in simulation.communicators.values() if c.axis == axis} & set(partition.groups)
-    if len(relations) != 1:
-        return part.timeline.start[:, start]
-    (relation,) = relations
-    arrival = part.timeline.arrival[:, start]
-    last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[relation]])
-    gates: NDArray[np.float64] = last[partition.group_class_of_rank_class[relation]]
-    return gates
 
 
 def _tier(use: TierUse) -> dict[str, object]:
