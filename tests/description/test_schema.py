@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import topologies
+from tests.tiers import full
 from twin.cli import main
 from twin.description.schema import DIALECT, machine_schema
 from twin.strategies import load_job
@@ -39,7 +40,7 @@ def complaints(what: str, instance: object) -> list[str]:
     return [f"{e.json_path}: {e.message[:200]}" for e in validator(what).iter_errors(instance)]
 
 
-@pytest.mark.parametrize("what", SCHEMAS)
+@pytest.mark.parametrize("what", full(SCHEMAS, "job"))
 def test_schema_is_valid_json_schema(what):
     schema = SCHEMAS[what]()
     assert schema["$schema"] == DIALECT == jsonschema.Draft202012Validator.META_SCHEMA["$id"]

@@ -32,6 +32,9 @@ VARIATIONS = (
     *("flat, dropped scores", "flat halves, nothing overlaps", "products kept, dropout, fp32", "products kept, halves"),
     *("products kept, divided halves", "products kept, flat halves", "across blocks, not recomputed"),
     *("across blocks, cached", "loss by tokens, halves, fp32", "halves over x", "halves over y", "halves over data x"),
+    *("halves, tied", "halves, some recomputed", "halves, nothing overlaps", "halves in fp32", "halves, across blocks"),
+    *("attention kept, divided", "sharded, overlapped, tied", "flat halves", "divided halves", "no ORS", "no OAG"),
+    *("micro-steps of two", "wide gathers", "tuning off"),
     *("five micro-steps", "odd", "odd, sharded", "odd, blocks", "odd, one z", "32,768 replicas", "32,768 over z"),
 )
 """Jobs whose every axis and option another one has too."""

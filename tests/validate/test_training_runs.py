@@ -253,6 +253,7 @@ def test_every_published_row_is_expressed_or_left_out_with_a_reason():
 
 
 @needs_file
+@pytest.mark.full
 def test_times_from_printed_rates_agree_with_the_days_that_the_source_prints():
     """arXiv 2104.04473 Table 2 has both TFLOP/s and the days that 300 billion tokens take."""
     rows = [one for one in every_run() if "zero3" in one.row["id"] and "days_for_300B_tokens" in one.row]
