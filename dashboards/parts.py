@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import plotly.io as pio
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from twin.description.units import format_seconds as seconds
+from twin.description.units import format_seconds
 
 GRAPH_CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
@@ -33,27 +34,39 @@ SECONDS = {
 """The look of columns of numbers, and of seconds, whose unit stands in their cells; a file gets all digits."""
 MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
 """The look of a column of milliseconds since the epoch: time where the visitor is."""
-__all__ = [
-    "GRAPH_CONFIG",
-    "MOMENT",
-    "NUMBER",
-    "SECONDS",
-    "aria",
-    "card",
-    "escape",
-    "finished",
-    "graph",
-    "problem",
-    "seconds",
-    "seconds_axis",
-    "table",
-    "with_table",
-]
-
-
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
 TEMPLATE.layout.yaxis.ticklabelstandoff = 4  # else names touch what they name
 """The look of axes alone: what Plotly's own says of every kind of trace costs a tenth of a second a figure to copy."""
+
+
+HYPHEN = re.compile(r"(?<![\w.)\]-])-(?=\d)")
+
+
+def minus(text: str) -> str:
+    """Write negative numbers with the sign for minus, as the axes of figures have it; ranges and dates stay.
+
+    >>> minus("-36.0 % of ranks 0-3, 2026-11-25")
+    '−36.0 % of ranks 0-3, 2026-11-25'
+    """
+    return HYPHEN.sub("−", text)
+
+
+def seconds(value: float) -> str:
+    """Write a time as the terminal does, with the sign for minus.
+
+    >>> seconds(-3.7e-6)
+    '−3.7 µs'
+    """
+    return minus(format_seconds(value))
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Write a change in percent, with its sign.
+
+    >>> percent(-36.04), percent(12.3, 0)
+    ('−36.0 %', '+12 %')
+    """
+    return minus(f"{value:+.{digits}f} %")
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:

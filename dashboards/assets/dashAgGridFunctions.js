@@ -1,5 +1,6 @@
 // How cells of tables are written; the same rules as `format_seconds` of the twin.
 const dagfuncs = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
+const minus = (text) => text.replace(/^-/, "−");
 dagfuncs.seconds = (value) => {
   if (value === null || value === undefined || value === "") return "";
   const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
@@ -7,15 +8,15 @@ dagfuncs.seconds = (value) => {
   const [factor, unit] = units.find(([one]) => Math.abs(value / one) >= 0.9995) || units[3];
   const scaled = value / factor;
   const text = Math.abs(scaled) >= 999.5 ? Math.round(scaled).toLocaleString("en") : String(Number(scaled.toPrecision(3)));
-  return `${text} ${unit}`;
+  return minus(`${text} ${unit}`);
 };
 dagfuncs.number = (value) => {
   if (value === null || value === undefined || value === "") return "";
   if (!Number.isFinite(value) || value === 0) return String(value);
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-  if (Math.abs(value) >= 0.001) return String(Number(value.toPrecision(4)));
+  if (Math.abs(value) >= 1000) return minus(Math.round(value).toLocaleString("en"));
+  if (Math.abs(value) >= 0.001) return minus(String(Number(value.toPrecision(4))));
   const [digits, power] = value.toExponential(2).split("e");
-  return `${Number(digits)}·10${[...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}`;
+  return minus(`${Number(digits)}`) + `·10${[...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}`;
 };
 dagfuncs.moment = (value) =>
   value ? new Date(value).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "";

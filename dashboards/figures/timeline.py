@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dashboards.colours import DIVERGING
 from dashboards.events import CATEGORIES, GAP, WAIT, Events
 from dashboards.figures.timeline_picture import CHANGE_LIMIT, COLOURS, WORDS, change_bar, picture
-from dashboards.parts import escape, finished, seconds, seconds_axis
+from dashboards.parts import escape, finished, percent, seconds, seconds_axis
 from dashboards.timeline.lanes import Lanes
 from dashboards.timeline.view import Pair, View
 
@@ -156,8 +156,8 @@ def describe(pair: Pair, events: tuple[Events, ...], shown: Lanes, place: int) -
     if not np.isnan(theirs):
         times = (own, theirs) if side == 0 else (theirs, own)
         lines += [f"{label}: {seconds(t)}" for label, t in zip(pair.labels, times, strict=True)]
-        ratio = f" ({100 * (times[1] / times[0] - 1):+.0f} %)" if times[0] > 0 else ""
-        lines.append(f"difference: {seconds(times[1] - times[0])}{ratio}")
+        ratio = f" ({percent(100 * (times[1] / times[0] - 1), 0)})" if times[0] > 0 else ""
+        lines.append(f"difference: {seconds(round(times[1] - times[0], 12))}{ratio}")
     else:
         lines.append(seconds(own) + ("" if len(pair.steps) == 1 else ", not in the other run"))
     return "<br>".join(lines if is_gap else [*lines, *_work(of, row, own)])

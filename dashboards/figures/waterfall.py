@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from dashboards.colours import GREY, MEASURED, PREDICTED, SKY, YELLOW
+from dashboards.colours import FIRST, GREY, ORANGE, SECOND, SKY
 from dashboards.parts import escape, finished, seconds, seconds_axis
 from twin.compare.terms import Term
 
 LONGER, SHORTER, UNEXPLAINED = "takes longer", "takes less", "longer, and no op accounts for it"
-COLOURS = {LONGER: MEASURED, SHORTER: SKY, UNEXPLAINED: YELLOW}
-PATTERNS = {LONGER: "", SHORTER: "/", UNEXPLAINED: "."}
+SAME = "as long"
+COLOURS = {LONGER: ORANGE, SHORTER: SKY, UNEXPLAINED: GREY, SAME: GREY}
+PATTERNS = {LONGER: "", SHORTER: "/", UNEXPLAINED: ".", SAME: ""}
 """So that they are told apart without colour too."""
 
 
@@ -55,12 +56,11 @@ def waterfall(
     A bar's customdata is the term's name.
     """
     ordered, level = in_order(terms), predicted_seconds
-    bars: dict[str, list[tuple[Term, float]]] = {LONGER: [], SHORTER: [], UNEXPLAINED: []}
+    bars: dict[str, list[tuple[Term, float]]] = {LONGER: [], SHORTER: [], UNEXPLAINED: [], SAME: []}
     for term in ordered:
-        longer = term.difference_seconds > 0
-        bars[UNEXPLAINED if term.unexplained and longer else LONGER if longer else SHORTER].append((term, level))
+        bars[_kind(term)].append((term, level))
         level += term.difference_seconds
-    ends = ((names[0], "predicted", predicted_seconds, PREDICTED), (names[1], "measured", measured_seconds, GREY))
+    ends = ((names[0], "predicted", predicted_seconds, FIRST), (names[1], "measured", measured_seconds, SECOND))
     figure = go.Figure([_end(*end) for end in ends])
     for name, found in bars.items():
         if found:
@@ -73,6 +73,12 @@ def waterfall(
     return finished(figure, barmode="overlay", legend=legend, showlegend=True)
 
 
+def _kind(term: Term) -> str:
+    if term.difference_seconds > 0:
+        return UNEXPLAINED if term.unexplained else LONGER
+    return SHORTER if term.difference_seconds < 0 else SAME
+
+
 def _end(label: str, name: str, length: float, colour: str) -> go.Bar:
     return _bar(label, [label], [length], [0.0], [seconds(length)], [name], {"color": colour})
 
@@ -82,7 +88,7 @@ def _terms(name: str, found: Sequence[tuple[Term, float]]) -> go.Bar:
     words = [("+" if length > 0 else "") + seconds(length) for length in lengths]
     marker = {"color": COLOURS[name], "pattern": {"shape": PATTERNS[name], "size": 5}}
     labels, keys = [escape(term.label) for term, _ in found], [term.name for term, _ in found]
-    return _bar(name, labels, lengths, [at for _, at in found], words, keys, marker)
+    return _bar(name, labels, lengths, [at for _, at in found], words, keys, marker).update(showlegend=name != SAME)
 
 
 def _bar(

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from dashboards.anatomy import Anatomies, Anatomy, anatomies_of, terms_between
 from dashboards.catalog import Entry
-from dashboards.colours import GREY, IDLE, KINDS
+from dashboards.colours import FIRST, GREY, IDLE, KINDS, SECOND
 from dashboards.figures.waterfall import largest, times_as_long, waterfall
 from dashboards.jobs import grid_words, job_in, machine_of
 from dashboards.page import Page, PageContext, Query
@@ -104,7 +104,7 @@ def _side_card(title: str, words: str, what: str, labels: Sequence[str], found: 
                 x=[part.get("" if name == "(none)" else name, 0.0) for name in names],
                 orientation="h",
                 name=escape(label),
-                marker={"color": ("#0072B2", "#D55E00")[number], "pattern": {"shape": PATTERNS[number]}},
+                marker={"color": (FIRST, SECOND)[number], "pattern": {"shape": PATTERNS[number]}},
                 hovertemplate="%{y}: %{x:.3~s}s<extra></extra>",
             )
             for number, (label, part) in enumerate(zip(labels, parts, strict=True))

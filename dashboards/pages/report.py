@@ -23,7 +23,7 @@ from dashboards.pages.memory import row, stacked
 from dashboards.pages.timeline import laid_out
 from dashboards.pages.verdict import compared, term_row
 from dashboards.pairs import pairs_of
-from dashboards.parts import aria, card, problem, seconds
+from dashboards.parts import aria, card, minus, percent, problem, seconds
 from dashboards.query import query_of
 from dashboards.report_front import Front, front_of, written
 from dashboards.timeline.opened import opened, view_of
@@ -114,16 +114,16 @@ def _verdict(context: PageContext, query: Query) -> Section:
     error = found.predicted_seconds / found.measured_seconds - 1.0 if found.measured_seconds else 0.0
     words = (
         f"Predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}: "
-        f"{100 * error:+.1f} %. The terms add up to the difference exactly. " + " ".join(found.warnings)
+        f"{percent(100 * error)}. The terms add up to the difference exactly. " + " ".join(found.warnings)
     )
     figure = waterfall(found.predicted_seconds, found.measured_seconds, found.terms)
     figure.update_layout(height=140 + 30 * len(found.terms))
-    facts = [{"what": what, "value": value} for what, value in facts_of(found)]
+    facts = [{"what": what, "value": minus(value)} for what, value in facts_of(found)]
     return (
         "Verdict",
         words,
         [figure],
-        facts + [{"what": r["term"], "value": f"{r['difference (s)']:.6g} s"} for r in map(term_row, found.terms)],
+        facts + [{"what": r["term"], "value": seconds(r["difference (s)"])} for r in map(term_row, found.terms)],
     )
 
 

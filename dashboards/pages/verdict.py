@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from dashboards.figures.waterfall import in_order, largest, times_as_long, waterfall
 from dashboards.page import Page, PageContext, Query
-from dashboards.parts import card, graph, seconds, table, with_table
+from dashboards.parts import card, graph, minus, percent, seconds, table, with_table
 from dashboards.query import query_of
 from twin.compare.account import AFTER, ALONE, BEFORE, BETWEEN, LATE
 from twin.compare.bubbles import BUBBLES, MESSAGE
@@ -46,7 +46,7 @@ def compared(context: PageContext, query: Query) -> Comparison:
 def shown(context: PageContext, query: Query) -> Component:
     """Show the verdict of two runs."""
     found = compared(context, query)
-    facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(value)]) for what, value in facts_of(found)]
+    facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(minus(value))]) for what, value in facts_of(found)]
     worst = [
         {
             "op": op_of(e),
@@ -132,7 +132,7 @@ def summary_of(found: Comparison) -> str:
         f" Most of it: {most.label}, {'+' if difference > 0 else ''}{seconds(most.difference_seconds)}." if most else ""
     )
     who = f" Terms are the {subject_of(found)}, which decides the step." if found.pipeline else ""
-    off = f" The prediction is {100 * error:+.1f} % off." if names == SIDES else ""
+    off = f" The prediction is {percent(100 * error)} off." if names == SIDES else ""
     return (
         f"{names[0].capitalize()} {seconds(found.predicted_seconds)}, {names[1]} {seconds(found.measured_seconds)}: "
         f"{times_as_long(found.predicted_seconds, found.measured_seconds)}.{off}{why}{who}"

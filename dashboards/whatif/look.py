@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from dashboards.figures.change import terms
 from dashboards.figures.waterfall import largest, times_as_long
-from dashboards.parts import seconds
+from dashboards.parts import percent, seconds
 from dashboards.whatif.pool import Answer, Pool
 from twin.description.problems import DescriptionError
 
@@ -18,7 +18,7 @@ from twin.description.problems import DescriptionError
 def said(answer: Answer) -> Component:
     """Say in a sentence what changed, and whether the job fits into memory."""
     old, new = answer.old["step_seconds"], answer.new["step_seconds"]
-    words = f"{seconds(old)} as it is, {seconds(new)} so: {times_as_long(old, new)}, {100 * (new / old - 1):+.1f} %."
+    words = f"{seconds(old)} as it is, {seconds(new)} so: {times_as_long(old, new)}, {percent(100 * (new / old - 1))}."
     most = largest(terms(answer.old, answer.new), new - old)
     if most:
         sign = "+" if most.difference_seconds > 0 else ""

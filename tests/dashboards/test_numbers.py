@@ -1,0 +1,90 @@
+"""Numbers and colours as a reader meets them: a sign for minus, one colour for each run of a pair."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dashboards.app import content
+from dashboards.figures.timeline import timeline
+from dashboards.figures.waterfall import waterfall
+from dashboards.pages import PAGES
+from dashboards.pages.timeline import open_all
+from dashboards.parts import minus, percent, seconds
+from tests.dashboards.test_browser import Visitor
+from tests.dashboards.test_pages import text_of
+from twin.compare.terms import Term
+
+BY_PATH = {page.path: page for page in PAGES}
+HYPHENED = re.compile(r"(?:^|[\s(])-\d")
+TERMS = [Term("a", "a", 1.0, 3.0, 2.0), Term("b", "b", 2.0, 1.0, -1.0), Term("c", "c", 1.0, 1.0, 0.0)]
+
+
+def strings(node: Any) -> Iterator[str]:
+    """Words that a browser is sent, without the names of properties."""
+    if isinstance(node, str):
+        yield node
+    seen = [one for key, one in node.items() if key != "uirevision"] if isinstance(node, dict) else node
+    for one in seen if isinstance(seen, list) else ():
+        yield from strings(one)
+
+
+@pytest.mark.parametrize("path", ["/verdict", "/compare", "/timeline", "/whatif", "/trust"])
+def test_no_number_of_a_page_has_a_hyphen_for_its_sign(context, queries, path):
+    words = " ".join(strings(json.loads(text_of(content(BY_PATH[path], context, queries[path])))))
+    assert ("−" in words) == (path in ("/verdict", "/compare", "/timeline"))
+    assert [words[max(m.start() - 40, 0) : m.end() + 20] for m in HYPHENED.finditer(words)] == []
+
+
+def test_ranges_and_dates_keep_their_hyphens():
+    words = "ranks 0-3, 2026-11-25, gpt-20b, mean of (0-7)"
+    assert minus(words) == words
+    assert (seconds(-2e-3), percent(-3.21), percent(4.0, 0)) == ("−2 ms", "−3.2 %", "+4 %")
+
+
+def test_what_the_pointer_says_of_an_op_has_the_sign_too(context, names):
+    query = {"run": names["by-hand/predicted"], "other": names["by-hand/measured"]}
+    found = open_all(context, query, meet=False)
+    figure, _ = timeline(found.pair, found.events, found.laid, found.view, None)
+    words = " ".join(word.replace("<br>", " ") for trace in figure.data for word in trace.hovertext or ())
+    assert re.search(r"difference: −1 ns \(−\d+ %\)", words)
+    assert "e-" not in words.replace("8e-06 MB", "")  # what two floats differ by in their last digit is none
+    assert not HYPHENED.search(words)
+
+
+def test_cells_of_tables_write_minus_as_all_else_does(browser, server, queries):
+    visitor = Visitor(browser, server)
+    page = visitor.go("/verdict", queries["/verdict"])
+    page.locator(".ag-cell:visible").first.wait_for()
+    script = "dashAgGridFunctions.{}({})"
+    written = [page.evaluate(script.format(*one)) for one in (("seconds", -0.0035), ("number", -36), ("number", -1e-5))]
+    assert written == ["−3.5 ms", "−36", "−1·10⁻⁵"]
+    visitor.context.close()
+    assert visitor.wrong == []
+
+
+def test_each_run_of_a_pair_has_one_colour_that_no_difference_has(context, queries):
+    """Compare's second run was grey in one figure and orange in the next, and orange was what takes longer too."""
+    figure = waterfall(1.0, 2.0, TERMS, ("first", "second"))
+    ends = [trace.marker.color for trace in figure.data[:2]]
+    assert not set(ends) & {trace.marker.color for trace in figure.data[2:]}
+    page = content(BY_PATH["/compare"], context, queries["/compare"])
+    drawn = {
+        part.id: part.figure
+        for part in page._traverse()
+        if str(getattr(part, "id", "")).startswith("compare-") and hasattr(part, "figure")
+    }
+    assert len(drawn) == 5
+    assert [trace.marker.color for trace in drawn["compare-parts"].data[:2]] == ends
+    for name in ("phases", "kinds", "streams"):
+        assert [trace.marker.color for trace in drawn[f"compare-{name}"].data] == ends
+
+
+def test_a_part_that_stays_is_not_said_to_take_less():
+    named = {key: trace for trace in waterfall(1.0, 2.0, TERMS).data for key in trace.customdata}
+    assert named["b"].name == "takes less"
+    assert named["c"].showlegend is False
