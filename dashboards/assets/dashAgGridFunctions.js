@@ -18,6 +18,17 @@ dagfuncs.number = (value) => {
   const [digits, power] = value.toExponential(2).split("e");
   return minus(`${Number(digits)}`) + `·10${[...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}`;
 };
+// A figure whose unit stands behind its name, such as "memory of a rank (B)": in a cell with the prefix that suits it.
+const UNIT = / \((s|B|J)\)$/;
+dagfuncs.unitless = (name) => String(name).replace(UNIT, "");
+dagfuncs.quantity = (value, name) => {
+  const unit = (UNIT.exec(name) || [])[1];
+  if (!unit || value === null || value === undefined || !Number.isFinite(value)) return dagfuncs.number(value);
+  if (unit === "s") return dagfuncs.seconds(value);
+  const prefixes = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+  const [factor, prefix] = prefixes.find(([one]) => Math.abs(value) >= 0.9995 * one) || prefixes[5];
+  return minus(`${Number((value / factor).toPrecision(3))} ${prefix}${unit}`);
+};
 dagfuncs.moment = (value) =>
   value ? new Date(value).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "";
 // The unit stands in the cells; a file has plain numbers, and the unit in its heading.

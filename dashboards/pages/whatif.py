@@ -17,8 +17,8 @@ from dashboards.pages.timeline import moved_to
 from dashboards.parts import card
 from dashboards.query import query_of
 from dashboards.whatif.base import base_of, job_file
-from dashboards.whatif.controls import control, select_choices
-from dashboards.whatif.form import FIELDS, FIRST, GROUPS, KEYS, changed
+from dashboards.whatif.controls import control, select_choices, unseen
+from dashboards.whatif.form import FIRST, KEYS, LEVER_KEYS, changed, fields_of
 from dashboards.whatif.kept import KEPT, register_kept
 from dashboards.whatif.look import after, known_answer, looked, named, wrong
 from dashboards.whatif.pool import Pool
@@ -38,7 +38,7 @@ TITLES = {
     "options": "Options",
     "straggler": "A slow device",
 }
-SELECTS = tuple(field.key for field in FIELDS if field.key.startswith("grid-") or field.key == "library")
+SELECTS = tuple(key for key in KEYS if key.startswith("grid-") or key == "library")
 """Fields whose choices follow from others."""
 
 
@@ -62,16 +62,17 @@ def shown(context: PageContext, query: Query) -> Component:
 def _form(context: PageContext, query: Query) -> Component:
     base, label = base_of(context.catalog, query.get("run"), query.get("candidate", ""))
     choices = select_choices(base, query)
-    groups = []
-    for group in GROUPS:
+    groups: list[Component] = []
+    fields = fields_of(base.strategy)
+    for group in dict.fromkeys(field.group for field in fields):
         controls = dmc.SimpleGrid(
-            [control(f, base, query, choices) for f in FIELDS if f.group == group], cols={"base": 1, "sm": 2}, mb="sm"
+            [control(f, base, query, choices) for f in fields if f.group == group], cols={"base": 1, "sm": 2}, mb="sm"
         )
         head = html.Summary(TITLES.get(group, group.replace("_", " ").capitalize()))
         groups.append(
             html.Details(
                 [head, controls],
-                open=group in FIRST or any(query.get(f.key) for f in FIELDS if f.group == group),
+                open=group in FIRST or any(query.get(f.key) for f in fields if f.group == group),
                 className="fields",
             )
         )
@@ -91,6 +92,7 @@ def _form(context: PageContext, query: Query) -> Component:
         "The job",
         f"From {label}; what you change is simulated at once. Empty fields are as they were.",
         *groups,
+        unseen([key for key in KEYS if key not in {field.key for field in fields}]),
         buttons,
     )
 
@@ -117,7 +119,9 @@ def ask(context: PageContext, pool: Pool, *arguments: Any) -> Any:
     try:
         base, _ = base_of(context.catalog, query.get("run"), query.get("candidate", ""))
         known = select_choices(base, query)
-        choices = [[*known[key], *({query.get(key, "")} - {*known[key], ""})] for key in SELECTS]
+        choices = [
+            [*known[key], *({query.get(key, "")} - {*known[key], ""})] if key in known else no_update for key in SELECTS
+        ]
         ticket = pool.ask(visitor, base.model_dump(mode="json", by_alias=True), changed(base, query), asked_at)
     except DescriptionError as error:
         pool.cancel(visitor, asked_at)
@@ -166,7 +170,7 @@ def register(app: Dash, context: PageContext) -> None:
     _register_asking(app, context, pool)
     register_kept(app, context, pool)
     # a lever's number and its slider are one value: the one that was moved sets the other
-    for key in (field.key for field in FIELDS if field.kind == "lever"):
+    for key in LEVER_KEYS:
         both = [(state(key), "value"), ({"type": "times", "key": key}, "value")]
         app.clientside_callback(
             ClientsideFunction("fourfold", "lever"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -78,6 +78,11 @@ def control(field: Field, base: Job, query: Query, choices: Mapping[str, tuple[s
         allowDecimal=not field.whole,
         hideControls=False,
     )
+
+
+def unseen(keys: Sequence[str]) -> Component:
+    """Make controls that hold nothing, for keys that a strategy lacks: what the page listens to must be there."""
+    return html.Div([dmc.Select(id=state(key), data=[], value=None) for key in keys], hidden=True)
 
 
 def _lever(field: Field, text: str, base: Job) -> Component:

@@ -1,4 +1,4 @@
-"""The job as a form: one field for each plain key of the published job schema, and a few levers.
+"""The job as a form: one field for each plain key of the published schema of its strategy's jobs, and a few levers.
 
 What a field says comes as text from an address and is checked twice: here for its form, and by
 the twin as it checks every job. Machines and models can only be named, so that no path of a
@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, Literal
 
 from twin.description.job import DEFAULT_STRATEGY, Job
-from twin.description.load import names, with_value
+from twin.description.load import names as machine_names
+from twin.description.load import with_value
 from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, fail
-from twin.strategies import load_job, named, strategy_of
+from twin.strategies import load_job, named, names, strategy_of
 from twin.strategies.schema import job_schema
 
 Kind = Literal["number", "choice", "text", "lever"]
-STRATEGY = DEFAULT_STRATEGY
-"""The strategy whose jobs the form is made for."""
 FIRST = ("what", "levers", "grid", "batch", "straggler")
 """Groups that are open from the beginning; behind them stand one for each mapping of the job, and all else."""
 LEFT_OUT = {
@@ -40,6 +40,7 @@ LEFT_OUT = {
     "train",
     "library",
     "lora",
+    "stage_layers",
 }
 """Keys that have a field of their own kind, or none."""
 MAX_TEXT = 40
@@ -75,18 +76,19 @@ class Field:
         return self.key.replace("-", ".")
 
 
-def fields() -> tuple[Field, ...]:
-    """All fields, in the order of the schema."""
-    schema = job_schema(STRATEGY)
+@lru_cache
+def fields_of(strategy: str) -> tuple[Field, ...]:
+    """All fields of a strategy's jobs, in the order of the schema."""
+    schema = job_schema(strategy)
     found = [
         Field("model", "model", "choice", "what", "A preset.", tuple(presets())),
-        Field("machine", "machine", "choice", "what", "One that comes with Fourfold.", tuple(names())),
+        Field("machine", "machine", "choice", "what", "One that comes with Fourfold.", tuple(machine_names())),
         Field("library", "library", "text", "what", _help(schema["properties"]["library"])),
         Field("scale-ranks", "ranks, times", "lever", "levers", "Ranks, times a power of 2.", whole=True),
         *(Field(key, label, "lever", "levers", words, whole=False) for key, (label, _, words) in LEVERS.items()),
         *(
             Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
-            for axis in named(STRATEGY).axes
+            for axis in named(strategy).axes
         ),
         Field(
             "lora-rank", "rank of adapters", "number", "options", "Train low-rank adapters of this rank alone.", least=1
@@ -120,9 +122,9 @@ def _field(key: str, said: Mapping[str, Any], group: str) -> Field | None:
     label = key.rpartition("-")[2].replace("_", " ")
     if "enum" in said:
         return Field(key, label, "choice", group, _help(said), tuple(map(str, said["enum"])))
-    if said.get("type") == "boolean":
-        return Field(key, label, "choice", group, _help(said), ("on", "off"))
     options = [said, *said.get("anyOf", [])]
+    if any(o.get("type") == "boolean" for o in options):
+        return Field(key, label, "choice", group, _help(said), ("on", "off"))
     number = next((o for o in options if {"integer", "number"} & set(_types(o))), None)
     if number is None:
         return None
@@ -149,10 +151,10 @@ def _help(said: Mapping[str, Any]) -> str:
     return " ".join(str(said.get("description", "")).split())
 
 
-FIELDS = fields()
-GROUPS = tuple(dict.fromkeys(field.group for field in FIELDS))
-"""All groups, in the order of the form."""
-KEYS = tuple(field.key for field in FIELDS)
+FIELDS = fields_of(DEFAULT_STRATEGY)
+KEYS = tuple(dict.fromkeys(f.key for name in (DEFAULT_STRATEGY, *names()) for f in fields_of(name)))
+"""Of the fields of all strategies: a page has a control for each, of which those of its job's strategy are seen."""
+LEVER_KEYS = tuple(field.key for field in FIELDS if field.kind == "lever")
 
 
 def parsed(field: Field, text: str) -> Any:
@@ -183,12 +185,12 @@ def parsed(field: Field, text: str) -> Any:
 def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the base job with what an address says of it, as a mapping.
 
-    Grid axes that the address leaves open stay, but `data` becomes what the ranks need. Raises
-    DescriptionError with every problem of form.
+    Grid axes that the address leaves open stay, but `data` becomes what the ranks need. Keys of other strategies
+    than the job's are passed over. Raises DescriptionError with every problem of form.
     """
     given: dict[str, Any] = {}
     problems: list[Problem] = []
-    for field in FIELDS:
+    for field in fields_of(base.strategy):
         if not query.get(field.key):
             continue
         try:
@@ -203,17 +205,9 @@ def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
         raw["library"] = None
     if "machine" in given or "model" in given:  # names become what they stand for, to be scaled
         raw |= {key: given[key] for key in ("machine", "model") if key in given}
-        loose = {
-            **raw,
-            "grid": "auto",
-            "stragglers": [],
-            "degraded": [],
-            "placement": "contiguous",
-            "ranks": 1,
-            "cache_gathered_layers": 0,
-        }
-        named = load_job(loose).model_dump(mode="json", by_alias=True)
-        raw |= {key: named[key] for key in ("machine", "model")}
+        alone = {key: raw[key] for key in ("model", "machine", "precision")}
+        spelled = load_job({**alone, "ranks": 1, "grid": "auto", "batch": {"sequences": 1}})
+        raw |= {key: spelled.model_dump(mode="json", by_alias=True)[key] for key in ("machine", "model")}
     _set_ranks_and_grid(raw, base, given)
     if len(raw["stragglers"]) == 0 and any(key.startswith("stragglers") for key in given):
         raw["stragglers"] = [{"rank": 0, "slowdown": 1.0}]
@@ -231,10 +225,10 @@ def _set_ranks_and_grid(raw: dict[str, Any], base: Job, given: Mapping[str, Any]
     if scaled < 1 or scaled != int(scaled):
         raise fail("ranks", f"{ranks:,} ranks cannot be divided so often; choose a larger factor", scaled)
     sizes = {axis: given.get(f"grid-{axis}", size) for axis, size in base.concrete_grid.by_axis().items()}
-    outermost, *others = sizes
-    inside = prod(sizes[axis] for axis in others)
-    if f"grid-{outermost}" not in given and inside > 0 and int(scaled) % inside == 0:
-        sizes[outermost] = int(scaled) // inside
+    free = "data" if "data" in sizes else next(iter(sizes))  # copies of the model, where a strategy has any
+    inside = prod(size for axis, size in sizes.items() if axis != free)
+    if f"grid-{free}" not in given and inside > 0 and int(scaled) % inside == 0:
+        sizes[free] = int(scaled) // inside
     raw["ranks"], raw["grid"] = int(scaled), sizes
 
 

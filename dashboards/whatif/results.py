@@ -21,6 +21,11 @@ from dashboards.whatif.pool import Answer
 
 TIMELINE, CHANGE, PARTS, FIGURES = ("whatif-timeline", "whatif-change", "whatif-parts", "whatif-figures")
 
+EMPTY = finished(go.Figure(), xaxis={"visible": False}, yaxis={"visible": False})
+"""Nothing, without axes of nothing."""
+FIGURE = {"valueFormatter": {"function": "quantity(params.value, params.data.figure)"}}
+"""The look of a figure whose unit stands behind its name: a file has that unit, a cell one that suits its size."""
+
 
 def results(context: PageContext, query: Query) -> Component:
     """Show where the answer will stand; until it comes, the step as the run was predicted."""
@@ -36,15 +41,11 @@ def results(context: PageContext, query: Query) -> Component:
                     table(PARTS, [], headed("part", *_seconds_columns())),
                 ),
             ),
-            card(
-                "Figures",
-                "Both jobs, side by side.",
-                table(FIGURES, [], headed("figure", *NAMES, "change (%)"), height=330),
-            ),
+            card("Figures", "Both jobs, side by side.", table(FIGURES, [], _figures_columns(), height=330)),
             card(
                 "Timeline",
                 html.Span("The same ranks before and after.", id="whatif-words"),
-                graph(TIMELINE, finished(go.Figure()), label="Timeline of a few ranks, before and after", height=520),
+                graph(TIMELINE, EMPTY, label="Timeline of a few ranks, before and after", height=520),
             ),
         ]
     )
@@ -62,6 +63,12 @@ def _first(context: PageContext, query: Query) -> go.Figure:
 
 def _seconds_columns() -> list[str]:
     return [f"{name} (s)" for name in (*NAMES, "difference")]
+
+
+def _figures_columns() -> list[dict[str, Any]]:
+    name, *both, change = headed("figure", *NAMES, "change (%)")
+    plain = {"valueFormatter": {"function": "unitless(params.value)"}}
+    return [name | plain, *(column | FIGURE for column in both), change]
 
 
 def headed(*names: str) -> list[dict[str, Any]]:
@@ -88,8 +95,8 @@ def figure_rows(answer: Answer) -> list[dict[str, Any]]:
             "of peak (%)": of["hardware_percent_of_peak"],
             "of peak, without recomputation (%)": of["model_percent_of_peak"],
             "exposed communication (s)": of["exposed_communication_seconds"],
-            "memory of a rank (GB)": of["memory"]["per_rank_bytes"] / 1e9,
-            "energy of a step, devices (MJ)": of["energy_joules"] / 1e6,
+            "memory of a rank (B)": of["memory"]["per_rank_bytes"],
+            "energy of a step, devices (J)": of["energy_joules"],
             "ranks": of["ranks"],
             "micro-steps": of["micro_steps"],
         }

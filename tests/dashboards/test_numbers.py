@@ -63,6 +63,15 @@ def test_cells_of_tables_write_minus_as_all_else_does(browser, server, queries):
     script = "dashAgGridFunctions.{}({})"
     written = [page.evaluate(script.format(*one)) for one in (("seconds", -0.0035), ("number", -36), ("number", -1e-5))]
     assert written == ["−3.5 ms", "−36", "−1·10⁻⁵"]
+    figures = (
+        ("0.0090084", "exposed (s)"),
+        ("72384000", "memory of a rank (B)"),
+        ("6.05", "energy (J)"),
+        ("4", "ranks"),
+    )
+    said = [page.evaluate(f"dashAgGridFunctions.quantity({value}, '{name}')") for value, name in figures]
+    assert said == ["9.01 ms", "72.4 MB", "6.05 J", "4"]
+    assert page.evaluate("dashAgGridFunctions.unitless('memory of a rank (B)')") == "memory of a rank"
     visitor.context.close()
     assert visitor.wrong == []
 

@@ -9,14 +9,14 @@ import yaml
 
 from dashboards.whatif.base import EXAMPLE, base_of, job_file
 from dashboards.whatif.controls import as_it_is, control, select_choices, times
-from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, grid_choices, said
+from dashboards.whatif.form import FIELDS, KEYS, LEFT_OUT, LEVERS, changed, fields_of, grid_choices, said
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
 from twin.description.job import Job
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
-from twin.strategies import load_job
+from twin.strategies import load_job, named, names
 from twin.strategies.schema import job_schema
 
 
@@ -25,15 +25,18 @@ def base() -> Job:
     return load_job(EXAMPLE)
 
 
-def test_every_plain_key_of_the_schema_has_a_field():
-    keys = {field.path for field in FIELDS}
-    schema = job_schema("four_d")
+@pytest.mark.parametrize("strategy", names())
+def test_every_plain_key_of_the_schema_has_a_field(strategy):
+    keys = {field.path for field in fields_of(strategy)}
+    schema = job_schema(strategy)
     for key, said_of in schema["properties"].items():
         if key in LEFT_OUT or key == "batch":
             continue
         inside = schema["$defs"][said_of["$ref"].rpartition("/")[2]]["properties"] if "$ref" in said_of else {}
         assert {f"{key}.{name}" for name in inside} <= keys if inside else key in keys
-    assert {"batch.sequences", "batch.micro_sequences", "grid.z", "stragglers.0.slowdown", "library"} <= keys
+    of_grid = {f"grid.{axis}" for axis in named(strategy).axes}
+    assert {"batch.sequences", "batch.micro_sequences", *of_grid, "stragglers.0.slowdown", "library"} <= keys
+    assert {key.replace(".", "-") for key in keys} <= set(KEYS)
     assert len(set(KEYS)) == len(KEYS)
     assert not any("." in key for key in KEYS)  # Dash cannot have them in names of controls
 
@@ -101,6 +104,31 @@ def test_data_becomes_what_the_ranks_need(base):
         load_job(changed(base, {"grid-data": "64"}))
     with pytest.raises(DescriptionError, match="cannot be divided"):
         changed(base, {"ranks": "3", "scale-ranks": "-1"})
+
+
+OTHERS = {
+    "megatron": {"grid": {"pipeline": 2, "data": 2, "tensor": 2}, "schedule": "1f1b"},
+    "fsdp": {"grid": {"data": 2, "weights": 4}},
+    "ddp": {"grid": {"data": 8}},
+}
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+def test_jobs_of_every_strategy_can_be_changed(strategy):
+    """The form was that of 4D for all: a pipeline's job ended in an error of the server."""
+    raw = {"model": "gpt2", "machine": "perlmutter", "ranks": 8, "batch": {"sequences": 64, "micro_sequences": 2}}
+    base = load_job({**raw, "strategy": strategy, **OTHERS[strategy]})
+    assert load_job(changed(base, {"grid-z": "4", "gather_unit": "block"})) == base  # of another strategy: passed over
+    for field in fields_of(strategy):
+        own = said(base, field.key)
+        if own and field.kind != "lever":
+            again = load_job(changed(base, {field.key: own}))
+            assert again.model_copy(update={"library": base.library}) == base
+    doubled = load_job(changed(base, {"scale-ranks": "1"})).concrete_grid.by_axis()
+    assert doubled == {**base.concrete_grid.by_axis(), "data": 2 * base.concrete_grid.by_axis()["data"]}
+    assert load_job(changed(base, {"machine": "alps"})).machine == load_machine("alps")
+    choices = select_choices(base, {})
+    assert {key for key in choices if key.startswith("grid-")} == {f"grid-{axis}" for axis in named(strategy).axes}
 
 
 def test_a_slow_device_is_added(base):

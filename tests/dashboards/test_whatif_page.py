@@ -6,12 +6,16 @@ import pytest
 from dash import no_update
 
 from dashboards.app import content
+from dashboards.catalog import Catalog
+from dashboards.page import PageContext
 from dashboards.pages.whatif import PAGE, given
+from dashboards.settings import Settings
 from dashboards.whatif.answer import Memory, answer
-from dashboards.whatif.form import KEYS
+from dashboards.whatif.form import KEYS, fields_of
 from dashboards.whatif.look import after, looked, said
 from dashboards.whatif.pool import Answer, Pool
 from dashboards.whatif.results import drawn, figure_rows, part_rows
+from tests.compare.compare_traces import by_hand_predicted, table, write
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import shows_a_problem, text_of
 from tests.dashboards.test_whatif_pool import JOB, NEVER, SLOWER, waited
@@ -42,6 +46,23 @@ def test_a_visitor_has_a_name_that_nobody_guesses(context):
 def test_whatever_an_address_says_the_form_is_shown(context, text):
     shown = text_of(content(PAGE, context, dict.fromkeys(KEYS, text)))
     assert "x" * 100 not in shown
+
+
+def test_the_form_is_that_of_the_jobs_strategy(tmp_path):
+    """All that the page listens to is there once; seen is what the strategy has."""
+    described = {"model": "gpt2", "machine": "perlmutter", "ranks": 8, "strategy": "megatron"}
+    described |= {"grid": {"pipeline": 2, "data": 2, "tensor": 2}, "batch": {"sequences": 64, "micro_sequences": 2}}
+    write(tmp_path / "piped", "predicted", table(by_hand_predicted()), job=described)
+    context = PageContext(Settings(tmp_path), Catalog(tmp_path))
+    shown = content(PAGE, context, {"run": context.catalog.entries()[0].name})
+    assert not shows_a_problem(shown)
+    parts = list(shown._traverse())
+    ids = [part.id for part in parts if isinstance(getattr(part, "id", None), dict)]
+    assert sorted(one["key"] for one in ids if one["type"] == "state") == sorted(KEYS)
+    hidden = next(part for part in parts if getattr(part, "hidden", None) is True)
+    unseen = {part.id["key"] for part in hidden.children}
+    assert unseen == set(KEYS) - {field.key for field in fields_of("megatron")}
+    assert {"grid-z", "overlap-halves"} <= unseen
 
 
 def test_only_changes_come_from_controls():
