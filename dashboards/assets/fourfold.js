@@ -72,6 +72,15 @@ window.dash_clientside.fourfold = {
     const about = Object.keys(data || {}).some((key) => key.startsWith("xaxis"));
     return about ? data : window.dash_clientside.no_update;
   },
+  // The timeline as it is seen, as a file for a paper.
+  svg(_clicks) {
+    const figure = document.querySelector("#timeline-frame .js-plotly-plot");
+    if (figure && figure._fullLayout) {
+      const { width, height } = figure._fullLayout;
+      window.Plotly.downloadImage(figure, { format: "svg", filename: "timeline", width, height });
+    }
+    return window.dash_clientside.no_update;
+  },
   // A table's button saves it as CSV.
   download(_clicks) {
     const triggered = window.dash_clientside.callback_context.triggered[0];
@@ -213,6 +222,16 @@ window.addEventListener("popstate", (event) => {
   });
   document.addEventListener("mouseup", () => { from = null; });
 })();
+
+// A click on a lane's name folds its rank into one lane, or unfolds it: the field with those ranks says which.
+document.addEventListener("click", (event) => {
+  const name = event.target.closest && event.target.closest("#timeline .ytick"), field = document.querySelector("input[id*='\"turned\"']");
+  const rank = name && field && (/^rank (\d+)\b/.exec(name.textContent) || [])[1];
+  if (!rank) return;
+  const now = field.value.split(",").map((one) => one.trim()).filter(Boolean);
+  const value = (now.includes(rank) ? now.filter((one) => one !== rank) : [...now, rank]).join(",");
+  window.dash_clientside.set_props({ type: "state", key: "turned" }, { value });
+});
 
 // What the pointer shows of a place of the timeline's picture: shares travel as numbers, and are words when it comes.
 (function () {

@@ -85,13 +85,19 @@ def rows_of(lanes: int) -> tuple[int, int]:
 def _by_kind(shown: Lanes, shares: Floats) -> NDArray[np.uint8]:
     """Paint kinds; where one lane holds all streams of a rank, compute in its upper half and all else below."""
     colours = np.array([hex_to_rgb(colour) for colour in COLOURS], dtype=np.float32)
-    rows, gap = rows_of(shares.shape[1])
-    if not shown.by_rank:
-        return spaced([painted(shares, colours, rows - gap)], shares.shape[1], gap)
+    lanes = shares.shape[1]
+    rows, gap = rows_of(lanes)
+    whole = np.array(shown.whole, dtype=bool)
     half = (rows - gap) // 2
-    upper, lower = shares[:1], shares[1:]
-    parts = [painted(upper, colours[:1], rows - gap - half), painted(lower, colours[1:], half)]
-    return spaced(parts, shares.shape[1], gap)
+    pixels = np.empty((lanes, rows - gap, COLUMNS, 4), dtype=np.uint8)
+    for at, first, last, kinds in (
+        (whole, 0, rows - gap - half, slice(0, 1)),
+        (whole, rows - gap - half, rows - gap, slice(1, None)),
+        (~whole, 0, rows - gap, slice(None)),
+    ):
+        drawn = painted(shares[kinds][:, at], colours[kinds], last - first)
+        pixels[at, first:last] = drawn.reshape(-1, last - first, COLUMNS, 4)
+    return spaced([pixels.reshape(-1, COLUMNS, 4)], lanes, gap)
 
 
 def _by_error(shown: Lanes, window: tuple[float, float]) -> NDArray[np.uint8]:

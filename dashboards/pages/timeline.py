@@ -42,7 +42,7 @@ from dashboards.timeline.view import Pair, View
 from twin.description.problems import DescriptionError
 
 GRAPH, MAP, MOVED, PANEL = "timeline", "timeline-map", "timeline-moved", "timeline-panel"
-CHOICES = ("ranks", "pins", "lay", "show", "colour", "align", "path")
+CHOICES = ("ranks", "pins", "turned", "lay", "show", "colour", "align", "path")
 """Controls that say what is drawn, and how."""
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
@@ -293,6 +293,12 @@ def register(app: Dash, context: PageContext) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(restate, context))
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "svg"),
+        Output("timeline-svg", "n_clicks"),
+        Input("timeline-svg", "n_clicks"),
+        prevent_initial_call=True,
+    )
     register_pipelines(app, context)
     register_files(app, context)
 

@@ -19,7 +19,8 @@ from dashboards.timeline.view import Pair, View, all_ranks, ranges
 WORST, WINDOW, FOUND = "timeline-worst", "timeline-window", "timeline-found"
 KEYS = (
     "Wheel: zoom at the pointer. Drag: zoom to a window. Shift and drag: measure. Keys: ← → or A D move, + − or W S "
-    "zoom, N P next and previous op, Home all, Escape leaves the figure; Back undoes a zoom."
+    "zoom, N P next and previous op, Home all, Escape leaves the figure; Back undoes a zoom. A click on a lane's name "
+    "folds its rank into one lane, or unfolds it."
 )
 SELECT = {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}}
 
@@ -33,6 +34,7 @@ def lane_controls(query: Query, pair: Pair, view: View) -> list[Component]:
     return [
         _text("ranks", f"ranks ({ranges(all_ranks(pair))})", query, "all, or 0,3,8-15"),
         _text("pins", "pinned above", query, "ranks, such as 0,7"),
+        _text("turned", "folded, or unfolded", query, "ranks, or click a name"),
         _select("lay", "lanes", view.lay, lays, 170),
         _select(
             "show",
@@ -88,6 +90,7 @@ def jumps(pair: Pair) -> Component:
             dmc.Button(words, id="timeline-jump", **button),
             dmc.Button("Show all", id="timeline-all", **button),
             dmc.Button("Save ops as CSV", id="timeline-csv", **button),
+            dmc.Button("Save as SVG", id="timeline-svg", **button),
             dmc.Button("Save for Perfetto", id="timeline-chrome", **button),
             dcc.Download(id="timeline-file"),
             dmc.Text(KEYS, size="sm", c="var(--quiet)"),

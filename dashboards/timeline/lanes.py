@@ -38,8 +38,8 @@ class Lanes:
     category: NDArray[np.int8]
     other: Floats
     """Seconds of the same op in the other run: NaN where there is none."""
-    by_rank: bool
-    """True if a lane holds all streams of a rank, or of several."""
+    whole: tuple[bool, ...]
+    """Of each lane, true if it holds all streams of a rank, or of several."""
     left_out: int
     """Ranks that there was no room for."""
 
@@ -85,7 +85,7 @@ def lanes(pair: Pair, view: View) -> Lanes:
         return _of_groups(pair, view, ranks)
     streams = list(dict.fromkeys(stream for step in pair.steps for stream in step.streams))
     by_rank = view.lay == "rank" or len(ranks) * len(streams) * len(pair.steps) > MAX_STREAM_LANES
-    single = by_rank or view.show == GAP
+    single = by_rank or view.show == GAP  # gaps lie between the ops of all streams
     room = MAX_LANES // (len(pair.steps) * (1 if single else len(streams)))
     left_out = max(0, len(ranks) - room)
     if left_out:  # evenly, the first and the last among them; pins stay
@@ -95,17 +95,21 @@ def lanes(pair: Pair, view: View) -> Lanes:
     names: list[str] = []
     of: list[tuple[int, ...]] = []
     parts: list[_Part] = []
+    shown: list[str | None] = []
     for rank in ranks:
-        for stream in [None] if single else streams:
+        turned = rank in view.turned and view.show != GAP
+        for stream in [None] if single != turned else streams:
             for side in range(len(pair.steps)):
                 part = _part(pair, view, side, rank, stream, len(names))
                 if stream is not None and not len(part.event):
                     continue
                 parts.append(part)
                 of.append((rank,))
+                shown.append(stream)
                 name = f"rank {rank}" + (f" {stream}" if stream else "") + (" ⚲" if rank in view.pins else "")
                 names.append(name + (f" · {pair.labels[side]}" if len(pair.steps) > 1 else ""))
-    return _gathered(pair, view, names, of, parts, by_rank=by_rank, left_out=left_out)
+    whole = [stream is None and view.show != GAP for stream in shown]
+    return _gathered(pair, view, names, of, parts, whole, left_out=left_out)
 
 
 def _evenly(count: int, most: int) -> list[int]:
@@ -129,7 +133,7 @@ def _of_groups(pair: Pair, view: View, ranks: list[int]) -> Lanes:
             names.append(f"{view.lay} {group}{several}" + (f" · {pair.labels[side]}" if len(pair.steps) > 1 else ""))
             of.append(tuple(groups[group]))
     left_out = sum(len(groups[group]) for group in groups if group not in shown)
-    return _gathered(pair, view, names, of, parts, by_rank=True, left_out=left_out)
+    return _gathered(pair, view, names, of, parts, [True] * len(names), left_out=left_out)
 
 
 def _place_of(pair: Pair, lay: str) -> Callable[[int], int]:
@@ -188,8 +192,8 @@ def _gathered(
     names: list[str],
     of: list[tuple[int, ...]],
     parts: list[_Part],
+    whole: list[bool],
     *,
-    by_rank: bool,
     left_out: int,
 ) -> Lanes:
     counts = [len(part.event) for part in parts]
@@ -204,7 +208,7 @@ def _gathered(
         category[at] = step.category[event[at]]
     if view.show == GAP:
         category[:] = CATEGORIES.index(GAP)
-    return Lanes(tuple(names), tuple(of), side, event, lane, start, end, category, other, by_rank, left_out)
+    return Lanes(tuple(names), tuple(of), side, event, lane, start, end, category, other, tuple(whole), left_out)
 
 
 def worst(pair: Pair, shown: Lanes) -> list[tuple[int, float]]:

@@ -15,6 +15,8 @@ from twin.trace.store import CLASSES, read_classes
 
 MAX_PINS = 16
 """Ranks that stand above all others: more would leave no room for these."""
+MAX_TURNED = 16
+"""Ranks laid out the other way: of many, lanes of all are changed at once."""
 
 
 def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
@@ -73,5 +75,6 @@ def view_of(query: Query, pair: Pair) -> View:
         query.get("colour", "kind"),
         query.get("align", ""),
         parse_ranks(query.get("pins", ""), known)[:MAX_PINS],
+        parse_ranks(query.get("turned", ""), known)[:MAX_TURNED],
         query.get("lay", ""),
     )

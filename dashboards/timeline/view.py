@@ -27,6 +27,8 @@ class View:
     """Name of an op at which both runs are laid over each other; empty: at the step's begin."""
     pins: tuple[int, ...] = ()
     """Ranks that stand above all others, whichever are chosen."""
+    turned: tuple[int, ...] = ()
+    """Ranks laid out the other way: one lane where others have one each stream, and the other way round."""
     lay: str = ""
     """A lane for each `rank`, `host` or place along an axis; empty: for each stream, if there is room."""
 

@@ -260,7 +260,7 @@ def test_where_streams_share_a_lane_compute_and_all_else_have_a_half_each():
     }
     pair = paired(("predicted",), (step_of(columns(table(run)), None),))
     shown = lanes(pair, View())
-    assert shown.by_rank
+    assert all(shown.whole)
     found = picture(shown, (0.0, 1e-6), by_error=False)
     pixels = pixels_of(found.image.source).reshape(len(shown.names), -1, COLUMNS, 4)
     _, gap = rows_of(len(shown.names))

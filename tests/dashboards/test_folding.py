@@ -1,0 +1,96 @@
+"""Lanes of single ranks folded into one, or unfolded; and the timeline as an SVG file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dashboards.events import CATEGORIES, WAIT, columns
+from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
+from dashboards.pages.timeline import open_all
+from dashboards.timeline.lanes import Lanes, lanes
+from dashboards.timeline.step import step_of
+from dashboards.timeline.view import View, paired
+from tests.compare.compare_traces import Row, table
+from tests.dashboards.test_browser import Visitor, expect
+from tests.dashboards.test_timeline_parts import pixels_of
+from twin.description.problems import DescriptionError
+
+
+def laid(context, names, **query: str) -> Lanes:
+    return open_all(context, {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2", **query}, meet=False).laid
+
+
+def busy(shown: Lanes, rank: int) -> float:
+    """Seconds of a rank's ops but its waits, on whichever lanes."""
+    of_rank = np.array([of == (rank,) for of in shown.ranks])[shown.lane]
+    return float((shown.end - shown.start)[of_rank & (shown.category != CATEGORIES.index(WAIT))].sum())
+
+
+def test_a_folded_rank_has_one_lane_with_all_its_ops(context, names):
+    plain, folded = laid(context, names), laid(context, names, turned="1")
+    of = [name for name in folded.names if name.startswith("rank 1")]
+    assert of == ["rank 1"]
+    assert [n for n in folded.names if n not in of] == [n for n in plain.names if not n.startswith("rank 1")]
+    assert busy(folded, 1) == pytest.approx(busy(plain, 1))
+    assert [name for name, whole in zip(folded.names, folded.whole, strict=True) if whole] == of
+
+
+def test_where_ranks_have_one_lane_each_one_can_be_unfolded(context, names):
+    plain, unfolded = laid(context, names), laid(context, names, lay="rank", turned="1")
+    assert [n for n in unfolded.names if n.startswith("rank 1")] == [n for n in plain.names if n.startswith("rank 1")]
+    assert [n for n in unfolded.names if not n.startswith("rank 1")] == ["rank 0", "rank 2"]
+    with pytest.raises(DescriptionError, match="choose among 0-7"):
+        laid(context, names, turned="99")
+
+
+def test_only_a_folded_lane_is_drawn_in_halves():
+    """Compute is busy throughout and a collective half of the time: a lane of its own is as full as it is busy."""
+    run = {
+        r: [Row("micro0/fwd/a", "compute", 0, 1000), Row("micro0/fwd/y", "collective", 0, 500, axis="y")]
+        for r in (0, 1)
+    }
+    pair = paired(("predicted",), (step_of(columns(table(run)), None),))
+    shown = lanes(pair, View(turned=(1,)))
+    assert [name.split(" ·")[0] for name in shown.names][-1] == "rank 1"
+    pixels = pixels_of(picture(shown, (0.0, 1e-6), by_error=False).image.source)
+    pixels = pixels.reshape(len(shown.names), -1, COLUMNS, 4)
+    _, gap = rows_of(len(shown.names))
+    full = pixels[:, gap:, :, 3].mean(axis=(1, 2)) / 255
+    assert full == pytest.approx([1.0, 0.5, 0.75], abs=0.06)
+
+
+@pytest.fixture
+def visitor(browser, server) -> Iterator[Visitor]:
+    found = Visitor(browser, server)
+    yield found
+    found.context.close()
+    assert found.wrong == []
+
+
+def test_a_click_on_a_name_folds_its_rank_and_another_unfolds_it(visitor, names):
+    page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
+    page.locator("#timeline .barlayer .point").first.wait_for(state="attached")
+    expect(page.locator("#timeline .dash-graph--pending")).to_have_count(0)
+    ticks = page.locator("#timeline .ytick text")
+    before = ticks.all_text_contents()
+    ticks.filter(has_text=re.compile("^rank 1 compute")).click()
+    expect(ticks.filter(has_text=re.compile("^rank 1"))).to_have_text(["rank 1"])
+    page.wait_for_url(re.compile("turned=1"))
+    ticks.filter(has_text=re.compile("^rank 1$")).click()
+    expect(ticks).to_have_text(before)
+
+
+def test_the_timeline_is_saved_as_svg(visitor, names, tmp_path):
+    page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
+    page.locator("#timeline .barlayer .point").first.wait_for(state="attached")
+    with page.expect_download() as found:
+        page.get_by_role("button", name="Save as SVG").click()
+    assert found.value.suggested_filename == "timeline.svg"
+    found.value.save_as(tmp_path / "timeline.svg")
+    drawn = (tmp_path / "timeline.svg").read_text()
+    assert drawn.startswith("<svg")
+    assert "rank 2 compute" in drawn
