@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
 from dashboards.parts import aria, card, seconds
-from twin.description.units import format_si
+from twin.description.units import format_memory, format_si
 from twin.search.words import HINDRANCES
 
 MAX_ROWS = 5000
@@ -36,7 +36,7 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
         "micro-batch": candidate.micro_sequences,
         "step (s)": step,
         "exposed (%)": None if not step else round(100 * (candidate.exposed_seconds or 0.0) / step, 2),
-        "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
+        "memory (B)": candidate.memory_bytes,
         "of peak (%)": None if candidate.percent_of_peak is None else round(candidate.percent_of_peak, 2),
         "tokens/s": None if candidate.tokens_per_second is None else round(candidate.tokens_per_second),
         "model's place": candidate.model_rank,
@@ -56,7 +56,7 @@ def refused_row(candidate: SavedCandidate) -> dict[str, Any]:
         candidate.axes: candidate.name,
         "ranks": candidate.ranks,
         "hindered by": why,
-        "memory (GB)": None if candidate.memory_bytes is None else round(candidate.memory_bytes / 1e9, 2),
+        "memory (B)": candidate.memory_bytes,
         "reason": candidate.reason,
     }
 
@@ -152,6 +152,6 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
         "idle": time(candidate.idle_seconds),
         "energy of a step": "–" if candidate.energy_joules is None else format_si(candidate.energy_joules, "J"),
-        "memory of a rank": "–" if candidate.memory_bytes is None else f"{candidate.memory_bytes / 1e9:.4g} GB",
-        **{f"memory, {name}": f"{size / 1e9:.4g} GB" for name, size in candidate.memory.items()},
+        "memory of a rank": "–" if candidate.memory_bytes is None else format_memory(candidate.memory_bytes),
+        **{f"memory, {name}": format_memory(size) for name, size in candidate.memory.items()},
     }

@@ -51,7 +51,7 @@ def _row(best: SavedCandidate, found: Sequence[SavedCandidate], fastest: SavedCa
         "step (s)": step,
         SLOWER: round(100 * (step / (fastest.step_seconds or step or 1.0) - 1), 2),
         "exposed communication (s)": best.exposed_seconds,
-        "memory (GB)": None if best.memory_bytes is None else round(best.memory_bytes / 1e9, 2),
+        "memory (B)": best.memory_bytes,
         "energy (J)": best.energy_joules,
         "of peak (%)": None if best.percent_of_peak is None else round(best.percent_of_peak, 2),
         "candidates": len(own),

@@ -21,8 +21,8 @@ def job_in(entry: Entry) -> Mapping[str, Any]:
 def model_of(job: Mapping[str, Any]) -> str:
     """Name a job's model; one without a name of its own by its size.
 
-    >>> model_of({"model": {"name": "custom", "layers": 4, "hidden": 256}}), model_of({"model": "gpt-5b"})
-    ('4 layers × 256', 'gpt-5b')
+    >>> model_of({"model": {"name": "custom", "layers": 96, "hidden": 12288}}), model_of({"model": "gpt-5b"})
+    ('96 layers × 12,288', 'gpt-5b')
     """
     model = job.get("model")
     if not isinstance(model, dict):
@@ -30,7 +30,7 @@ def model_of(job: Mapping[str, Any]) -> str:
     name = str(model.get("name") or "custom")
     if name != "custom":
         return name[:MAX_WORDS]
-    return f"{model.get('layers', '?')} layers × {model.get('hidden', '?')}"[:MAX_WORDS]
+    return f"{_plain(model.get('layers'))} layers × {_plain(model.get('hidden'))}"[:MAX_WORDS]
 
 
 def machine_of(job: Mapping[str, Any]) -> str:
@@ -85,5 +85,8 @@ def contents(entry: Entry) -> str:
 
 
 def _count(head: Mapping[str, Any], key: str) -> str:
-    value = head.get(key)
+    return _plain(head.get(key))
+
+
+def _plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "?"

@@ -31,7 +31,8 @@ SECONDS = {
     "valueFormatter": {"function": "seconds(params.value)"},
     "headerValueGetter": {"function": "heading(params)"},
 }
-"""The look of columns of numbers, and of seconds, whose unit stands in their cells; a file gets all digits."""
+BYTES = {**SECONDS, "valueFormatter": {"function": "quantity(params.value, '(B)')"}}
+"""The look of columns of numbers, of seconds and of bytes, whose unit stands in their cells; a file gets all digits."""
 MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
 """The look of a column of milliseconds since the epoch: time where the visitor is."""
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
@@ -123,7 +124,7 @@ def table(
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
     numeric = {name for row in rows for name, value in row.items() if type(value) in (int, float)}
-    timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith("(s)")}
+    timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith(("(s)", "(B)"))}
     columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
     return html.Div(
@@ -150,13 +151,19 @@ def table(
 
 
 def _looking(column: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a column of numbers its look: times with a unit each."""
-    return {**(SECONDS if str(column.get("headerName", "")).endswith("(s)") else NUMBER), **column}
+    """Give a column of numbers its look: times and sizes with a unit each."""
+    unit = str(column.get("headerName", ""))[-3:]
+    return {**{"(s)": SECONDS, "(B)": BYTES}.get(unit, NUMBER), **column}
 
 
 def seconds_axis(title: str = "") -> dict[str, Any]:
     """Return the look of an axis of seconds: each tick with a unit that suits it."""
     return {"title": title, **seconds_ticks()}
+
+
+def bytes_axis(title: str = "") -> dict[str, Any]:
+    """Return the look of an axis of bytes: each tick with a unit that suits it."""
+    return {"title": title, "ticksuffix": "B", "tickformat": "~s"}
 
 
 def seconds_ticks() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dashboards.pages.compare import verdict
 from dashboards.pages.verdict import compared, summary_of
 from dashboards.parts import seconds
 from dashboards.run_rows import tokens_per_second
+from twin.description.units import format_memory
 
 MAX_NAME, MAX_PRICE = 120, 1e9
 HOUR, BILLION = 3600.0, 1e9
@@ -76,7 +77,7 @@ def _memory(entry: Entry) -> str:
     size = memory.get("per_rank_bytes") if isinstance(memory, dict) else None
     most = memory.get("capacity_bytes") if isinstance(memory, dict) else None
     if isinstance(size, int | float) and isinstance(most, int | float):
-        return f"A device needs {size / BILLION:.1f} of its {most / BILLION:.1f} GB."
+        return f"A device needs {format_memory(size)} of its {format_memory(most)}."
     return "What memory it needs was not written down."
 
 

@@ -41,7 +41,7 @@ def _row(catalog: Catalog, entry: Entry, first: Entry | None, partner: Entry | N
     figures = entry.head.get("figures")
     figures = figures if isinstance(figures, Mapping) else {}
     ranks = job.get("ranks")
-    if entry.kind == "training":
+    if entry.kind in ("training", "watch"):
         return _training(catalog, entry, first)
     return {
         "name": entry.name,
@@ -71,7 +71,7 @@ def _training(catalog: Catalog, entry: Entry, first: Entry | None) -> dict[str, 
     return {
         "name": entry.name,
         "label": entry.label,
-        "kind": "training",
+        "kind": entry.kind,
         "model": model_of(job),
         "machine": machine_of(job),
         "ranks": ranks if isinstance(ranks, int) else None,

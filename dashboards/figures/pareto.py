@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, MEASURED, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from dashboards.parts import finished, seconds, seconds_axis
+from dashboards.parts import bytes_axis, finished, seconds, seconds_axis
 from twin.description.units import format_memory
 from twin.search.page import pareto as front
 from twin.search.page import spans_much
@@ -43,7 +43,7 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
     whole = [(c.step_seconds or 0.0, c.memory_bytes or 0.0) for c in known]
     kept = {*range(min(MAX_POINTS, len(known))), *front(whole)}
     known = [c for n, c in enumerate(known) if n in kept or c.number in chosen]
-    places = [(c.step_seconds or 0.0, (c.memory_bytes or 0.0) / 1e9) for c in known]
+    places = [(c.step_seconds or 0.0, c.memory_bytes or 0.0) for c in known]
     best = front(places)
     exposed = [100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0) for c in known]
     by_exposed = {
@@ -87,15 +87,15 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
             ),
         ]
     )
-    capacity = max((c.capacity_bytes or 0.0 for c in known), default=0.0) / 1e9
+    capacity = max((c.capacity_bytes or 0.0 for c in known), default=0.0)
     if capacity and capacity < FAR * max((p[1] for p in places), default=0.0):
         figure.add_hline(
             y=capacity, line_dash="dash", line_color=GREY, annotation_text="device", annotation_position="top left"
         )
     log = spans_much([p[0] for p in places])
-    look = {"title": "step (s)", "type": "log", "dtick": "D2"} if log else seconds_axis("step")
+    look = seconds_axis("step") | ({"type": "log", "dtick": "D2"} if log else {})
     figure.update_xaxes(**look)
-    figure.update_yaxes(title="memory of a rank (GB)", rangemode="tozero")
+    figure.update_yaxes(**bytes_axis("memory of a rank"), rangemode="tozero")
     return finished(figure, hovermode="closest", legend=LEGEND)
 
 
@@ -142,19 +142,19 @@ def describe(candidate: SavedCandidate) -> str:
     )
 
 
-Axis = tuple[str, Callable[[SavedCandidate], float], bool]
+Axis = tuple[str, Callable[[SavedCandidate], float], bool, Callable[[float], str]]
 
 
 def coordinates(known: Sequence[SavedCandidate]) -> tuple[Axis, ...]:
-    """Return the axes of the drawing: name, value, and whether it is drawn on a logarithmic scale."""
+    """Return the axes of the drawing: name, value, whether it is drawn on a logarithmic scale, how it is written."""
     names = dict.fromkeys(axis for c in known for axis in c.grid.axes)
-    sizes: list[Axis] = [(axis, partial(_size, axis), True) for axis in names]
+    sizes: list[Axis] = [(axis, partial(_size, axis), True, "{:,.0f}".format) for axis in names]
     return (
         *sizes,
-        ("micro-batch", lambda c: float(c.micro_sequences or 1), True),
-        ("memory (GB)", lambda c: (c.memory_bytes or 0.0) / 1e9, False),
-        ("exposed (%)", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False),
-        ("step (s)", lambda c: c.step_seconds or 0.0, True),
+        ("micro-batch", lambda c: float(c.micro_sequences or 1), True, "{:,.0f}".format),
+        ("memory", lambda c: c.memory_bytes or 0.0, False, format_memory),
+        ("exposed", lambda c: 100 * (c.exposed_seconds or 0.0) / (c.step_seconds or 1.0), False, "{:.3g} %".format),
+        ("step", lambda c: c.step_seconds or 0.0, True, seconds),
     )
 
 
@@ -170,7 +170,7 @@ def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
     known = drawable(shown)[:MAX_LINES]
     axes = coordinates(known)
     figure = go.Figure()
-    ends = [_ends([value(c) for c in known], log=log) for _, value, log in axes]
+    ends = [_ends([value(c) for c in known], log=log) for _, value, log, _ in axes]
     for number, (name, colour) in reversed(list(enumerate(BANDS))):  # the fastest on top
         x: list[float | None] = []
         y: list[float | None] = []
@@ -178,7 +178,7 @@ def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
         for place, candidate in enumerate(known):
             if place * len(BANDS) // len(known) != number:
                 continue
-            for axis, (_, value, log) in enumerate(axes):
+            for axis, (_, value, log, _) in enumerate(axes):
                 x.append(axis)
                 y.append(_share(value(candidate), ends[axis], log=log))
                 words.append(describe(candidate))
@@ -202,10 +202,10 @@ def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
             )
     for axis, (low, high) in enumerate(ends):
         for at, end in ((-0.05, low), (1.05, high)):
-            figure.add_annotation(x=axis, y=at, text=f"{end:.4g}", showarrow=False, font={"size": 12})
+            figure.add_annotation(x=axis, y=at, text=axes[axis][3](end), showarrow=False, font={"size": 12})
     figure.update_xaxes(
         tickvals=list(range(len(axes))),
-        ticktext=[name for name, _, _ in axes],
+        ticktext=[name for name, *_ in axes],
         range=[-0.4, len(axes) - 0.6],
         showgrid=True,
         zeroline=False,

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, IDLE, PURPLE, VERMILION
 from dashboards.figures.pareto import FAR
-from dashboards.parts import finished, seconds, seconds_ticks
+from dashboards.parts import bytes_axis, finished, seconds, seconds_ticks
 from twin.description.units import format_memory, format_si
 
 
@@ -29,16 +29,16 @@ def beside(best: Sequence[SavedCandidate]) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(titles), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.06)
     strategies = [c.strategy for c in best]
     for name, colour, values in (
-        ("compute", GREEN, [c.compute_seconds or 0.0 for c in best]),
+        ("compute", BLUE, [c.compute_seconds or 0.0 for c in best]),
         ("exposed communication", VERMILION, [c.exposed_seconds or 0.0 for c in best]),
         ("idle", IDLE, [_rest(c) for c in best]),
     ):
         words = [f"{c.name}<br>{name} {seconds(value)}" for c, value in zip(best, values, strict=True)]
         _bars(figure, strategies, values, words, colour, 1, name)
-    memory = [(c.memory_bytes or 0.0) / 1e9 for c in best]
+    memory = [c.memory_bytes or 0.0 for c in best]
     said = [f"{c.name}<br>{format_memory(c.memory_bytes or 0.0)}" for c in best]
-    _bars(figure, strategies, memory, said, BLUE, 2)
-    capacity = max((c.capacity_bytes or 0.0 for c in best), default=0.0) / 1e9
+    _bars(figure, strategies, memory, said, GREEN, 2)
+    capacity = max((c.capacity_bytes or 0.0 for c in best), default=0.0)
     if 0 < capacity < FAR * max(memory, default=0.0):
         figure.add_vline(x=capacity, line_dash="dash", line_color=GREY, row=1, col=2)
     if energy:
@@ -48,7 +48,7 @@ def beside(best: Sequence[SavedCandidate]) -> go.Figure:
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(**seconds_ticks(), nticks=5, row=1, col=1)
-    figure.update_xaxes(ticksuffix="GB", nticks=4, row=1, col=2)
+    figure.update_xaxes(**bytes_axis(), nticks=4, row=1, col=2)
     if energy:
         figure.update_xaxes(tickformat="~s", ticksuffix="J", nticks=4, row=1, col=3)
     legend = {"orientation": "h", "y": -0.18, "yanchor": "top"}

@@ -36,6 +36,9 @@ PANELS = {
     "seconds": "time of a step",
 }
 
+CORNERS = ("top right", "bottom right", "top left", "bottom left")
+"""Where the words of a predicted rate stand beside its line."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -89,7 +92,15 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
             _marks(figure, curve, by)
         if name == "tokens_per_second" and curve.predicted_rate:
             label = f"predicted, {curve.predicted_rate:,.0f}"
-            figure.add_hline(y=curve.predicted_rate, line_dash="dash", line_color=colour, annotation_text=label)
+            # of rates that are close each has its words in a place of their own
+            figure.add_hline(
+                y=curve.predicted_rate,
+                line_dash="dash",
+                line_color=colour,
+                annotation_text=label,
+                annotation_position=CORNERS[number % len(CORNERS)],
+                annotation_font_color=colour,
+            )
     if not figure.data:
         return None
     figure.update_xaxes(title="hours" if by == "hours" else "steps done")

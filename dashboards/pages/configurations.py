@@ -18,6 +18,7 @@ from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
+from twin.description.units import format_memory
 from twin.search.words import HINDRANCES
 from twin.strategies import known_axes
 
@@ -75,7 +76,7 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
     best = drawn[0]
     return (
         f"{words}. Fastest: {best.name}{axes}, {seconds(best.step_seconds or 0.0)}, "
-        f"{(best.memory_bytes or 0.0) / 1e9:.1f} GB."
+        f"{format_memory(best.memory_bytes or 0.0)}."
     )
 
 
@@ -84,8 +85,12 @@ def model_summary(kept: Sequence[SavedCandidate]) -> str:
     top = model_top(kept)
     if not top:
         return "No candidate of the published communication model's first ten is shown."
-    places = ", ".join(f"{c.rank:,}" if c.rank else "–" for c in top)
-    return f"The published communication model's first {TOP} lie at places {places} in simulated time."
+    places = [f"{c.rank:,}" for c in top if c.rank]
+    words = (
+        f"The published communication model's first {TOP} lie at places {', '.join(places) or '–'} in simulated time"
+    )
+    rest = f"; without a place, as they cannot run or cannot be the fastest: {len(top) - len(places)}"
+    return f"{words}{rest if len(top) > len(places) else ''}."
 
 
 def figures(kept: Sequence[SavedCandidate], chosen: Sequence[SavedCandidate]) -> tuple[Any, Any, Any]:
@@ -183,7 +188,7 @@ def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate
     return card(
         "What cannot run",
         html.Span(_refused_words(kept), id="configurations-refused"),
-        table(REFUSED, unable(kept), columns),
+        html.Div(table(REFUSED, unable(kept), columns), hidden=not unable(found)),
     )
 
 

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Entry
 from dashboards.collectives import job_of
 from dashboards.page import Page, PageContext, Query
-from dashboards.parts import card, escape, finished, graph, table, with_table
+from dashboards.parts import bytes_axis, card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
 from twin.description.problems import fail
@@ -90,13 +90,13 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
 
 
 def row(label: str, use: MemoryUse) -> dict[str, Any]:
-    """One job's memory in GB."""
-    categories = {name: round(size / 1e9, 3) for name, size in use.by_category.items()}
+    """One job's memory."""
+    categories = {f"{name} (B)": size for name, size in use.by_category.items()}
     return {
         "job": label,
         **categories,
-        "all (GB)": round(use.per_rank_bytes / 1e9, 3),
-        "device (GB)": round(use.capacity_bytes / 1e9, 3),
+        "all (B)": use.per_rank_bytes,
+        "device (B)": use.capacity_bytes,
         "fits": "yes" if use.fits else "no",
     }
 
@@ -121,7 +121,7 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
         figure.add_vline(x=device, line_dash="dash", line_color="#8c8c8c", annotation_text="device")
     else:  # bars would be slivers beside it
         title = f"bytes (the device has {format_memory(device)}, far to the right)"
-    figure.update_xaxes(title=title, tickformat="~s", ticksuffix="B")
+    figure.update_xaxes(**bytes_axis(title))
     figure.update_yaxes(autorange="reversed", automargin=True)
     return finished(figure, barmode="stack")
 

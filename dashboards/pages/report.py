@@ -32,6 +32,7 @@ from twin.compare.jobs import work_of
 from twin.compare.page import facts_of
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError, fail
+from twin.description.units import format_memory
 
 SECTIONS = {
     "verdict": "Verdict",
@@ -164,8 +165,18 @@ def _memory(context: PageContext, query: Query) -> Section:
     if job is None or job.grid == "auto" or job.batch.micro_sequences == "auto":
         return "Memory", "The job is not one that the twin knows; memory cannot be counted.", [], []
     use = memory_use(job)
-    words = f"{use.per_rank_bytes / 1e9:.2f} of {use.capacity_bytes / 1e9:.2f} GB per rank, as the twin counts it."
-    return "Memory", words, [stacked([(entry.label, use)])], [row(entry.label, use)]
+    words = (
+        f"{format_memory(use.per_rank_bytes)} of {format_memory(use.capacity_bytes)} per rank, as the twin counts it."
+    )
+    return "Memory", words, [stacked([(entry.label, use)])], [_written(row(entry.label, use))]
+
+
+def _written(cells: dict[str, Any]) -> dict[str, Any]:
+    """Write sizes with a unit each."""
+    return {
+        name.removesuffix(" (B)"): format_memory(value) if name.endswith(" (B)") else value
+        for name, value in cells.items()
+    }
 
 
 def _trust(context: PageContext, query: Query) -> Section:

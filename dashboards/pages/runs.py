@@ -35,7 +35,7 @@ def shown(context: PageContext, query: Query) -> Component:
     chosen = [e for name in (query.get("run"), query.get("other")) for e in entries if e.name == name]
     columns = columns_of(query.get("sort", ""))
     rows = rows_of(context.catalog, entries, chosen[0] if chosen else None)
-    counts = ", ".join(f"{sum(e.kind == kind for e in entries)} {kind}" for kind in get_args(Kind))
+    counts = ", ".join(f"{n} {kind}" for kind in get_args(Kind) if (n := sum(e.kind == kind for e in entries)))
     return card(
         "Under this directory",
         f"{len(entries)} entries: {counts}. Choose one or two, and go on below or in the menu.",

@@ -13,9 +13,11 @@ from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
 from twin.description.problems import fail
-from twin.studies.table import EFFECT_TITLES, effect_cells, grid_of
+from twin.studies.table import EFFECT_TITLES, Column, effect_cells, grid_of
 
 DAY = 86400.0
+ENDS = {"_joules": " (J)", "_percent_of_peak": " (%)"}
+"""Units of columns, by how their keys end."""
 TARGET = {
     "target_seconds": ("days", DAY, 2),
     "target_gpu_hours": ("GPU hours", 1.0, 0),
@@ -46,7 +48,7 @@ def shown(context: PageContext, query: Query) -> Component:
         parts.append(
             card(
                 title,
-                note or title,
+                note if note != title else "",
                 with_table(
                     graph(
                         f"scaling-{number}", figure, label=f"{title}. {note}", height=height_of(figure, len(found.rows))
@@ -105,7 +107,7 @@ def summary_of(found: Opened) -> str:
 def _listed(found: Opened) -> str:
     whole, most = len(found.rows), MAX_DRAWN
     words = f"{whole:,} points" if whole <= most else f"The first {most:,} of {whole:,} points, drawn and listed"
-    return f"{words}, SI units; impossible ones with the reason."
+    return f"{words}; impossible ones with the reason."
 
 
 def _facts(found: Opened) -> list[Component]:
@@ -118,7 +120,7 @@ def _facts(found: Opened) -> list[Component]:
 
 def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """All points as rows with plain values, and the columns in the order of the study's own table."""
-    first = [column.key for column in found.columns if column.key not in ("grid_z", "reason")]
+    first = [column.key for column in found.columns if column.key not in ("grid_z", "reason", "grid")]
     rows: list[dict[str, Any]] = []
     for row in found.rows[:MAX_DRAWN]:
         one = {key: row.get(key) for key in first}
@@ -128,8 +130,22 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     keys = [*first, "grid", "reason"]
     # the names of columns hold dots, which the table would take for a path
     renamed = [{str(n): row[key] for n, key in enumerate(keys)} for row in rows]
-    titles = {"grid": "grid", "reason": "why not"}
+    titles = {column.key: heading(column) for column in found.columns} | {"grid": "grid", "reason": "why not"}
     return renamed, [{"field": str(n), "headerName": titles.get(key, key)} for n, key in enumerate(keys)]
+
+
+def heading(column: Column) -> str:
+    """Name a column of points as the study's own table does, with the unit of what it holds.
+
+    >>> heading(Column("step_seconds_p10", "p10")), heading(Column("target_seconds", "days"))
+    ('p10 (s)', 'target (s)')
+    """
+    key, title = column.key, column.title
+    if key.startswith("target_"):  # its title has the unit that the study's own table converts to
+        title = key.removesuffix("_seconds").removesuffix("_joules").replace("_", " ")
+    if "_seconds" in key:
+        return f"{title} (s)"
+    return title + next((unit for end, unit in ENDS.items() if key.endswith(end)), "")
 
 
 def target_rows(found: Opened) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
 from dashboards.jobs import grid_words, job_in, key_of
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import card, graph, seconds, table
+from dashboards.parts import card, graph, table
 from dashboards.query import query_of
 from dashboards.run_rows import tokens_per_second
 from dashboards.training.happenings import FILES, happenings_of, run_of
@@ -202,11 +202,11 @@ def row(entry: Entry, curve: Curve) -> dict[str, Any]:
         "loss": last["loss"],
         "gradient norm": last["gradient_norm"],
         "learning rate": last["learning_rate"],
-        "step": seconds(last["seconds"]),
+        "step (s)": last["seconds"],
         "tokens/s": last["tokens_per_second"],
         "predicted tokens/s": curve.predicted_rate,
         "of peak (%)": None if math.isnan(share) else 100 * share,
-        "memory (GB)": last["memory_bytes"] / 1e9,
+        "memory (B)": last["memory_bytes"],
         "warnings": curve.warnings,
     }
 

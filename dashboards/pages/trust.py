@@ -14,7 +14,7 @@ from dashboards.figures.parity import errors_by_size, parity
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
-from dashboards.parts import card, graph, seconds, table, with_table
+from dashboards.parts import card, graph, table, with_table
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
 
@@ -99,7 +99,7 @@ def _pairs(context: PageContext, first: Entry, second: Entry) -> Pairs:
 
 def _rows(pairs: Pairs) -> list[dict[str, Any]]:
     return [
-        {"op": op, "kind": work, "axis": axis, "predicted (us)": round(a / 1e3, 3), "measured (us)": round(b / 1e3, 3)}
+        {"op": op, "kind": work, "axis": axis, "predicted (s)": a / 1e9, "measured (s)": b / 1e9}
         for op, work, axis, a, b in zip(pairs.op, pairs.work, pairs.axis, pairs.first_ns, pairs.second_ns, strict=True)
     ]
 
@@ -123,8 +123,8 @@ def _runs(context: PageContext) -> Component:
     rows = [
         {
             "job": name,
-            "predicted": seconds(p),
-            "measured": seconds(m),
+            "predicted (s)": p,
+            "measured (s)": m,
             "error (%)": round(100 * (p / m - 1), 1),
             "predicted place": int(a) + 1,
             "measured place": int(b) + 1,

@@ -27,6 +27,7 @@ from twin.description.problems import DescriptionError
 
 POLL_MILLISECONDS = 120
 """Time between two looks for an answer: short beside a simulation, long beside a request."""
+KINDS = ("predicted", "measured", "training", "watch", "search")
 TITLES = {
     "what": "Model and machine",
     "levers": "Levers",
@@ -239,4 +240,4 @@ def _register_answers(app: Dash, pool: Pool) -> None:
     )(partial(zoom, pool))
 
 
-PAGE = Page("/whatif", "What-if", shown, register, needs="run", kinds=("predicted", "measured", "training", "search"))
+PAGE = Page("/whatif", "What-if", shown, register, needs="run", kinds=KINDS)

@@ -17,6 +17,7 @@ from dashboards.query import query_of
 from dashboards.whatif.form import KEYS
 from dashboards.whatif.look import known_answer
 from dashboards.whatif.pool import Pool
+from twin.description.units import format_memory, format_si
 
 KEPT, CARD = "whatif-kept", "whatif-kept-card"
 MAX_KEPT, MAX_LETTERS = 12, 1500
@@ -87,8 +88,8 @@ def show(context: PageContext, kept: Any) -> Component | None:
                         times_as_long(one["old"], one["step"]),
                         f"{one['tokens']:,.0f}",
                         seconds(one["exposed"]),
-                        f"{one['memory'] / 1e9:.3g} GB",
-                        f"{one['energy'] / 1e6:.4g} MJ",
+                        format_memory(one["memory"]),
+                        format_si(one["energy"], "J", digits=3),
                     )
                 ),
             ]

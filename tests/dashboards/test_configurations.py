@@ -117,7 +117,7 @@ def read(search: tuple[PageContext, dict[str, str]]) -> Any:
 def test_the_front_holds_what_nothing_beats(search):
     figure = pareto(read(search))
     line = next(t for t in figure.data if t.name == "front")
-    assert list(zip(line.x, line.y, strict=True)) == [(1.0, 9.0), (2.0, 5.0), (4.0, 1.0)]
+    assert list(zip(line.x, line.y, strict=True)) == [(1.0, 9e9), (2.0, 5e9), (4.0, 1e9)]
     assert list(next(t for t in figure.data if t.name == f"the model's first {TOP}").customdata) == [0, 1, 2]
 
 
@@ -129,7 +129,7 @@ def test_the_front_is_that_of_brute_force(places):
         known = read(written(Path(folder), ranking))
     line = next(t for t in pareto(known).data if t.name == "front")
     beaten = {b for a, b in combinations(sorted(set(places)), 2) if a[0] <= b[0] and a[1] <= b[1]}
-    assert list(zip(line.x, line.y, strict=True)) == sorted(set(places) - beaten)
+    assert list(zip(line.x, line.y, strict=True)) == [(s, 1e9 * m) for s, m in sorted(set(places) - beaten)]
 
 
 def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
@@ -138,7 +138,7 @@ def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
     known = read(written(tmp_path, [*many, least]))
     points, line = pareto(known).data[:2]
     assert len(points.x) == MAX_POINTS + 1
-    assert list(zip(line.x, line.y, strict=True)) == [(1.0, 5.0), (1e6, 1.0)]
+    assert list(zip(line.x, line.y, strict=True)) == [(1.0, 5e9), (1e6, 1e9)]
     assert len(able(known)) <= MAX_ROWS
 
 
@@ -158,6 +158,26 @@ def test_the_models_best_are_said_in_its_order(search):
     )
     first = next(t for t in orders(known).data if t.name == f"the model's first {TOP}")
     assert sorted(zip(first.x, first.y, strict=True)) == [(1, 3), (2, 1), (3, 2)]
+
+
+def test_ends_of_axes_have_units_that_suit_them(tmp_path):
+    """Of a small job memory ended at 0.01871, and the step at 0.2431."""
+    small = [
+        candidate((8, 1, 1, 1), step=0.2431, memory=18.71e6, rank=1),
+        candidate((1, 8, 1, 1), step=0.5, memory=2e8),
+    ]
+    known = read(written(tmp_path, small))
+    assert {"18.7 MB", "0.2 GB", "243 ms", "500 ms"} <= {note.text for note in parallel(known).layout.annotations}
+    assert (pareto(known).layout.yaxis.tickformat, pareto(known).layout.yaxis.ticksuffix) == ("~s", "B")
+
+
+def test_models_best_without_a_place_are_counted(tmp_path):
+    """They were a row of dashes."""
+    ranking = [candidate((8, 1, 1, 1), rank=1, model_rank=1), candidate((1, 8, 1, 1), rank=None, model_rank=2)]
+    words = model_summary(read(written(tmp_path, ranking)))
+    assert words.endswith(
+        "at places 1 in simulated time; without a place, as they cannot run or cannot be the fastest: 1."
+    )
 
 
 def test_filters_keep_what_an_address_asks_for(search):
@@ -181,7 +201,7 @@ def test_two_chosen_ones_stand_side_by_side(search):
     context, query = search
     shown = text_of(PAGE.shown(context, {**query, "pair": "0,3"}))
     assert "Side by side" in shown
-    assert facts(read(search)[3])["memory of a rank"] == "1 GB"
+    assert facts(read(search)[3])["memory of a rank"] == "1.0 GB"
 
 
 def test_the_job_file_of_a_candidate_is_the_searchs_own_with_its_choice(search):

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from dashboards.app import content
+from dashboards.catalog import Catalog
+from dashboards.chooser import suited
 from dashboards.figures.timeline import timeline
+from dashboards.figures.training import Curve, panel
 from dashboards.figures.waterfall import waterfall
 from dashboards.pages import PAGES
+from dashboards.pages.scaling import opened, table_of
 from dashboards.pages.timeline import open_all
+from dashboards.pages.training import READER
 from dashboards.parts import minus, percent, seconds
+from dashboards.run_rows import rows_of
+from tests.dashboards import serving
 from tests.dashboards.test_browser import Visitor
 from tests.dashboards.test_pages import text_of
 from twin.compare.terms import Term
@@ -91,6 +98,42 @@ def test_each_run_of_a_pair_has_one_colour_that_no_difference_has(context, queri
     assert [trace.marker.color for trace in drawn["compare-parts"].data[:2]] == ends
     for name in ("phases", "kinds", "streams"):
         assert [trace.marker.color for trace in drawn[f"compare-{name}"].data] == ends
+
+
+def test_a_watched_training_is_described_as_any_other(tmp_path):
+    """Its step, rate and progress were left empty, as `watch.json` is what tells it."""
+    for name in ("plain", "watched"):
+        serving.write_training(tmp_path / name)
+    job = json.loads((tmp_path / "watched" / "run.json").read_text())["job"]
+    (tmp_path / "watched" / "watch.json").write_text(json.dumps({"schema_version": 1, "job": job}))
+    catalog = Catalog(tmp_path)
+    plain, watched = sorted(rows_of(catalog, catalog.entries(), None), key=lambda row: row["label"])
+    assert (plain["kind"], watched["kind"]) == ("training", "watch")
+    same = ("model", "machine", "ranks", "grid", "step", "tokens", "holds")
+    assert [watched[key] for key in same] == [plain[key] for key in same]
+    assert watched["step"] == pytest.approx(0.5)
+    entries = {entry.name: entry for entry in catalog.entries()}
+    assert suited(BY_PATH["/whatif"], entries, {"run": watched["name"]}) == ""
+
+
+def test_predicted_rates_of_two_trainings_are_named_in_places_of_their_own(context, names):
+    record = READER.record(context.catalog, context.catalog.entry(names["training"]))
+    figure = panel(
+        [Curve(label, record, rate, (), ()) for label, rate in (("a", 7754.0), ("b", 7873.0))],
+        "tokens_per_second",
+        "steps",
+    )
+    notes = [(note.text, note.xanchor, note.yanchor) for note in figure.layout.annotations]
+    assert [text for text, *_ in notes] == ["predicted, 7,754", "predicted, 7,873"]
+    assert notes[0][1:] != notes[1][1:]
+
+
+def test_columns_of_a_study_are_named_with_their_units(context, names):
+    _, columns = table_of(opened(context, {"run": names["weak-scaling"]}))
+    titles = [column["headerName"] for column in columns]
+    assert "step (s)" in titles
+    assert len(set(titles)) == len(titles)
+    assert not any("_" in title for title in titles if not title.startswith("machine."))
 
 
 def test_a_part_that_stays_is_not_said_to_take_less():
