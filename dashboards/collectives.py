@@ -178,9 +178,9 @@ def link_loads(entry: Entry) -> list[dict[str, Any]]:
                 {
                     "link": name,
                     "loaded ones": len(at),
-                    "GB a step, mean": round(float(moved[at].mean()) / 1e9, 3),
-                    "GB a step, most": round(float(moved[at].max()) / 1e9, 3),
-                    "rate (GB/s)": round(float(prices.capacity[worst]) / 1e9, 2),
+                    "a step, mean (B)": float(moved[at].mean()),
+                    "a step, most (B)": float(moved[at].max()),
+                    "rate (B/s)": float(prices.capacity[worst]),
                     "share of the step (%)": round(100 * float(moved[worst] / prices.capacity[worst]) / step, 2),
                 }
             )

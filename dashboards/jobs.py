@@ -75,13 +75,22 @@ def contents(entry: Entry) -> str:
     """Say what a search or a study holds; nothing of a run."""
     head = entry.head
     if entry.kind == "search":
-        best = head.get("best")
+        best, under = head.get("best"), head.get("strategies")
         grid = grid_words(best) if isinstance(best, dict) else ""
-        return f"{_count(head, 'candidates')} candidates, {_count(head, 'feasible')} can run; best {grid}"[:MAX_WORDS]
+        several = [one for one in under if isinstance(one, dict)] if isinstance(under, list) else []
+        known, able = (_total(several or [head], key) for key in ("candidates", "feasible"))
+        winner = f"{head.get('strategy')} " if len(several) > 1 else ""
+        return f"{known} candidates, {able} can run; best {winner}{grid}"[:MAX_WORDS]
     if entry.kind == "study":
         words = str(head.get("study", "")).replace("_", " ")
         return f"{words}, {_count(head, 'points')} points: {head.get('title') or ''}"[: 2 * MAX_WORDS]
     return ""
+
+
+def _total(parts: list[Any], key: str) -> str:
+    """Add up what the parts of a search hold: one of each strategy."""
+    counts = [part.get(key) for part in parts]
+    return f"{sum(counts):,}" if all(isinstance(count, int) for count in counts) else "?"
 
 
 def _count(head: Mapping[str, Any], key: str) -> str:

@@ -32,7 +32,9 @@ SECONDS = {
     "headerValueGetter": {"function": "heading(params)"},
 }
 BYTES = {**SECONDS, "valueFormatter": {"function": "quantity(params.value, '(B)')"}}
-"""The look of columns of numbers, of seconds and of bytes, whose unit stands in their cells; a file gets all digits."""
+RATE = {**SECONDS, "valueFormatter": {"function": "quantity(params.value, '(B/s)')"}}
+UNITS = {"(s)": SECONDS, "(B)": BYTES, "(B/s)": RATE}
+"""The looks of columns of numbers, of seconds, bytes and rates, whose unit stands in cells; a file has all digits."""
 MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
 """The look of a column of milliseconds since the epoch: time where the visitor is."""
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
@@ -124,7 +126,7 @@ def table(
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
     numeric = {name for row in rows for name, value in row.items() if type(value) in (int, float)}
-    timed = {column["field"] for column in columns if str(column.get("headerName", "")).endswith(("(s)", "(B)"))}
+    timed = {column["field"] for column in columns if _unit(column) in UNITS}
     columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
     options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
     return html.Div(
@@ -152,8 +154,11 @@ def table(
 
 def _looking(column: Mapping[str, Any]) -> dict[str, Any]:
     """Give a column of numbers its look: times and sizes with a unit each."""
-    unit = str(column.get("headerName", ""))[-3:]
-    return {**{"(s)": SECONDS, "(B)": BYTES}.get(unit, NUMBER), **column}
+    return {**UNITS.get(_unit(column), NUMBER), **column}
+
+
+def _unit(column: Mapping[str, Any]) -> str:
+    return str(column.get("headerName", "")).rpartition(" ")[2]
 
 
 def seconds_axis(title: str = "") -> dict[str, Any]:

@@ -19,7 +19,7 @@ dagfuncs.number = (value) => {
   return minus(`${Number(digits)}`) + `·10${[...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}`;
 };
 // A figure whose unit stands behind its name, such as "memory of a rank (B)": in a cell with the prefix that suits it.
-const UNIT = / ?\((s|B|J)\)$/;
+const UNIT = / ?\((s|B|B\/s|J)\)$/;
 dagfuncs.unitless = (name) => String(name).replace(UNIT, "");
 dagfuncs.quantity = (value, name) => {
   const unit = (UNIT.exec(name) || [])[1];
@@ -34,5 +34,5 @@ dagfuncs.moment = (value) =>
 // The unit stands in the cells; a file has plain numbers, and the unit in its heading.
 dagfuncs.heading = (params) => {
   const name = params.colDef.headerName || "";
-  return params.location === "csv" ? name : name.replace(/ \((s|B)\)$/, "");
+  return params.location === "csv" ? name : name.replace(/ \((s|B|B\/s)\)$/, "");
 };

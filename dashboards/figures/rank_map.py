@@ -12,6 +12,8 @@ from dashboards.events import Floats
 from dashboards.parts import finished, seconds_axis, seconds_ticks
 from twin.description.grid import Axes
 
+BINS, FEW = 60, 10
+"""Bars of the spread; and ranks in one of them that have a tick each: no tick stands at half a rank."""
 MAX_TICKS = 16
 """Of more rows or columns plotly chooses which get a number: all would overlap."""
 MAX_NAMED = 4096
@@ -73,9 +75,19 @@ def _place(grid: Axes, rank: int) -> str:
     return f"rank {rank}: " + ", ".join(f"{axis} {at}" for axis, at in grid.coordinates(rank).items())
 
 
+def _highest(values: Floats) -> int:
+    """Count the ranks in the highest bar of a spread, about: Plotly rounds the ends of bars."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return 0
+    width = float(known.max() - known.min()) / BINS
+    place = (known - known.min()) / width if width > 0 else np.zeros(len(known))
+    return int(np.bincount(np.minimum(place, BINS - 1).astype(np.int64)).max())
+
+
 def spread(values: Floats, label: str, *, seconds: bool = False) -> go.Figure:
     """Draw how the figure is spread over ranks."""
-    figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=60, marker_color="#0072B2"))
+    figure = go.Figure(go.Histogram(x=values[~np.isnan(values)], nbinsx=BINS, marker_color="#0072B2"))
     figure.update_xaxes(**{**(seconds_axis() if seconds else {}), "title": label})
-    figure.update_yaxes(title="number of ranks")
+    figure.update_yaxes(title="number of ranks", **({"dtick": 1} if _highest(values) < FEW else {}))
     return finished(figure, bargap=0.02)

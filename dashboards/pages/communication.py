@@ -66,19 +66,15 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "axis": one.axis,
             "members": one.members,
             "stream": one.stream,
-            "MB": round(one.bytes / 1e6, 4),
+            "size (B)": one.bytes,
             "times a rank and step": round(one.count, 2),
-            "transfer, median (ms)": _ms(one.transfer_ns),
-            "transfer, 90 % (ms)": _ms(one.transfer_p90_ns),
-            "skew, median (ms)": _ms(one.skew_ns),
-            "bus bandwidth (GB/s)": round(one.bus_bytes_per_second / 1e9, 3),
+            "transfer, median (s)": one.transfer_ns / 1e9,
+            "transfer, 90 % (s)": one.transfer_p90_ns / 1e9,
+            "skew, median (s)": one.skew_ns / 1e9,
+            "bus bandwidth (B/s)": one.bus_bytes_per_second,
         }
         for one in found.rows
     ]
-
-
-def _ms(nanoseconds: float) -> float:
-    return round(nanoseconds / 1e6, 4)
 
 
 def _links(entries: Sequence[Entry]) -> Component:

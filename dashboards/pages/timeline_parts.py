@@ -120,7 +120,7 @@ def plain_table(rows: list[dict[str, Any]]) -> Component:
 
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
-        return seconds(value) if name.endswith("(s)") else f"{value:.4g}"
+        return seconds(value) if name.endswith("(s)") else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dashboards.app import content
-from dashboards.catalog import Catalog
+from dashboards.catalog import Catalog, Entry
 from dashboards.chooser import suited
+from dashboards.figures.rank_map import spread
 from dashboards.figures.timeline import timeline
 from dashboards.figures.training import Curve, panel
 from dashboards.figures.waterfall import waterfall
+from dashboards.jobs import contents
 from dashboards.pages import PAGES
 from dashboards.pages.scaling import opened, table_of
 from dashboards.pages.timeline import open_all
@@ -71,13 +74,14 @@ def test_cells_of_tables_write_minus_as_all_else_does(browser, server, queries):
     written = [page.evaluate(script.format(*one)) for one in (("seconds", -0.0035), ("number", -36), ("number", -1e-5))]
     assert written == ["−3.5 ms", "−36", "−1·10⁻⁵"]
     figures = (
+        ("1.6e9", "rate (B/s)"),
         ("0.0090084", "exposed (s)"),
         ("72384000", "memory of a rank (B)"),
         ("6.05", "energy (J)"),
         ("4", "ranks"),
     )
     said = [page.evaluate(f"dashAgGridFunctions.quantity({value}, '{name}')") for value, name in figures]
-    assert said == ["9.01 ms", "72.4 MB", "6.05 J", "4"]
+    assert said == ["1.6 GB/s", "9.01 ms", "72.4 MB", "6.05 J", "4"]
     assert page.evaluate("dashAgGridFunctions.unitless('memory of a rank (B)')") == "memory of a rank"
     visitor.context.close()
     assert visitor.wrong == []
@@ -134,6 +138,24 @@ def test_columns_of_a_study_are_named_with_their_units(context, names):
     assert "step (s)" in titles
     assert len(set(titles)) == len(titles)
     assert not any("_" in title for title in titles if not title.startswith("machine."))
+
+
+def test_a_search_over_strategies_holds_the_candidates_of_all(tmp_path):
+    """The list of runs said how many the winner's strategy had."""
+    one = [{"strategy": name, "candidates": n, "feasible": n - 1} for name, n in (("four_d", 216), ("megatron", 1258))]
+    head = {"candidates": 216, "feasible": 215, "strategy": "four_d", "best": {"grid": {"data": 4, "z": 1}}}
+    entry = Entry("name", "label", "search", tmp_path, 0.0, {**head, "strategies": one})
+    assert contents(entry) == "1,474 candidates, 1,472 can run; best four_d 4 × 1"
+    alone = Entry("name", "label", "search", tmp_path, 0.0, head)
+    assert contents(alone) == "216 candidates, 215 can run; best 4 × 1"
+    wrong = Entry("name", "label", "search", tmp_path, 0.0, {**head, "strategies": [{"candidates": "x"}]})
+    assert contents(wrong).startswith("? candidates")
+
+
+@pytest.mark.parametrize(("counts", "tick"), [((1, 1, 2), 1), ((400, 300), None), ((0,), 1)])
+def test_no_tick_stands_at_half_a_rank(counts, tick):
+    values = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
+    assert spread(values, "compute").layout.yaxis.dtick == tick
 
 
 def test_a_part_that_stays_is_not_said_to_take_less():

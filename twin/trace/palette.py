@@ -15,8 +15,9 @@ DARK_GREY, GREY, LIGHT_GREY = "#6B6B6B", "#8C8C8C", "#BBBBBB"
 
 AXES: Mapping[str, str] = MappingProxyType({"x": PURPLE, "y": VERMILION, "z": GREEN, "data": DARK_GREY})
 """Collectives of an axis, and all their streams: z_gather and z_scatter have the colour of z."""
-OTHER_AXES = ("#882255", "#44AA99", "#999933", "#AA4499", "#661100")
-"""Of axes that have no colour of their own: of Paul Tol's muted scheme what differs from the others here."""
+OTHER_AXES = ("#C0606B", "#44AA99", "#999933", "#AA4499", "#A87440")
+"""Of axes that have no colour of their own: of Paul Tol's muted scheme what differs from the others here, its wine and
+brown lighter, which were not seen on a dark page."""
 PHASES: Mapping[str, str] = MappingProxyType(
     {"fwd": BLUE, "recompute": SKY, "bwd": ORANGE, "loss": YELLOW, "optimizer": GREY, "reduce": GREY}
 )
