@@ -10,13 +10,17 @@ from dashboards.colours import DIVERGING
 from dashboards.events import CATEGORIES, GAP, WAIT, Events
 from dashboards.figures.timeline_picture import CHANGE_LIMIT, COLOURS, WORDS, change_bar, picture
 from dashboards.parts import escape, finished, percent, seconds, seconds_axis
+from dashboards.timeline.inspect import work_words
 from dashboards.timeline.lanes import Lanes
 from dashboards.timeline.view import Pair, View
+from twin.description.units import format_memory
 
 MAX_BARS = 3000
 """Up to so many ops, each is a bar with words of its own; of more a picture is drawn, which costs the same for any."""
 LANE_PIXELS, MAX_PIXELS = 20, 1200
 """Room for a lane's name, until the figure is as high as a screen."""
+WIDTH = 0.84
+"""Of a lane, the part that its bars fill."""
 ALONE = "only one run has it"
 HATCHED: dict[str, object] = {"color": "#999", "pattern": {"shape": "x"}}
 
@@ -55,7 +59,7 @@ def timeline(
     by_error = view.colour == "error" and len(pair.steps) > 1
     if len(at) <= MAX_BARS and not shown.grouped:
         traces = _bars(pair, events, shown, at, by_error=by_error)
-        words = f"{len(at):,} ops, one bar each"
+        words = f"{len(at):,} {'gaps' if view.show == GAP else 'ops'}, one bar each"
     else:
         drawn = picture(shown, (low, high), by_error=by_error, spelled=spelled)
         traces, images = list(drawn.traces), [drawn.image]
@@ -127,12 +131,17 @@ def _bars(
 def _trace(
     pair: Pair, events: tuple[Events, ...], shown: Lanes, at: NDArray[np.int64], name: str, marker: dict[str, object]
 ) -> go.Bar:
+    # as in the picture: of a lane with all streams of a rank compute has the upper half, and hides nothing
+    halved = np.array(shown.whole, dtype=bool)[shown.lane[at]]
+    upper = shown.category[at] == CATEGORIES.index("compute")
+    shift = np.where(halved, np.where(upper, -WIDTH / 4, WIDTH / 4), 0.0)
+    width = np.where(halved, WIDTH / 2, WIDTH)
     return go.Bar(
-        y=shown.lane[at],
+        y=shown.lane[at] + shift,
         x=shown.end[at] - shown.start[at],
         base=shown.start[at],
         orientation="h",
-        width=0.84,
+        width=width,
         name=name,
         marker=marker,
         customdata=[f"{s}.{e}" for s, e in zip(shown.side[at].tolist(), shown.event[at].tolist(), strict=True)],
@@ -171,7 +180,7 @@ def _work(of: Events, row: int, own: float) -> list[str]:
         lines.append(f"waited {seconds(late)} for the last member")
     size, flops = float(of.bytes[row]), float(of.flops[row])
     if flops:
-        lines.append(f"{flops / 1e9:.4g} GFLOP" + (f", {flops / own / 1e12:.3g} TFLOP/s" if own > 0 else ""))
+        lines.append(work_words(flops, own))
     elif size:
-        lines.append(f"{size / 1e6:.4g} MB")
+        lines.append(format_memory(size))
     return lines

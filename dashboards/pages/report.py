@@ -149,7 +149,7 @@ def _communication(context: PageContext, query: Query) -> Section:
             "collective": r.name,
             "axis": r.axis,
             "members": r.members,
-            "MB": f"{r.bytes / 1e6:.4g}",
+            "size": format_memory(r.bytes),
             "median transfer": seconds(r.transfer_ns / 1e9),
             "median skew": seconds(r.skew_ns / 1e9),
         }

@@ -12,6 +12,7 @@ from dashboards.parts import seconds
 from dashboards.timeline.meetings import Meetings, before, collective_of
 from dashboards.timeline.step import Step
 from dashboards.timeline.view import Pair
+from twin.description.units import format_memory, format_si
 
 MAX_MEMBERS = 512
 """Rows of a table of members: of more those who came last."""
@@ -39,6 +40,16 @@ def chosen_op(text: str, pair: Pair) -> tuple[int, int] | None:
     return found if found[0] < len(pair.steps) and found[1] < len(pair.steps[found[0]].rank) else None
 
 
+def work_words(flops: float, length: float) -> str:
+    """Say how much an op computes, and at what rate.
+
+    >>> work_words(2e9, 1e-3), work_words(12.0, 0.0)
+    ('2 GFLOP, 2 TFLOP/s', '12 FLOP')
+    """
+    rate = f", {format_si(flops / length, 'FLOP/s', digits=3)}" if length > 0 else ""
+    return format_si(flops, "FLOP", digits=3) + rate
+
+
 def looked_at(pair: Pair, events: tuple[Events, ...], meetings: Meetings, side: int, event: int) -> Looked:
     """Look at an op of one of the runs."""
     step, of = pair.steps[side], events[side]
@@ -53,10 +64,9 @@ def looked_at(pair: Pair, events: tuple[Events, ...], meetings: Meetings, side: 
         theirs = float(other.end[partner] - other.start[partner])
         facts.append((f"in the {pair.labels[1 - side]} run", seconds(theirs)))
     if of.flops[row]:
-        rate = f", {of.flops[row] / own / 1e12:.3g} TFLOP/s" if own > 0 else ""
-        facts.append(("work", f"{of.flops[row] / 1e9:.4g} GFLOP{rate}"))
+        facts.append(("work", work_words(float(of.flops[row]), own)))
     if of.bytes[row]:
-        facts.append(("size", f"{of.bytes[row] / 1e6:.4g} MB"))
+        facts.append(("size", format_memory(float(of.bytes[row]))))
     if of.axis[row]:
         facts.append(("group", f"{of.axis[row]}, number {int(of.group[row])}"))
     met = collective_of(step, event) if step.category[event] == CATEGORIES.index(WAIT) else event

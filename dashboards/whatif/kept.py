@@ -14,7 +14,7 @@ from dashboards.figures.waterfall import times_as_long
 from dashboards.page import PageContext, state
 from dashboards.parts import card, seconds
 from dashboards.query import query_of
-from dashboards.whatif.form import KEYS
+from dashboards.whatif.form import FIELDS, KEYS
 from dashboards.whatif.look import known_answer
 from dashboards.whatif.pool import Pool
 from twin.description.units import format_memory, format_si
@@ -22,6 +22,7 @@ from twin.description.units import format_memory, format_si
 KEPT, CARD = "whatif-kept", "whatif-kept-card"
 MAX_KEPT, MAX_LETTERS = 12, 1500
 """What-ifs side by side; and letters of an address, which a stranger's browser may send."""
+LABELS = {field.key: field.label.removesuffix(", times") for field in FIELDS if field.kind == "lever"}
 FIGURES = ("step", "tokens", "exposed", "memory", "energy")
 
 
@@ -38,8 +39,7 @@ def keep(pool: Pool, _clicks: Any, _clear: Any, ticket: Any, *given: Any) -> Any
     new = answer.new
     one = {
         "address": urlencode({**query, **changes})[:MAX_LETTERS],
-        "words": ", ".join(f"{key.replace('-', ' ')} {_said(key, value)}" for key, value in changes.items())
-        or "as it is",
+        "words": ", ".join(f"{_named(key)} {_said(key, value)}" for key, value in changes.items()) or "as it is",
         "old": answer.old["step_seconds"],
         "step": new["step_seconds"],
         "tokens": new["tokens_per_second"],
@@ -49,6 +49,15 @@ def keep(pool: Pool, _clicks: Any, _clear: Any, ticket: Any, *given: Any) -> Any
     }
     before = [each for each in sound(kept) if each["address"] != one["address"]]
     return [*before, one][-MAX_KEPT:]
+
+
+def _named(key: str) -> str:
+    """Name a change as its control is named.
+
+    >>> _named("scale-nic"), _named("batch-sequences")
+    ('NIC rate', 'batch sequences')
+    """
+    return LABELS[key] if key in LABELS else key.replace("-", " ")
 
 
 def _said(key: str, value: str) -> str:

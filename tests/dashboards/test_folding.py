@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dashboards.events import CATEGORIES, WAIT, columns
+from dashboards.figures.timeline import timeline
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
 from dashboards.pages.timeline import open_all
 from dashboards.timeline.lanes import Lanes, lanes
@@ -61,6 +62,23 @@ def test_only_a_folded_lane_is_drawn_in_halves():
     _, gap = rows_of(len(shown.names))
     full = pixels[:, gap:, :, 3].mean(axis=(1, 2)) / 255
     assert full == pytest.approx([1.0, 0.5, 0.75], abs=0.06)
+
+
+def test_bars_of_a_folded_lane_hide_no_compute(context, names):
+    """A collective beside compute was drawn over it, as if none were hidden."""
+    query = {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-1", "turned": "1"}
+    found = open_all(context, query, meet=False)
+    figure, _ = timeline(found.pair, found.events, found.laid, found.view, None)
+    lane = found.laid.names.index("rank 1")
+    ends = {}
+    for trace in figure.data:
+        y, width = np.asarray(trace.y, dtype=float), np.asarray(trace.width, dtype=float)
+        at = np.abs(y - lane) < 0.5
+        ends[trace.name] = {(round(float(a), 3), round(float(b), 3)) for a, b in zip(y[at], width[at], strict=True)}
+        elsewhere = {round(float(w), 3) for w in width[~at]}
+        assert elsewhere <= {0.84}
+    assert ends["compute"] == {(lane - 0.21, 0.42)}  # the axis points down: the upper half
+    assert ends["collective, z"] == {(lane + 0.21, 0.42)}
 
 
 @pytest.fixture

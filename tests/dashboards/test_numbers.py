@@ -62,7 +62,8 @@ def test_what_the_pointer_says_of_an_op_has_the_sign_too(context, names):
     figure, _ = timeline(found.pair, found.events, found.laid, found.view, None)
     words = " ".join(word.replace("<br>", " ") for trace in figure.data for word in trace.hovertext or ())
     assert re.search(r"difference: −1 ns \(−\d+ %\)", words)
-    assert "e-" not in words.replace("8e-06 MB", "")  # what two floats differ by in their last digit is none
+    assert "8 B" in words
+    assert not re.search(r"\de-\d", words)  # what two floats differ by in their last digit is none, and 8 B no 8e-06 MB
     assert not HYPHENED.search(words)
 
 
