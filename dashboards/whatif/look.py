@@ -18,9 +18,7 @@ from twin.description.problems import DescriptionError
 def said(answer: Answer) -> Component:
     """Say in a sentence what changed, and whether the job fits into memory."""
     old, new = answer.old["step_seconds"], answer.new["step_seconds"]
-    ratio = times_as_long(old, new)
-    change = "" if ratio == "as fast" else f", {percent(100 * (new / old - 1))}"
-    words = f"{seconds(old)} as it is, {seconds(new)} so: {ratio}{change}."
+    words = f"{seconds(old)} as it is, {seconds(new)} so: {times_as_long(old, new)}, {percent(100 * (new / old - 1))}."
     most = largest(terms(answer.old, answer.new), new - old)
     if most:
         sign = "+" if most.difference_seconds > 0 else ""
