@@ -60,16 +60,16 @@ def seconds(value: float) -> str:
     >>> seconds(-3.7e-6)
     '−3.7 µs'
     """
-    return minus(format_seconds(value))
+    return minus(format_seconds(value or 0.0))  # nothing has no sign
 
 
 def percent(value: float, digits: int = 1) -> str:
     """Write a change in percent, with its sign.
 
-    >>> percent(-36.04), percent(12.3, 0)
-    ('−36.0 %', '+12 %')
+    >>> percent(-36.04), percent(12.3, 0), percent(-0.01)
+    ('−36.0 %', '+12 %', '+0.0 %')
     """
-    return minus(f"{value:+.{digits}f} %")
+    return minus(f"{round(value, digits) + 0.0:+.{digits}f} %")  # adding 0 takes the sign of -0 away
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:

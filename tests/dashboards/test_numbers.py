@@ -53,6 +53,7 @@ def test_no_number_of_a_page_has_a_hyphen_for_its_sign(context, queries, path):
 def test_ranges_and_dates_keep_their_hyphens():
     words = "ranks 0-3, 2026-11-25, gpt-20b, mean of (0-7)"
     assert minus(words) == words
+    assert seconds(-0.0) == "0 s"
     assert (seconds(-2e-3), percent(-3.21), percent(4.0, 0)) == ("−2 ms", "−3.2 %", "+4 %")
 
 
