@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -92,11 +93,18 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
         figure.add_hline(
             y=capacity, line_dash="dash", line_color=GREY, annotation_text="device", annotation_position="top left"
         )
-    log = spans_much([p[0] for p in places])
-    look = seconds_axis("step") | ({"type": "log", "dtick": "D2"} if log else {})
-    figure.update_xaxes(**look)
+    times = [p[0] for p in places]
+    figure.update_xaxes(**(decades("step", times) if spans_much(times) else seconds_axis("step")))
     figure.update_yaxes(**bytes_axis("memory of a rank"), rangemode="tozero")
     return finished(figure, hovermode="closest", legend=LEGEND)
+
+
+def decades(title: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return the look of a logarithmic axis of seconds: ticks at 1, 2 and 5 of each power of ten, a unit at each."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = (math.floor(math.log10(end)) for end in (min(known), max(known)))
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    return {"title": title, "type": "log", "tickvals": ticks, "ticktext": [seconds(tick) for tick in ticks]}
 
 
 def looks_of(shown: Sequence[SavedCandidate]) -> dict[str, dict[str, object]]:

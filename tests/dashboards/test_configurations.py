@@ -171,6 +171,15 @@ def test_ends_of_axes_have_units_that_suit_them(tmp_path):
     assert (pareto(known).layout.yaxis.tickformat, pareto(known).layout.yaxis.ticksuffix) == ("~s", "B")
 
 
+def test_ticks_of_very_different_steps_have_a_unit_each(tmp_path):
+    """Plotly writes 1ks beside 500."""
+    far = [candidate((8, 1, 1, 1), step=0.5, rank=1), candidate((1, 8, 1, 1), step=1800.0, rank=2)]
+    axis = pareto(read(written(tmp_path, far))).layout.xaxis
+    said = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+    assert axis.type == "log"
+    assert (said[0.5], said[20.0], said[2000.0]) == ("500 ms", "20 s", "2,000 s")
+
+
 def test_models_best_without_a_place_are_counted(tmp_path):
     """They were a row of dashes."""
     ranking = [candidate((8, 1, 1, 1), rank=1, model_rank=1), candidate((1, 8, 1, 1), rank=None, model_rank=2)]
