@@ -97,8 +97,8 @@ class MegatronJob(Job):
     """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron
     since about the end of 2021: assumed); false, and always with flavour deepspeed: a kernel adds each gradient."""
     fused_residual: StrictBool = True
-    """Bias, dropout and residual in one kernel (`bias_dropout_fusion`); false: in three, which is also what its
-    compiler made of Megatron's own function in 2023 (github NVIDIA/Megatron-LM, pull request 532)."""
+    """Bias, dropout and residual in one kernel (`bias_dropout_fusion`); false: one each, as is assumed of
+    Megatron's function of 2023, which Torch did not fuse (github NVIDIA/Megatron-LM, pull request 532)."""
     layers_in_steps: StrictBool = False
     """RMS norms and rotary positions as chains of eager operations in fp32, as in Llama's published code; false: a
     kernel each."""
