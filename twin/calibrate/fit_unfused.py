@@ -5,9 +5,10 @@
 reads the rows of PyTorch's unfused attention of the table of `fit_attention` and fits shares of the peak memory
 rate (`Device.memory_shares`) by robust least squares on the logarithm of the error: of softmax forward and
 backward, and of the addition of a causal mask that all heads share. Batched products are priced as ever. What is
-timed is FlashAttention's baseline, so that a share holds what the whole lacks beside its products, not softmax alone: `baddbmm` with the scale in it, a mask of its own added where it is causal,
-softmax, no dropout. Prints each share with the errors on the rows fitted and on lengths left out. Nothing is
-written: values go into `topologies/devices` by hand.
+timed is FlashAttention's baseline, so that a share holds what the whole lacks beside its products, not softmax
+alone: `baddbmm` with the scale in it, a mask of its own added where it is causal, softmax, no dropout. Prints each
+share with the errors on the rows fitted and on lengths left out. Nothing is written: values go into
+`topologies/devices` by hand.
 """
 
 from __future__ import annotations

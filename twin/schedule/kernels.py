@@ -127,9 +127,10 @@ class Attention:
         Q, K, V and O are read and written on their way into and out of the heads' layout; in backward O's gradient
         and those of Q, K and V are. Softmax reads and writes the scores, backward it reads two matrices and writes
         one. The fused causal kernel reads only the unmasked half (of one matrix forward, of two backward) and writes
-        all; one with a mask of its own reads all, and the gradient passes that mask. Megatron's kernel is taken to have the
-        share of PyTorch's softmax, from which it was made, and backward a mask is element-wise work. Plain attention scales, and adds
-        its mask, by kernels that read and write. Dropout reads and writes, and writes or reads a mask of one byte.
+        all; one with a mask of its own reads all, and the gradient passes that mask. It is taken to have the share
+        of PyTorch's softmax, from which it was made. Plain attention scales, and adds its mask, by kernels that read
+        and write; backward a mask is element-wise work. Dropout reads and writes, and writes or reads a mask of one
+        byte.
         """
         if self.form not in UNFUSED:
             return ()

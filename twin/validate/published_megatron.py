@@ -18,9 +18,9 @@ SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", 
 EARLY = ("2104.04473", "2205.05198", "Megatron-LM README 2020")
 """Sources of before messages ran beside compute."""
 WAITED_FOR = ("2401.10241", "2402.15627")
-"""Sources of runs of 2023 whose interleaved stages wait for messages, since `overlap_p2p_comm` was still to be asked for. The
-zero-bubble repository's scripts do not (`pretrain_zbh1.sh`), later refuse it (`pretrain_zero_bubble.sh`); MegaScale's
-paper counts the overlap among what it adds to Megatron-LM (its table 3)."""
+"""Sources of runs of 2023 whose interleaved stages wait for messages, since `overlap_p2p_comm` was still to be asked
+for. The zero-bubble repository's scripts do not (`pretrain_zbh1.sh`), later refuse it (`pretrain_zero_bubble.sh`);
+MegaScale's paper counts the overlap among what it adds to Megatron-LM (its table 3)."""
 RESIDUAL_IN_STEPS = ("2401.10241",)
 """Sources of runs of 2023 with dropout, as far as that is known: three kernels are assumed, since pull request 532 of
 github NVIDIA/Megatron-LM (October 2023) reports that Torch did not fuse `bias_dropout_add` as it stood then. When other
