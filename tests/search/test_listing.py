@@ -9,7 +9,7 @@ from twin.engine.crew import processes
 from twin.engine.program import START
 from twin.engine.simulate import simulate
 from twin.search import candidates as listing
-from twin.search.floors import _hop_seconds
+from twin.search.floors import hop_seconds
 from twin.strategies import load_job, strategy_of
 
 PIPED = SMALL | {"strategy": "megatron", "schedule": "gpipe", "machine": "dgx-a100", "ranks": 16}
@@ -40,14 +40,14 @@ def test_one_micro_batch_passes_every_border_twice(stages: int) -> None:
         "F/head/": 1.0,
         "B/head/": 4.0,
     }
-    found = strategy.closer_floor_seconds(job, lambda text: passes.get(text, 0.0), 0.125)
+    found = strategy.closer_floor_seconds(job, lambda text: passes.get(text, 0.0), lambda: 0.125)
     blocks = MODEL["layers"] * (2.0 + 3.0)
     assert found == pytest.approx(blocks + 0.5 + 0.25 + 1.0 + 4.0 + 2 * (stages - 1) * 0.125, rel=1e-12)
 
 
 def test_no_message_of_a_step_is_faster_than_the_floors_take_it_to_be() -> None:
     job = load_job(PIPED | {"grid": {"pipeline": 2, "tensor": 8}, "batch": {"sequences": 8, "micro_sequences": 1}})
-    hop = _hop_seconds(job)
+    hop = hop_seconds(job)
     seconds = [
         float(part.timeline.end[0, number] - part.timeline.start[0, number])
         for part in simulate(job).parts

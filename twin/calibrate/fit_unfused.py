@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twin.calibrate.fit_attention import TABLE_DEVICES, TIE, Array, Row, read_row
+from twin.calibrate.fit_attention import TABLE_DEVICES, TIE, Array, Row, read_row, told
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import measured_kind, memory_seconds
 from twin.description.device import Device
@@ -102,13 +102,8 @@ def report(device: Device, rows: Sequence[Row]) -> list[str]:
         other = fit(device, [row for row in rows if row.length not in hidden])
         left_out += list(errors(other, [row for row in rows if row.length in hidden]))
     lines = [f"{device.name} unfused: {len(rows)} rows"]
-    as_it_is = errors(device, rows)
-    for name, found in (("as it is", as_it_is), ("fitted", errors(fitted, rows)), ("lengths left out", left_out)):
-        e = 100 * np.array(found)
-        lines.append(
-            f"  {name:17s} median {np.median(np.abs(e)):.1f} %, p90 {np.quantile(np.abs(e), 0.9):.1f} %, "
-            f"bias {np.median(e):+.1f} %"
-        )
+    lines += [told("as it is", errors(device, rows)), told("fitted", errors(fitted, rows))]
+    lines.append(told("lengths left out", left_out))
     return [*lines, *(f"    {kind:22s} {float(fitted.memory_shares[kind]):.3f}" for kind in SHARES)]
 
 

@@ -72,10 +72,10 @@ def closer_floor(job: Job) -> float:
         found = pieces()
         return 0.0 if found is None else found(text)
 
-    return max(strategy.closer_floor_seconds(job, seconds, _hop_seconds(job)), _moving_seconds(job))
+    return max(strategy.closer_floor_seconds(job, seconds, partial(hop_seconds, job)), _moving_seconds(job))
 
 
-def _hop_seconds(job: Job) -> float:
+def hop_seconds(job: Job) -> float:
     """Return how long a message between passes takes at least: alone, where it takes least."""
     strategy = strategy_of(job)
     names, size = strategy.messages(job)

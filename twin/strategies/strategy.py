@@ -168,10 +168,10 @@ class Strategy(ABC, Generic[J]):
         del job, seconds
         return 0.0
 
-    def closer_floor_seconds(self, job: J, seconds: Callable[[str], float], hop_seconds: float) -> float:
+    def closer_floor_seconds(self, job: J, seconds: Callable[[str], float], hop_seconds: Callable[[], float]) -> float:
         """Return another such time, which may take some milliseconds to work out; 0: there is none.
 
-        `hop_seconds` is how long one of its `messages` takes at least.
+        `hop_seconds` says how long one of its `messages` takes at least.
         """
         del job, seconds, hop_seconds
         return 0.0

@@ -137,7 +137,7 @@ def messages(job: MegatronJob) -> tuple[tuple[str, ...], float]:
     return tuple(sorted({message.communicator for message in sent if message})), Local(job).message_bytes
 
 
-def closer_floor_seconds(job: MegatronJob, seconds: Seconds, hop_seconds: float) -> float:
+def closer_floor_seconds(job: MegatronJob, seconds: Seconds, hop_seconds: Callable[[], float]) -> float:
     """Return when the last pass ends by dependencies alone; 0 where passes run at once, or by DeepSpeed's clock.
 
     What a schedule leaves empty in the middle is in it. What another rank needs arrives `hop_seconds` later at least.
@@ -152,7 +152,7 @@ def closer_floor_seconds(job: MegatronJob, seconds: Seconds, hop_seconds: float)
         return of(stages[number])
 
     orders = [pipeline.actions(rank) for rank in range(pipeline.ranks)]
-    return replay(orders, lambda rank, chunk: pipeline.stages(rank)[chunk].number, takes, hop_seconds).seconds
+    return replay(orders, lambda rank, chunk: pipeline.stages(rank)[chunk].number, takes, hop_seconds()).seconds
 
 
 def _telling(job: MegatronJob, ranks: int) -> list[int]:

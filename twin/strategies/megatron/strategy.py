@@ -91,7 +91,9 @@ class Megatron(Strategy[MegatronJob]):
         """Fill the pipeline, do the rank's work, drain it."""
         return floor.floor_seconds(job, seconds)
 
-    def closer_floor_seconds(self, job: MegatronJob, seconds: Callable[[str], float], hop_seconds: float) -> float:
+    def closer_floor_seconds(
+        self, job: MegatronJob, seconds: Callable[[str], float], hop_seconds: Callable[[], float]
+    ) -> float:
         """Replay the schedule."""
         return floor.closer_floor_seconds(job, seconds, hop_seconds)
 
