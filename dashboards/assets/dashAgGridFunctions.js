@@ -34,5 +34,5 @@ dagfuncs.moment = (value) =>
 // The unit stands in the cells; a file has plain numbers, and the unit in its heading.
 dagfuncs.heading = (params) => {
   const name = params.colDef.headerName || "";
-  return params.location === "csv" ? name : name.replace(/ \((s|B|B\/s)\)$/, "");
+  return params.location === "csv" ? name : dagfuncs.unitless(name);
 };

@@ -14,6 +14,7 @@ from dashboards.page import PageContext
 from dashboards.settings import Settings
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from tests.dashboards import serving
+from tests.dashboards.test_browser import Visitor
 from tests.tiers import makes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,3 +88,12 @@ def browser() -> Iterator[Any]:
         running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+@pytest.fixture
+def visitor(browser: Any, server: serving.Server) -> Iterator[Visitor]:
+    """Someone with a window of their own, in which nothing may go wrong."""
+    found = Visitor(browser, server)
+    yield found
+    found.context.close()
+    assert found.wrong == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from dashboards.timeline.lanes import Lanes, lanes
 from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, paired
 from tests.compare.compare_traces import Row, table
-from tests.dashboards.test_browser import Visitor, expect
+from tests.dashboards.test_browser import expect
 from tests.dashboards.test_timeline_parts import pixels_of
 from twin.description.problems import DescriptionError
 
@@ -79,14 +78,6 @@ def test_bars_of_a_folded_lane_hide_no_compute(context, names):
         assert elsewhere <= {0.84}
     assert ends["compute"] == {(lane - 0.21, 0.42)}  # the axis points down: the upper half
     assert ends["collective, z"] == {(lane + 0.21, 0.42)}
-
-
-@pytest.fixture
-def visitor(browser, server) -> Iterator[Visitor]:
-    found = Visitor(browser, server)
-    yield found
-    found.context.close()
-    assert found.wrong == []
 
 
 def test_a_click_on_a_name_folds_its_rank_and_another_unfolds_it(visitor, names):

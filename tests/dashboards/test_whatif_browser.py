@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.dashboards.test_browser import LONG, Visitor, expect
+from tests.dashboards.test_browser import LONG, expect
 from twin.strategies import load_job
 
 SIMULATED = 60_000
 """Milliseconds that a simulation may take on a loaded machine, with the start of its process."""
-
-
-@pytest.fixture
-def visitor(browser, server) -> Iterator[Visitor]:
-    found = Visitor(browser, server)
-    yield found
-    found.context.close()
-    assert found.wrong == []
 
 
 def test_a_what_if_is_run_changed_refused_and_saved(visitor, queries, tmp_path: Path):
