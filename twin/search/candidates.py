@@ -68,7 +68,7 @@ def candidates(
 ) -> list[Candidate]:
     """Return every candidate of a job, whatever its own grid is; with its micro-batch if it gives one.
 
-    `only` restricts axes to some sizes; many grids are listed by `workers`. Feasible ones come first, best by the published
+    `only` restricts axes to some sizes; `workers` list many grids. Feasible ones come first, best by the published
     communication model first; then the others in the order of their grids.
     """
     wanted = only or {}
