@@ -11,7 +11,7 @@ from tests.schedule.test_totals import both
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.kernels import Attention, Gemm
+from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Simple, Start, Wait
 from twin.strategies import load_job, strategy_of
 from twin.trace.metrics import job_flops
@@ -167,6 +167,29 @@ def test_weights_are_there_when_they_are_needed_and_not_long_before(flavour: str
     assert not flying
 
 
+@pytest.mark.parametrize("recompute", [True, False])
+def test_gathers_of_2021_wait_and_are_copied_part_by_part(recompute: bool) -> None:
+    """Nothing computes while a weight comes; its bytes are read and written twice; gradients are all-reduced."""
+    job = described(ZERO[3], flavour="deepspeed", waits_for_gathers=True, recompute=recompute)
+    later = described(ZERO[3], flavour="deepspeed", recompute=recompute)
+    flying, gathered, copied = "", 0.0, 0.0
+    for name, op in ops(job):
+        if isinstance(op, Start) and op.kind == "all_gather":
+            flying, gathered = name, gathered + op.bytes
+        elif isinstance(op, Wait) and name == flying:
+            flying = ""
+        elif isinstance(op, Compute):
+            assert not flying, name
+            if name.endswith("/copy_parts"):
+                assert isinstance(op.kernel, Memory)
+                assert op.kernel.kernels == 16 + 1
+                copied += op.kernel.bytes
+    assert copied == 4 * gathered
+    assert gathered == sum(op.bytes for _, op in ops(later) if isinstance(op, Start) and op.kind == "all_gather")
+    assert wire(job) == pytest.approx(wire(later) + job.model.parameters, rel=0.01)
+    assert simulate(job).step_seconds > simulate(later).step_seconds
+
+
 @pytest.mark.parametrize("grid", [{"weights": 2}, {"data": 2}, {"optimizer": 2}, {"gradients": 2}], ids=str)
 def test_micro_steps_are_added_up_once_each(grid: dict[str, int]) -> None:
     """Of each element that a rank keeps: widened, then written once, from then on read and written."""
@@ -246,6 +269,7 @@ def test_classes_of_ranks_are_as_good_as_every_rank(options: dict[str, Any]) -> 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "of DeepSpeed": ({"bucket_elements": 10}, "bucket_elements"),
     "keeps weights": ({"flavour": "deepspeed", "reshard_after_forward": False}, "ZeRO-2"),
+    "gathers of 2021, of PyTorch": ({"waits_for_gathers": True}, "set flavour: deepspeed"),
     "no divisor": ({"flavour": "deepspeed", "secondary": 3}, "must divide the 16 ranks"),
     "one node": ({"flavour": "deepspeed", "quantized_gradients": True, "machine": "frontier"}, "whole nodes"),
     "adapters": ({"lora": {}}, "trains every weight"),
@@ -264,3 +288,5 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
 def test_weights_that_are_whole_are_not_quantized() -> None:
     with pytest.raises(DescriptionError, match="of ZeRO-3"):
         described({"gradients": 16}, flavour="deepspeed", quantized_weights=True)
+    with pytest.raises(DescriptionError, match="of ZeRO-3"):
+        described({"gradients": 16}, flavour="deepspeed", waits_for_gathers=True)

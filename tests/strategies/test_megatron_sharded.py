@@ -156,6 +156,9 @@ def test_async_tensor_parallelism_runs_beside_its_products() -> None:
     job = torch_job({"tensor": 2}, sequence_parallel=True, tensor_overlap=True, micro_steps=1)
     split = [name for name, op in ops(job) if isinstance(op, Compute) and name.endswith("_beside")]
     assert {name.rpartition("/")[2] for name in split} == {"gemm_beside", "input_gradient_beside"}
+    # what column-parallel ones that read the same send back is added first: no product that it could leave beside
+    back = {name.split("/")[-2] for name in split if name.endswith("input_gradient_beside")}
+    assert back == {"projection", "mlp_down"}
     whole = torch_job({"tensor": 2}, sequence_parallel=True, micro_steps=1)
     flops = [
         sum(op.kernel.flops for _, op in ops(each) if isinstance(op, Compute) and isinstance(op.kernel, Gemm))

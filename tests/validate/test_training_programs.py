@@ -30,7 +30,7 @@ def test_distflashattn_keeps_the_output_of_attention():
     row = {key: value for key, value in row.items() if key not in ("dp", "micro_batch")} | {"seq": 65536}
     job = job_of(row, LLAMA)
     assert (job.flavour, job.concrete_grid.context, job.weight_parts) == ("torch", 8, 8)
-    assert (job.recompute_keeps, job.context_exchange, job.layers_in_steps) == ("attention", "ring", True)
+    assert (job.recompute_keeps, job.context_exchange, job.layers_in_steps) == ("attention", "balanced", True)
     assert job_of(row | {"strategy": "DeepSpeed-Ulysses", "recompute": "full"}, LLAMA).context_exchange == "all_to_all"
     whole = {key: value for key, value in row.items() if key != "recompute"}
     assert job_of(whole, LLAMA).recompute_keeps == "attention"

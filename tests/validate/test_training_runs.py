@@ -62,6 +62,11 @@ def test_zero_stages():
     assert third.gather_unit == "linear"
     alone = job_of(TENSOR | {"zero_stage": 3, "tp": 1, "dp": 16, "micro_batch": 1}, GPT)
     assert (alone.strategy, alone.flavour, alone.concrete_grid.weights) == ("fsdp", "deepspeed", 16)
+    early = {"zero_stage": 3, "tp": 1, "dp": 16, "micro_batch": 1, "source": "arXiv 2104.04473 Table 2 (ZeRO-3)"}
+    assert (alone.waits_for_gathers, job_of(TENSOR | early, GPT).waits_for_gathers) == (False, True)
+    forge = {"source": "FORGE repository", "zero_stage": 1, "precision": "bf16"}
+    assert job_of(TENSOR | forge, GPT).gradient_precision == "compute"  # DeepSpeed's optimizer keeps them as they come
+    assert job_of(TENSOR | {"zero_stage": 1, "precision": "bf16"}, GPT).gradient_precision == "fp32"
     hybrid = job_of(FSDP | {"dp_shard": 16}, LLAMA)
     assert hybrid.concrete_grid.by_axis() == {"data": 4, "optimizer": 1, "gradients": 1, "weights": 16}
 
@@ -98,6 +103,7 @@ def test_options_of_a_source():
     assert "squared_relu moves what gelu does" in relu.notes["assumed"]
     hopper = {"machine": "dgx_h100", "flash_attention": True}
     assert job_of(TENSOR | hopper | {"source": "NeMo docs"}, GPT).attention == "cudnn"
+    assert job_of(TENSOR | hopper | {"source": "NeMo docs, long sequence (24.03.01)"}, GPT).attention == "flash2"
     assert job_of(TENSOR | hopper, GPT).attention == "flash"
 
 

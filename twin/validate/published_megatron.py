@@ -80,13 +80,14 @@ def keys(run: Run) -> dict[str, Any]:
     pipeline, tensor, context = (int(row.get(key, 1)) for key in ("pp", "tp", "cp"))
     split = tensor > 1 and sequence_parallel(run)
     deepspeed = is_deepspeed(run)
+    zero = deepspeed and run.stage in {"1", "2"} and pipeline == 1  # its optimizer keeps gradients as they come
     found: dict[str, Any] = {
         "strategy": "megatron",
         "grid": {"pipeline": pipeline, "data": run.replicas, "context": context, "tensor": tensor},
         "flavour": "deepspeed" if deepspeed else "megatron",
         "sequence_parallel": split,
         "tensor_overlap": split and (tensor_overlap(run) or run.is_megascale),
-        "gradient_precision": "compute" if run.says("precision").startswith("fp16") else "fp32",
+        "gradient_precision": "compute" if run.says("precision").startswith("fp16") or zero else "fp32",
         "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
         "fused_residual": not any(name in str(row["source"]) for name in RESIDUAL_IN_STEPS),
         "fp8_linears": "fp8" in run.says("precision"),

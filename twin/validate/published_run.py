@@ -77,10 +77,13 @@ class Run:
     def attention(self) -> str:
         """The kernel: NVIDIA's own programs take cuDNN's on Hopper.
 
-        Transformer Engine prefers it there (github NVIDIA/NeMo, pull request 9188).
+        Transformer Engine prefers it there (github NVIDIA/NeMo, pull request 9188, of after release 24.03; until then
+        the same page named FlashAttention 2 alone).
         """
         if not self.flash:
             return str(MEGATRON["attention"])
+        if "24.03" in str(self.row["source"]):
+            return "flash2"
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
         hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}
         return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"

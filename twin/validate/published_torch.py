@@ -64,8 +64,8 @@ def keys(run: Run) -> dict[str, Any]:
         "layers_in_steps": row.get("compile") is not True,
         **RECOMPUTED[kept],
     }
-    if "ulysses" in run.says("strategy"):
-        found["context_exchange"] = "all_to_all"
+    if run.is_sequence_parallel_alone:
+        found["context_exchange"] = "all_to_all" if "ulysses" in run.says("strategy") else "balanced"
     if kept == "selective layer":
         found["recompute_layers"] = run.shape("layers_override", "layers") // 2
     if pipeline > 1:

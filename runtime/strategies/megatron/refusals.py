@@ -44,7 +44,7 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         problems.append(Problem("model.tied_embeddings", remedy, True))
     if grid.pipeline > 1 and job.reshards:
         problems.append(Problem("reshard_after_forward", "weights of a pipeline's stages stay; leave it out", True))
-    if grid.context > 1 and job.context_exchange == "hierarchical":
+    if grid.context > 1 and job.context_exchange in ("hierarchical", "balanced"):
         remedy = "is for simulation; use ring, all_gather or all_to_all"
         problems.append(Problem("context_exchange", remedy, job.context_exchange))
     traded = grid.context > 1 and job.context_exchange == "all_to_all"

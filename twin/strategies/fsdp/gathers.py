@@ -66,6 +66,8 @@ class Gathers:
         if self.job.flavour == "fsdp2":  # whose next gather waits for the copy
             self._unpack(emit, unit)
             self._start_ahead()
+        elif self.job.waits_for_gathers:
+            self._copy_parts(emit, unit)
         else:
             self._start_ahead()
             self._unpack(emit, unit)
@@ -75,7 +77,7 @@ class Gathers:
         """Start the first gather of the pass."""
         if self._fetches is not None:
             self._fetches.begin()
-        if self.split and self.order:
+        if self.split and self.order and not self.job.waits_for_gathers:
             self._start_until(1)
 
     def _start_ahead(self) -> None:
@@ -111,6 +113,12 @@ class Gathers:
             here.compute("dequantize", Memory(float(unit.elements * (1 + e)), work="quantize"))
         elif self.job.flavour == "fsdp2":  # parameters lie in pieces, rank by rank
             here.compute("copy_out", Memory(2.0 * unit.padded(self.job.concrete_grid.weights) * e, work="copy"))
+
+    def _copy_parts(self, emit: Emitter, unit: Unit) -> None:
+        """Out of what a list of parts was gathered into, part by part, and from there into the weight."""
+        ranks = self.job.concrete_grid.weights
+        moved = 4.0 * unit.padded(ranks) * self.job.element_bytes
+        emit.under(_leaf(unit)).compute("copy_parts", Memory(moved, kernels=ranks + 1, work="copy"))
 
 
 def _leaf(unit: Unit) -> str:

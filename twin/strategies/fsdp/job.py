@@ -83,6 +83,10 @@ class FsdpJob(Job):
     `use_multi_rank_bucket_allreduce`); false: reduce-scattered, as the papers have it."""
     overlap_reduction: StrictBool | None = None
     """Of DeepSpeed: gradients are reduced beside the backward pass (`overlap_comm`); with weights sharded if absent."""
+    waits_for_gathers: StrictBool = False
+    """Of DeepSpeed's ZeRO-3: each weight is gathered by itself when it is needed, while nothing computes, into a list
+    of parts that are copied out one by one, and once more; gradients are all-reduced. So it was until the summer of
+    2021 (github DeepSpeed, pull request 1188 and issue 1173; of the lists: github pytorch, pull request 33924)."""
     secondary: Positive | None = None
     """hpZ of ZeRO++: a second copy of the weights, cut over so many neighbouring ranks of `weights`, from which the
     backward pass gathers."""
@@ -135,7 +139,7 @@ class FsdpJob(Job):
 
 
 ONLY_DEEPSPEED = (
-    *("bucket_elements", "prefetch_elements", "overlap_reduction"),
+    *("bucket_elements", "prefetch_elements", "overlap_reduction", "waits_for_gathers"),
     *("secondary", "quantized_weights", "quantized_gradients"),
 )
 """Keys that only its flavour has."""
@@ -165,6 +169,7 @@ def check_sharded(job: FsdpJob, grid: Grid) -> list[Problem]:
         remedy = f"must divide the {grid.weights} ranks of weights, and be fewer"
         problems.append(Problem("secondary", remedy, job.secondary))
     quantized = [key for key in ("quantized_weights", "quantized_gradients") if getattr(job, key)]
+    quantized += ["waits_for_gathers"] if job.waits_for_gathers else []
     if grid.weights == 1:
         problems += [Problem(key, "is of ZeRO-3; give grid.weights more than one rank", True) for key in quantized]
     if job.quantized_gradients and (parts <= node or parts % node):

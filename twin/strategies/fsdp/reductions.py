@@ -111,6 +111,7 @@ class Reductions:
         elements = sent
         grid = job.concrete_grid
         everyone = job.flavour == "deepspeed" and grid.weights == 1 and job.all_reduce_buckets
+        everyone = everyone or job.waits_for_gathers
         if everyone:
             name = here.start("all_reduce", self.groups.everyone, elements * wide)
             arriving = part(elements, grid.gradient_parts)

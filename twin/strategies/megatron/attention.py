@@ -12,6 +12,7 @@ from dataclasses import replace
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
 from twin.strategies import work
+from twin.strategies.megatron.balanced import balanced
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
 
@@ -37,6 +38,8 @@ def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) 
         emit.compute("attention", kernel)
     elif job.context_exchange == "all_gather":
         _gathered(emit, local, kernel)
+    elif job.context_exchange == "balanced":
+        balanced(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)
     elif job.traders == 1:
         _ring(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)
     else:

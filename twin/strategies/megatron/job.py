@@ -17,6 +17,7 @@ from twin.strategies.megatron.orders import V_SHAPES, group_of
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.sizes import FP32_BYTES
 
+Exchange = Literal["ring", "all_gather", "all_to_all", "hierarchical", "balanced"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe"]
 """Orders that a job may ask for; DeepSpeed's comes with its flavour."""
 SPLIT: tuple[Order, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "dualpipe")
@@ -63,10 +64,11 @@ class MegatronJob(Job):
     tensor_overlap: StrictBool = False
     """All-gathers and reduce-scatters of sequence parallelism in parts beside the product that they serve
     (`--tp-comm-overlap`)."""
-    context_exchange: Literal["ring", "all_gather", "all_to_all", "hierarchical"] = "ring"
+    context_exchange: Exchange = "ring"
     """How attention sees other ranks' parts of a sequence (`--cp-comm-type`): keys and values go round beside compute,
     are gathered before it, heads are traded for sequence (Ulysses), or both: traded among neighbours, and round
-    among those of equal place (`a2a+p2p`)."""
+    among those of equal place (`a2a+p2p`); or sequences are cut into parts in order, and ranks that are done help
+    others (DistFlashAttn's balanced schedule)."""
     context_traders: Positive | None = None
     """Of hierarchical: neighbouring context ranks that trade heads; those of a node if absent, as far as they divide
     context ranks and heads of keys (`--hierarchical-context-parallel-sizes`)."""

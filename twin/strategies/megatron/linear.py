@@ -177,11 +177,12 @@ class Linears:
     def _backward_torch(self, emit: Emitter, linear: Linear, *, gathers: bool, sums: bool) -> None:
         """Both products, then the sum of input gradients: DTensor keeps what it gathered, and waits where it sends.
 
-        A row-parallel one's bias was added to the sum. With tensor_overlap (async tensor parallelism) input gradients
-        leave in parts beside the product that makes them, or what it reads comes so.
+        A row-parallel one's bias was added to the sum. With tensor_overlap (async tensor parallelism) the gradient that
+        a row-parallel one reads comes in parts beside the product. Those of column-parallel ones that read the same
+        are added before they are scattered, which is no pattern that PyTorch's compiler knows (pull request 149946).
         """
         gives_input, row = self.half != "weight", not linear.column
-        beside = self.job.tensor_overlap and (gathers if row else self.scattered and sums)
+        beside = self.job.tensor_overlap and row and gathers
         if row and self.split and gives_input:
             self._bias_gradient(emit, linear, self.local.residual_tokens)
             if gathers and not beside:
@@ -192,13 +193,12 @@ class Linears:
             return
         product = self._input_product(linear)
         if beside:
-            kind: Literal["all_gather", "reduce_scatter"] = "all_gather" if row else "reduce_scatter"
-            self._beside_parts(emit, kind, product, before=row, name="input_gradient")
+            self._beside_parts(emit, "all_gather", product, before=True, name="input_gradient")
         else:
             emit.compute("input_gradient", product)
         if linear.column or not self.split:
             self._bias_gradient(emit, linear, self.local.tokens)
-        if linear.column and sums and not beside:
+        if linear.column and sums:
             if self.scattered:
                 self.scatter(emit)
             else:

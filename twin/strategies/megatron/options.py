@@ -10,13 +10,12 @@ from typing import Any, Literal, get_args
 from twin.description.attention import UNFUSED
 from twin.description.grid import Axes, divisors
 from twin.description.job import Job
-from twin.strategies.megatron.job import MegatronJob, Schedule
+from twin.strategies.megatron.job import Exchange, MegatronJob, Schedule
 from twin.strategies.megatron.orders import problems
 from twin.strategies.megatron.rules import check_context, evenly
 from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
-Exchange = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
 ORDERS: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
@@ -184,6 +183,7 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
         exchanges += [] if check_context(placed, grid) else ["all_to_all"]
         near = job.model_copy(update={"context_exchange": "hierarchical"}).traders
         exchanges += ["hierarchical"] if 1 < near < grid.context else []
+        exchanges += ["balanced"] if own.context_exchange == "balanced" else []
     orders: list[tuple[Schedule, int]] = [(own.schedule, own.chunks)]
     if "schedule" in over and job.flavour != "deepspeed":
         orders = (list(_orders(job)) or orders) if grid.pipeline > 1 else [("1f1b", 1)]

@@ -110,8 +110,9 @@ def check_context(job: MegatronJob, grid: Grid) -> list[Problem]:
     if context == 1:
         return []
     problems = []
-    if model.sequence % (2 * context):
-        remedy = f"cuts the sequence of {model.sequence} tokens into 2 × context parts, which must be equal"
+    parts = "context" if job.context_exchange == "balanced" else "2 × context"
+    if model.sequence % (context if job.context_exchange == "balanced" else 2 * context):
+        remedy = f"cuts the sequence of {model.sequence} tokens into {parts} parts, which must be equal"
         problems.append(Problem("grid.context", remedy, context))
     if job.attention in UNFUSED:
         problems.append(Problem("attention", "context parallelism needs a flash kernel; use flash", job.attention))
