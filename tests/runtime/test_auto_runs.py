@@ -167,6 +167,7 @@ def test_under_torchrun_rank_0_chooses_for_all(tmp_path: Path) -> None:
     assert done.stderr.count("strategy = 'auto': nothing that trains can run") == 1
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_core")
 def test_a_script_has_the_choice_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = runs.write_job(tmp_path, **FEW)

@@ -47,7 +47,7 @@ def differs(axes: dict[str, int], rank: int = 0, **options: Any) -> str:
     return difference(record(job, rank).schedule, generated(job, rank))
 
 
-@pytest.mark.parametrize(("axes", "options"), few(RECORDED, *RECORDED[::6]), ids=str)
+@pytest.mark.parametrize(("axes", "options"), few(RECORDED, *RECORDED[::12]), ids=str)
 def test_every_composition(axes: dict[str, int], options: dict[str, Any]) -> None:
     ranks = describe(axes, **options).ranks
     for rank in sorted({0, ranks - 1}):

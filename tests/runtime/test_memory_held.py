@@ -141,7 +141,7 @@ def held_after_a_step(job: Job, rank: int) -> int:
     return sum(size for storage, size in after.items() if storage not in before and storage not in given)
 
 
-@pytest.mark.parametrize("name", few(sorted(CASES), *sorted(CASES)[::2]))
+@pytest.mark.parametrize("name", few(sorted(CASES), *sorted(CASES)[::4]))
 def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
     job = described(*CASES[name])
     needed = memory_use(job).by_category

@@ -13,6 +13,7 @@ from runtime.recorder.world import fake_world
 from runtime.strategies import ranks_of, trains
 from tests.runtime.live import Live
 from tests.runtime.test_memory_held import CASES, KEPT, MODEL, described
+from tests.tiers import few
 from twin.cost.memory import memory_use
 from twin.description.job import Job
 from twin.description.train import Adam
@@ -65,7 +66,7 @@ COUNTED = [name for name, (_, options) in (CASES | MORE).items() if options.get(
 """FSDP2 resizes storages by no op, which `Live` does not see."""
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", few(COUNTED, *COUNTED[::4]))
 def test_no_step_holds_more_than_the_twin_says(name: str) -> None:
     grid, options = (CASES | MORE)[name]
     shape = {key: value for key, value in options.get("model", {}).items() if key not in MODEL}

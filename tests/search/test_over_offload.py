@@ -81,6 +81,7 @@ def test_what_is_no_way_is_refused_by_name(raw: dict[str, Any]) -> None:
         offload_choices.read(raw)
 
 
+@pytest.mark.full
 def test_an_option_that_only_the_best_has_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw = {"model": "gpt-5b", "machine": "frontier", "ranks": 16, "batch": {"sequences": 64}}
     path = tmp_path / "job.yaml"

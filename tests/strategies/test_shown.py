@@ -33,6 +33,7 @@ batch: {sequences: 4}
 """
 
 
+@pytest.mark.full
 def test_words_are_of_the_grid_and_sizes_have_digits(tmp_path: Path, capsys: Any) -> None:
     """Of a job whose ranks divide weights nothing is said of replicas, nor of rings where there are none."""
     job = tmp_path / "job.yaml"
