@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from twin.description.problems import DescriptionError, fail
 from twin.trace.directory import written_whole
+from twin.trace.numbers import Numbers
 from twin.trace.table import SCHEMA, check_table
 
 SCHEMA_VERSION = 1
@@ -114,7 +115,7 @@ def _read_table(path: Path, schema: pa.Schema, manifest: Mapping[str, Any]) -> p
         wanted = [name for name in schema.names if name in there.names]
         words = [n for n in wanted if _is_text(schema.field(n)) and _is_text(there.field(n))]
         with pq.ParquetFile(path, read_dictionary=words) as file:
-            table = _limited(path, file, wanted)
+            table = _limited(path, file, wanted, schema)
         table.validate(full=True)
         return _typed(table, schema)
     except DescriptionError:
@@ -128,7 +129,7 @@ def _is_text(field: pa.Field) -> bool:
     return bool(pa.types.is_dictionary(field.type) or pa.types.is_string(field.type))
 
 
-def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+def _limited(path: Path, file: pq.ParquetFile, columns: list[str], schema: pa.Schema) -> pa.Table:
     metadata = file.metadata
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     said = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
@@ -138,17 +139,29 @@ def _limited(path: Path, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
             f"has {metadata.num_rows:,} rows and {said:,} bytes; a run has at most "
             f"{MAX_EVENTS:,} and {MAX_TABLE_BYTES:,}. Trace fewer steps",
         )
+    types = {name: file.schema_arrow.field(name).type for name in columns}
+    plain = [name for name in columns if not schema.field(name).nullable and _is_number(types[name])]
+    numbers = Numbers({name: types[name].to_pandas_dtype() for name in plain}, metadata.num_rows)
     batches: list[pa.RecordBatch] = []
     size: dict[int, int] = {}  # by address, for batches share dictionaries
     for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
-        batches.append(batch)
-        parts = [*batch.columns, *(c.dictionary for c in batch.columns if pa.types.is_dictionary(c.type))]
+        numbers.take(batch)
+        rest = batch.select([name for name in columns if name not in plain])
+        batches.append(rest)
+        parts = [*rest.columns, *(c.dictionary for c in rest.columns if pa.types.is_dictionary(c.type))]
         size |= {b.address: b.size for part in parts for b in part.buffers() if b is not None}
-        if sum(size.values()) > MAX_TABLE_BYTES:  # what the file says of itself need not be so
+        if sum(size.values()) + numbers.nbytes > MAX_TABLE_BYTES:  # what the file says of itself need not be so
             raise fail(str(path), f"unpacks to more than {MAX_TABLE_BYTES:,} bytes")
-    schema = pa.schema([file.schema_arrow.field(name) for name in columns])
-    table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return table.unify_dictionaries()
+    if problems := numbers.problems():
+        raise fail(str(path), "; ".join(problems))
+    empty = pa.schema([file.schema_arrow.field(name) for name in columns if name not in plain]).empty_table()
+    table = (pa.Table.from_batches(batches) if batches else empty).unify_dictionaries()
+    found = {**dict(zip(table.column_names, table.columns, strict=True)), **numbers.arrays()}
+    return pa.table({name: found[name] for name in columns})
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

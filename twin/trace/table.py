@@ -12,6 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from twin.trace.orderly import is_orderly
+
 EventKind = Literal["compute", "collective", "wait"]
 
 COMPUTE_STREAM = "compute"
@@ -46,6 +48,8 @@ def check_table(table: pa.Table) -> list[str]:
     """Return what is wrong with an event table: columns, words, sizes, times, overlap within a stream."""
     if problems := _check_columns(table):
         return problems
+    if is_orderly(table, get_args(EventKind), COMPUTE_STREAM, MAX_NANOSECONDS):
+        return []
     return [*_check_words(table), *_check_numbers(table), *_check_times(table)]
 
 
