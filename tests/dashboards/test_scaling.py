@@ -74,7 +74,7 @@ def test_measured_points_stand_beside_predicted_ones(tmp_path):
         point(2, 16, 2.5, efficiency=0.8),
     ]
     found = written(tmp_path, WEAK, rows)
-    lines = {t.name: t for t in figures(found)["Seconds per step"].data}
+    lines = {t.name: t for t in figures(found)["Step time"].data}
     assert list(lines["predicted"].y) == [2.0, 2.5]
     assert (list(lines["measured"].x), list(lines["measured"].y)) == ([8], [2.5])
     assert list(figures(found)["Efficiency"].data[0].y) == [100.0, 80.0]
@@ -87,7 +87,7 @@ def test_measured_points_stand_beside_predicted_ones(tmp_path):
 def test_bands_go_from_p10_to_p90_and_back(tmp_path):
     spread = {"step_seconds_p10": 1.0, "step_seconds_p50": 2.0, "step_seconds_p90": 4.0}
     rows = [point(n, ranks, 9.0, efficiency=1.0, **spread) for n, ranks in ((1, 8), (2, 16))]
-    band, line = figures(written(tmp_path, SEEDS, rows))["Seconds per step"].data
+    band, line = figures(written(tmp_path, SEEDS, rows))["Step time"].data
     assert list(zip(band.x, band.y, strict=True)) == [(8, 4.0), (16, 4.0), (16, 1.0), (8, 1.0)]
     assert (band.fill, list(line.y)) == ("toself", [2.0, 2.0])
 
@@ -99,7 +99,7 @@ def test_two_varied_keys_are_a_heat_map_with_holes(tmp_path):
         point(3, 16, 3.0, recompute=True),
         point(4, 16, None, recompute=False),
     ]
-    heat = figures(written(tmp_path, SWEEP, rows))["Seconds per step over both"].data[0]
+    heat = figures(written(tmp_path, SWEEP, rows))["Step time over both"].data[0]
     assert (list(heat.x), list(heat.y)) == (["8", "16"], ["True", "False"])
     assert [list(line) for line in heat.z] == [[1.0, 3.0], [2.0, None]]
 

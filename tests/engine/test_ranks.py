@@ -11,8 +11,7 @@ from tests.engine.test_folding import RELATIVE, jobs
 from tests.profiles import examples
 from twin.description.job import Job
 from twin.engine import pricing
-from twin.engine.all_ranks import differences, drawn, simulate_ranks
-from twin.engine.cube import Cube
+from twin.engine.all_ranks import cube_of_job, differences, drawn, simulate_ranks
 from twin.engine.report import report
 from twin.engine.simulate import simulate
 
@@ -73,7 +72,7 @@ def same_with_chance(job: Job) -> None:
     none = np.zeros(0, dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pricing, "_only", lambda _edges, _binding: pricing.Edges(none, none, none))
-        cube = Cube.of(job.concrete_grid.mesh)
+        cube = cube_of_job(job)
         every = simulate_ranks(job, record=range(job.ranks))
         expected = simulate(job, engine="des", differences=differences(job, drawn(job, cube, job.seed)))
     for what in ("arrival", "start", "end"):

@@ -9,8 +9,7 @@ import pytest
 from tests.engine.test_ranks import same_with_chance, same_without_chance
 from tests.tiers import few
 from twin.description.job import Job
-from twin.engine.all_ranks import differences, drawn, simulate_ranks
-from twin.engine.cube import Cube
+from twin.engine.all_ranks import cube_of_job, differences, drawn, simulate_ranks
 from twin.engine.report import report_all_ranks
 from twin.engine.seeds import rank_table
 from twin.engine.simulate import simulate
@@ -81,9 +80,36 @@ SHARING = [case for case in CASES if case[2] != "nothing"]
 def test_where_ranks_share_a_host_it_is_close_to_the_simpy_engine(strategy, grid, where) -> None:
     """Its memory is shared as in the folded simulation, whoever is at work: at most 0.22 % off in 225 such steps."""
     job = described(strategy, grid, where, CHANCES[1])
-    same = differences(job, drawn(job, Cube.of(job.concrete_grid.mesh), job.seed))
+    same = differences(job, drawn(job, cube_of_job(job), job.seed))
     expected = simulate(job, engine="des", differences=same).step_seconds
     assert simulate_ranks(job).step_seconds == pytest.approx(expected, rel=0.01)
+
+
+HOPS: list[dict[str, Any]] = [
+    {"grid": {"weights": 8}, "secondary": 4},
+    {"grid": {"weights": 8}, "secondary": 2, "quantized_weights": True},
+    {"grid": {"data": 2, "weights": 8}, "secondary": 4},
+    {"grid": {"weights": 8}, "quantized_gradients": True},
+    {"grid": {"gradients": 4, "weights": 2}, "quantized_gradients": True},
+    {"grid": {"optimizer": 2, "gradients": 2, "weights": 4}, "secondary": 2, "quantized_gradients": True},
+    {"grid": {"weights": 16}, "secondary": 4, "quantized_gradients": True},
+]
+"""hpZ and qgZ of ZeRO++: groups that are parts of an axis, or lie across two."""
+
+
+@pytest.mark.parametrize("options", HOPS, ids=str)
+def test_groups_that_are_parts_of_axes(options: dict[str, Any]) -> None:
+    job = described("fsdp", where="nothing", chance={}, **options)
+    assert len(cube_of_job(job).sizes) > len(job.concrete_grid.mesh.sizes)
+    same_without_chance(job)
+    same_without_chance(described("fsdp", where="nothing", chance={}, stragglers=STRAGGLER, **options))
+    table = rank_table(simulate_ranks(job))
+    assert table.column("weights").to_pylist() == [rank % options["grid"]["weights"] for rank in range(job.ranks)]
+
+
+@pytest.mark.parametrize(("options", "chance"), [(each, CHANCES[i % 3]) for i, each in enumerate(HOPS)], ids=str)
+def test_groups_that_are_parts_of_axes_with_chance(options: dict[str, Any], chance: dict[str, float]) -> None:
+    same_with_chance(described("fsdp", where="nothing", chance=chance, **options))
 
 
 def test_waits_for_copies_are_told_by_what_makes_them() -> None:

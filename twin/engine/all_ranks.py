@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine import every_role
@@ -18,6 +19,7 @@ from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation,
 from twin.engine.setting import Timeline
 from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
+from twin.schedule.communicator import Communicator
 from twin.schedule.ops import OWN_STREAMS
 from twin.strategies import strategy_of
 
@@ -98,7 +100,7 @@ def simulate_ranks(
         )
     seed = job.seed if seed is None else seed
     nominal = nominal or simulate(job, max_classes=MANY_CLASSES)
-    cube = Cube.of(nominal.mesh)
+    cube = cube_of(nominal.mesh, nominal.communicators.values(), len(nominal.parts))
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
@@ -110,6 +112,17 @@ def simulate_ranks(
     bundles = sharing(nominal, along) if random and varies(job) else {}
     outcome = run(nominal.program, cube, along, prices(nominal, cube, along), variation, interference, bundles, record)
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), (outcome.recorded,))
+
+
+def cube_of(mesh: Mesh, communicators: Iterable[Communicator], roles: int) -> Cube:
+    """Lay out ranks so that groups lie along axes, or parts of them; several roles' ranks are worked through apart."""
+    return Cube.of(mesh, (each.members for each in communicators) if roles == 1 else ())
+
+
+def cube_of_job(job: Job) -> Cube:
+    """Lay out a job's ranks as its simulation does."""
+    strategy = strategy_of(job)
+    return cube_of(job.concrete_grid.mesh, strategy.communicators(job), len(strategy.roles(job)))
 
 
 def groups_along(nominal: Simulation, cube: Cube) -> dict[str, Along]:
@@ -161,7 +174,7 @@ def slowness_of_devices(job: Job, seed: int) -> Floats:
 def differences(job: Job, variation: Variation) -> Differences:
     """Hand the same differences to the SimPy engine, which is how the two are compared."""
     compute, collective = variation.compute, variation.collective
-    cube = Cube.of(job.concrete_grid.mesh)
+    cube = cube_of_job(job)
     members = {each.name: each.members for each in strategy_of(job).communicators(job)}
 
     def of_compute(op: int) -> Floats:

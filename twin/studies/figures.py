@@ -55,7 +55,7 @@ def pictures(study: Study, rows: Sequence[Row], found: Sequence[Effect]) -> list
         return [breakdown(study, done)]
     drawn = []
     if study.study != "sweep" or len(by_series(study, done)) <= MAX_LINES:  # of hundreds of lines none is seen
-        drawn.append(_lines(study, done, "step_seconds", "Seconds per step", "s", ideal=strong))
+        drawn.append(_lines(study, done, "step_seconds", "Step time", "s", ideal=strong))
     if study.study in {"weak_scaling", "strong_scaling"}:
         drawn.append(_efficiency(study, done))
     elif study.study == "sweep" and len(study.varied) == 2:
@@ -186,7 +186,7 @@ def heat_map(study: Study, rows: Sequence[Row]) -> Picture:
     few = len(columns) * len(lines) <= MAX_NUMBERED_CELLS
     numbers = {"texttemplate": "%{z:.4g}"} if few else {}
     return Picture(
-        "Seconds per step over both",
+        "Step time over both",
         "Darker is slower; empty cells are impossible.",
         [
             {
