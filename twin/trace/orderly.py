@@ -6,7 +6,7 @@ check of three million events as whole columns would touch half a gigabyte besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,14 @@ def is_orderly(table: pa.Table, kinds: tuple[str, ...], compute_stream: str, lat
     if not all(pa.types.is_dictionary(table.schema.field(name).type) for name in WORDS):
         return False
     whole = table.select(_columns(table)).unify_dictionaries()
-    reader = _Reader(kinds, compute_stream, latest)
+    if not len(whole):
+        return True
+    if any(whole.column(name).null_count for name in whole.column_names if name != "axis"):
+        return False
+    words = {name: whole.column(name).chunk(0).dictionary.to_pylist() for name in WORDS if name != "axis"}
+    if any(len(set(of)) < len(of) for of in words.values()) or not set(words["kind"]) <= set(kinds):
+        return False
+    reader = _Reader(words["kind"], [word == compute_stream for word in words["stream"]], latest)
     return all(reader.goes_on(piece) for piece in whole.to_batches(max_chunksize=ROWS))
 
 
@@ -40,8 +47,12 @@ def _columns(table: pa.Table) -> list[str]:
 class _Reader:
     """Reads pieces in turn, and knows where the last one ended."""
 
-    def __init__(self, kinds: tuple[str, ...], compute_stream: str, latest: int) -> None:
-        self._kinds, self._compute_stream, self._latest = kinds, compute_stream, latest
+    def __init__(self, kinds: Sequence[str], computes: Sequence[bool], latest: int) -> None:
+        self._compute = np.array([word == "compute" for word in kinds])
+        self._collective = np.array([word == "collective" for word in kinds])
+        self._on_device = np.array(computes)
+        """Of each word of the stream, whether it is the compute stream."""
+        self._latest = latest
         self._last: tuple[int, int] | None = None
         """Rank and op of the last event."""
         self._ended: dict[int, tuple[int, int, int]] = {}
@@ -49,31 +60,21 @@ class _Reader:
 
     def goes_on(self, piece: pa.RecordBatch) -> bool:
         """Tell whether a piece follows the one before, and nothing is wrong with it."""
-        if not len(piece):
-            return True
         columns = {name: piece.column(name) for name in piece.schema.names}
-        if any(columns[name].null_count for name in columns if name != "axis"):
-            return False
-        words = {name: columns[name].dictionary.to_pylist() for name in WORDS if name != "axis"}
-        if any(len(set(of)) < len(of) for of in words.values()) or not set(words["kind"]) <= set(self._kinds):
-            return False
-        codes = {name: columns[name].indices.to_numpy() for name in words}
+        codes = {name: columns[name].indices.to_numpy() for name in WORDS if name != "axis"}
         numbers = {name: column.to_numpy() for name, column in columns.items() if name not in WORDS}
         return (
-            self._words_agree(codes, words, columns["axis"])
+            self._words_agree(codes["kind"], codes["stream"], columns["axis"])
             and self._in_bounds(numbers)
             and self._ascend(numbers["rank"], codes["op"])
             and self._follow(codes["stream"], numbers)
         )
 
-    def _words_agree(self, codes: Mapping[str, Ints], words: Mapping[str, list[str]], axis: pa.Array) -> bool:
+    def _words_agree(self, kind: Ints, stream: Ints, axis: pa.Array) -> bool:
         """Computes and waits are on the compute stream, all else is not; all but computes have an axis."""
-        kind = codes["kind"]
-        on_device = np.array([word == self._compute_stream for word in words["stream"]])[codes["stream"]]
-        if (on_device == np.array([word == "collective" for word in words["kind"]])[kind]).any():
+        if (self._on_device[stream] == self._collective[kind]).any():
             return False
-        computes = np.array([word == "compute" for word in words["kind"]])[kind]
-        return not (axis.is_null().to_numpy(zero_copy_only=False) & ~computes).any()
+        return not (axis.is_null().to_numpy(zero_copy_only=False) & ~self._compute[kind]).any()
 
     def _in_bounds(self, of: Mapping[str, Any]) -> bool:
         start, end, arrival = of["start_ns"], of["end_ns"], of["arrival_ns"]
