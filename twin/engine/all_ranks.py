@@ -100,7 +100,7 @@ def simulate_ranks(
         )
     seed = job.seed if seed is None else seed
     nominal = nominal or simulate(job, max_classes=MANY_CLASSES)
-    cube = cube_of(nominal.mesh, nominal.communicators.values(), len(nominal.parts))
+    cube = cube_of_simulation(nominal)
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
@@ -114,15 +114,19 @@ def simulate_ranks(
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), (outcome.recorded,))
 
 
-def cube_of(mesh: Mesh, communicators: Iterable[Communicator], roles: int) -> Cube:
+def cube_of_simulation(nominal: Simulation) -> Cube:
     """Lay out ranks so that groups lie along axes, or parts of them; several roles' ranks are worked through apart."""
-    return Cube.of(mesh, (each.members for each in communicators) if roles == 1 else ())
+    return _cube(nominal.mesh, nominal.communicators.values(), len(nominal.parts))
 
 
 def cube_of_job(job: Job) -> Cube:
     """Lay out a job's ranks as its simulation does."""
     strategy = strategy_of(job)
-    return cube_of(job.concrete_grid.mesh, strategy.communicators(job), len(strategy.roles(job)))
+    return _cube(job.concrete_grid.mesh, strategy.communicators(job), len(strategy.roles(job)))
+
+
+def _cube(mesh: Mesh, communicators: Iterable[Communicator], roles: int) -> Cube:
+    return Cube.of(mesh, (each.members for each in communicators) if roles == 1 else ())
 
 
 def groups_along(nominal: Simulation, cube: Cube) -> dict[str, Along]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from twin.engine.all_ranks import AllRanks, cube_of
+from twin.engine.all_ranks import AllRanks, cube_of_simulation
 from twin.engine.report import Report
 
 PERCENTILES = (10, 50, 90)
@@ -41,7 +41,7 @@ def scalars(figures: Report) -> dict[str, float]:
 def rank_table(every: AllRanks) -> pa.Table:
     """One row per rank: its coordinates, its device's slowness, and where its step went."""
     outcome, nominal = every.outcome, every.nominal
-    cube = cube_of(nominal.mesh, nominal.communicators.values(), len(nominal.parts))
+    cube = cube_of_simulation(nominal)
     at = np.unravel_index(np.arange(cube.ranks), nominal.mesh.sizes)
     columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {
         "slowness": every.slowness,
