@@ -10,6 +10,7 @@ even, finds every second rank without work. Blocks move beside those worked on b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Attention, Memory
@@ -39,8 +40,12 @@ class Exchange:
         """Whether there is work for helpers: of even c the last step's pairs have all a rank already."""
         return 1 <= step <= self.steps and 2 * step != self.ranks
 
-    def busiest(self, step: int) -> float:
-        """Return what the busiest rank sends or receives in a step: for the next one, and of what came of the last."""
+    def busiest(self) -> tuple[float, ...]:
+        """Return what the busiest rank sends or receives in each step, and behind the last one."""
+        return tuple(self._busiest(step) for step in range(self.steps + 2))
+
+    def _busiest(self, step: int) -> float:
+        """For the step behind it, and of what came of the one before."""
         after, before, most = step + 1, step - 1, 0.0
         for rank in range(self.ranks):
             received = sent = 0.0
@@ -66,6 +71,12 @@ def exchange(ranks: int, keys_and_values: float, kernel: Attention) -> Exchange:
     return Exchange(ranks, keys_and_values, queries, queries + 2 * rows, 0.0)
 
 
+@lru_cache(maxsize=64)
+def _busiest(move: Exchange) -> tuple[float, ...]:
+    """Ask once for all blocks of a pass: it looks at every rank in every step."""
+    return move.busiest()
+
+
 def balanced(emit: Emitter, communicator: str, ranks: int, keys_and_values: float, kernel: Attention) -> None:
     """Write attention of one rank's part over all before it; `keys_and_values` in bytes, `kernel` over the own part."""
     move = exchange(ranks, keys_and_values, kernel)
@@ -74,8 +85,8 @@ def balanced(emit: Emitter, communicator: str, ranks: int, keys_and_values: floa
     merge = Memory(3 * keys_and_values if kernel.backward else 2 * move.found + queries, work="merge")
     if kernel.backward:
         emit.compute("order", Memory(2 * (3 * queries + keys_and_values), kernels=5, work="copy"))
-    for step in range(move.steps + 1):
-        size = move.busiest(step)
+    *sizes, left = _busiest(move)
+    for step, size in enumerate(sizes):
         moving = emit.start("shift", communicator, size, f"step{step}") if size else ""
         if not kernel.backward and kernel.kv_heads is not None:  # heads of keys and values as often as queries'
             emit.compute(f"repeat{step}", Memory(keys_and_values + 2 * queries, kernels=2, work="copy"))
@@ -87,6 +98,6 @@ def balanced(emit: Emitter, communicator: str, ranks: int, keys_and_values: floa
             emit.wait(moving)
         if step > 1:
             emit.compute(f"merge{step}", merge)
-    if left := move.busiest(move.steps + 1):
+    if left:
         emit.collective("shift", communicator, left, f"step{move.steps + 1}")
         emit.compute(f"merge{move.steps + 1}", merge)
