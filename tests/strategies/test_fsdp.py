@@ -228,6 +228,8 @@ def test_what_is_gathered_ahead_takes_memory() -> None:
         for count in (1, 10**9)
     )
     assert far["gathered weights"] > 1.5 * near["gathered weights"]
+    early = memory_use(described({"weights": 8}, flavour="deepspeed", waits_for_gathers=True)).by_category
+    assert early["gathered weights"] == near["gathered weights"]  # a list of parts, where the next one is else
 
 
 def test_gradients_leave_one_unit_at_a_time() -> None:
@@ -270,6 +272,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "of DeepSpeed": ({"bucket_elements": 10}, "bucket_elements"),
     "keeps weights": ({"flavour": "deepspeed", "reshard_after_forward": False}, "ZeRO-2"),
     "gathers of 2021, of PyTorch": ({"waits_for_gathers": True}, "set flavour: deepspeed"),
+    "gathers of 2021 and qwZ": (
+        {"flavour": "deepspeed", "waits_for_gathers": True, "quantized_weights": True},
+        "before ZeRO",
+    ),
+    "gathers of 2021 ahead": (
+        {"flavour": "deepspeed", "waits_for_gathers": True, "prefetch_elements": 10},
+        "nothing is gathered ahead",
+    ),
     "no divisor": ({"flavour": "deepspeed", "secondary": 3}, "must divide the 16 ranks"),
     "one node": ({"flavour": "deepspeed", "quantized_gradients": True, "machine": "frontier"}, "whole nodes"),
     "adapters": ({"lora": {}}, "trains every weight"),

@@ -11,6 +11,8 @@ from twin.validate.megatron import MEGATRON
 
 Row = Mapping[str, Any]
 NOT_STATED = "not stated"
+BEFORE_CUDNN = ("(24.03.01)",)
+"""Releases of NeMo in sources, of before its pages named cuDNN's attention."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Run:
         """
         if not self.flash:
             return str(MEGATRON["attention"])
-        if "24.03" in str(self.row["source"]):
+        if any(release in str(self.row["source"]) for release in BEFORE_CUDNN):
             return "flash2"
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
         hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}

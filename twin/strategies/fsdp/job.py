@@ -169,6 +169,11 @@ def check_sharded(job: FsdpJob, grid: Grid) -> list[Problem]:
         remedy = f"must divide the {grid.weights} ranks of weights, and be fewer"
         problems.append(Problem("secondary", remedy, job.secondary))
     quantized = [key for key in ("quantized_weights", "quantized_gradients") if getattr(job, key)]
+    if job.waits_for_gathers and (quantized or job.secondary is not None):
+        problems.append(Problem("waits_for_gathers", "is of before ZeRO++; leave out its keys, or this one", True))
+    if job.waits_for_gathers and job.prefetch_elements is not None:
+        remedy = "with waits_for_gathers nothing is gathered ahead; leave one of both out"
+        problems.append(Problem("prefetch_elements", remedy, job.prefetch_elements))
     quantized += ["waits_for_gathers"] if job.waits_for_gathers else []
     if grid.weights == 1:
         problems += [Problem(key, "is of ZeRO-3; give grid.weights more than one rank", True) for key in quantized]

@@ -75,9 +75,9 @@ def _gathered(step: Step) -> float:
     kept = units.persistent + (units.first.elements if units.first.keep else 0)
     if not job.reshard_after_forward:
         return float(e * units.total)
-    pieces = 2 if job.flavour == "fsdp2" else 1  # before and after they are copied out
-    ahead = units.largest
-    if job.flavour == "deepspeed":
+    pieces = 2 if job.flavour == "fsdp2" or job.waits_for_gathers else 1  # before and after they are copied out
+    ahead = 0 if job.waits_for_gathers else units.largest
+    if job.flavour == "deepspeed" and not job.waits_for_gathers:
         ahead = max(ahead, min(job.prefetch, units.total))
     at_work = units.largest * pieces + ahead
     return float(e * (kept + max(at_work, last + units.largest)))
