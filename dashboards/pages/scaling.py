@@ -18,6 +18,8 @@ from twin.studies.table import EFFECT_TITLES, Column, effect_cells, grid_of
 DAY = 86400.0
 ENDS = {"_joules": " (J)", "_percent_of_peak": " (%)"}
 """Units of columns, by how their keys end."""
+SHARES = ("error", "change", "efficiency")
+"""Columns of parts of one, which are shown in percent."""
 TARGET = {
     "target_seconds": ("days", DAY, 2),
     "target_gpu_hours": ("GPU hours", 1.0, 0),
@@ -123,7 +125,7 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     first = [column.key for column in found.columns if column.key not in ("grid_z", "reason", "grid")]
     rows: list[dict[str, Any]] = []
     for row in found.rows[:MAX_DRAWN]:
-        one = {key: row.get(key) for key in first}
+        one = {key: _in_percent(row.get(key)) if key in SHARES else row.get(key) for key in first}
         one["grid"] = " × ".join(str(size) for size in grid_of(row).values())
         one["reason"] = row["reason"]
         rows.append(one)
@@ -139,13 +141,23 @@ def heading(column: Column) -> str:
 
     >>> heading(Column("step_seconds_p10", "p10")), heading(Column("target_seconds", "days"))
     ('p10 (s)', 'target (s)')
+    >>> heading(Column("error", "error"))
+    'error (%)'
     """
     key, title = column.key, column.title
     if key.startswith("target_"):  # its title has the unit that the study's own table converts to
         title = key.removesuffix("_seconds").removesuffix("_joules").replace("_", " ")
+    if key in SHARES:
+        return f"{title} (%)"
     if "_seconds" in key:
         return f"{title} (s)"
     return title + next((unit for end, unit in ENDS.items() if key.endswith(end)), "")
+
+
+def _in_percent(value: Any) -> Any:
+    """Bring a share to percent, one digit behind the point; words of strangers stay words."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(100.0 * value, 1) + 0.0 if number else value  # adding 0 takes the sign of -0 away
 
 
 def target_rows(found: Opened) -> list[dict[str, Any]]:

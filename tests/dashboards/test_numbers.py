@@ -135,8 +135,13 @@ def test_predicted_rates_of_two_trainings_are_named_in_places_of_their_own(conte
 
 
 def test_columns_of_a_study_are_named_with_their_units(context, names):
-    _, columns = table_of(opened(context, {"run": names["weak-scaling"]}))
+    found = opened(context, {"run": names["weak-scaling"]})
+    rows, columns = table_of(found)
     titles = [column["headerName"] for column in columns]
+    share = next(column["field"] for column in columns if column["headerName"] == "efficiency (%)")
+    assert [row[share] for row in rows] == [
+        round(100 * point["efficiency"], 1) if "efficiency" in point else None for point in found.rows
+    ]
     assert "step (s)" in titles
     assert len(set(titles)) == len(titles)
     assert not any("_" in title for title in titles if not title.startswith("machine."))
