@@ -52,7 +52,8 @@ class Axis:
         members = line(grid, team.rank, AXIS)
         group = dist.new_group(members, use_local_synchronization=True)
         self.number = members[0] // (layout.inner * layout.size) * layout.inner + members[0] % layout.inner
-        mesh = Mesh(grid, team.rank, grid.coordinates(team.rank), {AXIS: group}, team.control)
+        on_host = frozenset({AXIS} if len({team.hosts[member] for member in members}) == 1 else ())
+        mesh = Mesh(grid, team.rank, grid.coordinates(team.rank), {AXIS: group}, team.control, on_host)
         self.ops = Ops()
         self._collectives = Collectives(mesh, self.ops, direct=team.device.type == "cpu")
 

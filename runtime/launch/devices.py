@@ -12,7 +12,7 @@ import torch
 
 from runtime.launch.board import Board
 from runtime.launch.disagreement import DisagreementError
-from runtime.launch.host import host_name
+from runtime.parallel.host import host_name
 from twin.description.problems import fail
 
 MAX_NAMED = 8

@@ -3,7 +3,8 @@
 * Every verb returns a `Handle`; nothing else waits.
 * On gloo, where each ring step costs a wake-up of every process, direct exchanges (each member
   sends each other one its part) replace rings where that was measured to be faster: always for
-  reduce-scatters and between two members, for all-gathers and all-reduces up to `EXCHANGE_BYTES`.
+  reduce-scatters and between two members, for all-gathers within a host, for all others and all-reduces up to
+  `EXCHANGE_BYTES`. (PyTorch's all-gather on gloo gathers into memory that it allocates each time, and copies.)
   Sums are then taken in the order of ranks, so all members get the same bits.
 * Every receive of an exchange is posted before the first send: gloo says "ready" to a peer on the
   connection that carries the data, so that a member that came late would otherwise tell its peer only after
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from runtime.parallel.buffers import Buffers
 from runtime.parallel.mesh import Communicator, Mesh
 from runtime.parallel.ops import Op, Ops, Place
 from twin.description.library import CollectiveKind
@@ -29,7 +31,8 @@ from twin.schedule.ops import Phase, axis_of
 EXCHANGE_BYTES = 256 * 2**10
 """Largest all-reduce (buffer) and all-gather (gathered) of more than two members on gloo that is one
 direct exchange. Measured with torch 2.13.0 on two cores, 2026-11-20: all-reduce of four ranks, 256 KiB
-3.4 ms against 6.1 ms by the ring, 512 KiB and 1 MiB equal; all-gather of 8 MiB over four hosts of two ranks on
+3.4 ms against 6.1 ms by the ring, 512 KiB and 1 MiB equal; all-gather of 3 MiB of four ranks on one host, 4.0 ms
+against 4.4 ms (2026-11-25), and no 3 MiB allocated and copied; all-gather of 8 MiB over four hosts of two ranks on
 400 Mbit/s links, 268 ms against 152 ms by the ring."""
 
 MAX_OPEN = 256
@@ -109,6 +112,8 @@ class Collectives:
     ops: Ops
     direct: bool
     """Use direct exchanges, as gloo likes them."""
+    buffers: Buffers = field(default_factory=lambda: Buffers(kept=False))
+    """Memory for what is on its way."""
     _open: deque[Together] = field(default_factory=deque)
     """Exchanges that may be under way."""
 
@@ -123,10 +128,10 @@ class Collectives:
     ) -> Handle:
         """Gather equal flat shards (n,) of all members into (size · n,), in order: `into`, where the shard may lie."""
         size = self.mesh.size(communicator)
-        full = shard.new_empty(size * shard.numel()) if into is None else into
+        full = self.buffers.take(size * shard.numel(), shard) if into is None else into
 
         def launch() -> Any:
-            if self.direct and (size == 2 or full.nbytes <= EXCHANGE_BYTES):
+            if self.direct and (size == 2 or full.nbytes <= EXCHANGE_BYTES or communicator in self.mesh.on_host):
                 return self._exchange(communicator, lambda _: shard, full.view(size, -1))
             group = self.mesh.groups[communicator]
             return dist.all_gather_single(full, shard, group=group, async_op=True)
@@ -145,8 +150,8 @@ class Collectives:
     ) -> Handle:
         """Sum flat (size · n,) over members; each keeps its part (n,): `into`, where that has a place."""
         size = self.mesh.size(communicator)
-        part = full.new_empty(full.numel() // size) if into is None else into
-        received = torch.empty_like(full) if self.direct else part
+        part = self.buffers.take(full.numel() // size, full) if into is None else into
+        received = self.buffers.take(full.numel(), full) if self.direct else part
 
         def launch() -> Any:
             if self.direct:
@@ -171,7 +176,7 @@ class Collectives:
         """Reduce a contiguous tensor over members, in place."""
         size = self.mesh.size(communicator)
         exchange = self.direct and size > 2 and buffer.nbytes <= EXCHANGE_BYTES
-        received = buffer.new_empty(size * buffer.numel()) if exchange else buffer
+        received = self.buffers.take(size * buffer.numel(), buffer) if exchange else buffer
 
         def launch() -> Any:
             if exchange:

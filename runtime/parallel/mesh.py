@@ -7,11 +7,13 @@ of its strategy names (`GridSpec.streams`), innermost axis last.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
+from runtime.parallel.host import host_identity
 from twin.description.grid import GridSpec
 
 Communicator = str
@@ -29,6 +31,8 @@ class Mesh:
     """Only communicators of more than one rank."""
     everyone: dist.ProcessGroup | None
     """All ranks of the grid; None if there is one only."""
+    on_host: frozenset[Communicator] = frozenset()
+    """Communicators whose members are all on this host, as far as that was asked: where gloo connects them."""
 
     @classmethod
     def alone(cls, grid: GridSpec) -> Mesh:
@@ -61,7 +65,13 @@ class Mesh:
         everyone = dist.group.WORLD
         if dist.get_world_size() != grid.ranks:
             everyone = dist.new_group(list(range(grid.ranks)), timeout=timeout, use_local_synchronization=True)
-        return cls(grid, rank, grid.coordinates(rank), groups, everyone)
+        mesh = cls(grid, rank, grid.coordinates(rank), groups, everyone)
+        if dist.get_backend(everyone) != dist.Backend.GLOO:
+            return mesh
+        hosts: list[Any] = [None] * grid.ranks
+        dist.all_gather_object(hosts, host_identity(), group=everyone)
+        alike = {name for name in groups if len({hosts[member] for member in mesh.members(name)}) == 1}
+        return replace(mesh, on_host=frozenset(alike))
 
     def size(self, communicator: Communicator) -> int:
         """Ranks of a communicator."""

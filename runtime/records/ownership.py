@@ -25,8 +25,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from runtime.launch.host import BOOT_ID, HOST, host_name
 from runtime.parallel.failures import TakenOverError
+from runtime.parallel.host import BOOT_ID, HOST, host_name
 from twin.description.problems import fail
 
 OWNER = "owner"

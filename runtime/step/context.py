@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from runtime.parallel.buffers import Buffers
 from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Ops, Place
@@ -49,7 +50,8 @@ class Context:
 
     def __post_init__(self) -> None:
         # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
-        self.collectives = Collectives(self.mesh, self.ops, direct=self.device.type == "cpu" and self.initialised)
+        on_cpu = self.device.type == "cpu" and self.initialised
+        self.collectives = Collectives(self.mesh, self.ops, direct=on_cpu, buffers=Buffers(kept=on_cpu))
         self.store = ParameterStore(
             self.mesh.grid,
             dict(self.mesh.coordinates),

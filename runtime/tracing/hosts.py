@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runtime.launch.host import host_identity
+from runtime.parallel.host import host_identity
 
 
 @dataclass(frozen=True)

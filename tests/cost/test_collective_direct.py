@@ -25,14 +25,19 @@ def of_each(value: float) -> dict[str, Any]:
     return {kind: number(value) for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
-def machine(*, cores: float | None = None) -> Machine:
-    """Nodes of two ranks, round numbers."""
+def machine(*, cores: float | None = None, per_node: int = 2) -> Machine:
+    """Nodes of two ranks, or more, round numbers."""
     raw: dict[str, Any] = {
         "extends": "laptop",
-        "devices_per_node": 2,
+        "devices_per_node": per_node,
         "nodes": 4,
         "fabric": {"port_bandwidth": number(PORT), "efficiency": number(1), "latency": number(HOP)},
-        "nic": {"devices": [[0, 1]], "bandwidth": number(NIC), "efficiency": number(1), "latency": number(FAR_HOP)},
+        "nic": {
+            "devices": [list(range(per_node))],
+            "bandwidth": number(NIC),
+            "efficiency": number(1),
+            "latency": number(FAR_HOP),
+        },
         "libraries": {
             "gloo": {
                 "direct": {
@@ -90,6 +95,7 @@ def test_all_reduces_send_whole_buffers():
         ("all_reduce", LARGEST + 4, 3, "ring"),
         ("all_reduce", 4, 2, "ring"),
         ("all_gather", LARGEST, 3, "direct"),
+        ("all_gather", 1e9, 8, "ring"),
         ("all_gather", LARGEST + 4, 3, "ring"),
         ("all_gather", 1e9, 2, "direct"),
         ("reduce_scatter", 1e9, 8, "direct"),
@@ -98,6 +104,13 @@ def test_all_reduces_send_whole_buffers():
 )
 def test_when_the_runtime_exchanges(kind, bytes_, ranks, algorithm):
     assert cost(kind, bytes_, ranks, machine()).algorithm == algorithm
+
+
+def test_within_a_node_every_all_gather_is_an_exchange():
+    made = machine(per_node=3)
+    found = collective_cost(made, made.libraries["gloo"], "all_gather", 9e9, Placement.contiguous(3, 3))
+    assert found.algorithm == "direct"
+    assert found.seconds == pytest.approx(BASE + HOP + 2 * MESSAGE + 6e9 / PORT)
 
 
 def test_the_packaged_limit_is_the_runtimes():

@@ -160,10 +160,21 @@ class WeightGathers:
         return self.collectives.ops.compute(
             unit.place,
             "sort",
-            lambda: [part.reshape(-1) for part in parts],
+            lambda: self._copied(parts),
             lambda: Memory(2.0 * sum(part.nbytes for part in parts), work="copy"),
             phase=phase,
         )
+
+    def _copied(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        sizes = [part.numel() for part in parts]
+        flat = list(self.collectives.buffers.take(sum(sizes), parts[0]).split(sizes))
+        for target, part in zip(flat, parts, strict=True):
+            target.view(part.shape).copy_(part)
+        return flat
+
+    def _mixed(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        flat = self.collectives.buffers.take(sum(gradient.numel() for gradient in gradients), gradients[0])
+        return torch.cat(list(gradients), dim=1, out=flat.view(self.z, -1))
 
     def scatter(self, parameter: Parameter, gradient: torch.Tensor) -> None:
         """Send a weight's gradient (n/G_o, k/G_c) on its way to the ranks that store it."""
@@ -181,7 +192,7 @@ class WeightGathers:
             full = self.collectives.ops.compute(
                 unit.place,
                 "mix",
-                lambda: torch.cat(gradients, dim=1),
+                lambda: self._mixed(gradients),
                 lambda: Memory(2.0 * sum(gradient.nbytes for gradient in gradients), work="copy"),
                 phase="bwd",
             )

@@ -22,7 +22,7 @@ from runtime.checkpoint.manifest import MANIFEST, to_text
 from runtime.checkpoint.tensor_file import UnusableFileError
 from runtime.launch.board import Board
 from runtime.launch.disagreement import DisagreementError
-from runtime.launch.host import host_name
+from runtime.parallel.host import host_name
 from runtime.plan.plan import Plan
 from runtime.records.run_directory import CHECKPOINTS, ID
 from runtime.survive.history import KEY, History

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from runtime.launch.environment import from_environment
-from runtime.launch.host import HOST
 from runtime.parallel.failures import TakenOverError
+from runtime.parallel.host import HOST
 from runtime.records.ownership import OWNER, Ownership
 from tests.runtime import runs
 from twin.description.problems import DescriptionError

@@ -13,7 +13,7 @@ from runtime.checkpoint.manifest import MANIFEST, read_manifest
 from runtime.checkpoint.pieces import Piece
 from runtime.launch.board import Board
 from runtime.launch.environment import Process
-from runtime.launch.host import host_name
+from runtime.parallel.host import host_name
 from runtime.plan.options import located
 from runtime.plan.plan import Plan
 from runtime.survive.history import KEY, History

@@ -28,7 +28,7 @@ def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_:
     small, pair = bytes_ <= direct.largest_bytes, group.ranks == 2
     done: dict[CollectiveKind, bool] = {
         "reduce_scatter": True,
-        "all_gather": pair or small,
+        "all_gather": pair or small or group.nodes == 1,
         "all_reduce": small and not pair,
     }
     if not done.get(kind, False):

@@ -30,7 +30,9 @@ def weight_gradient(
         if others is not None:
             gemms.accumulate("weight_gradient", gradient.t(), inputs, others)
             return others
-        return gemms.product("weight_gradient", gradient.t(), inputs)
+        rows, columns = gradient.shape[1], inputs.shape[1]
+        out = gathers.collectives.buffers.take(rows * columns, inputs).view(rows, columns) if gathers.z > 1 else None
+        return gemms.product("weight_gradient", gradient.t(), inputs, out=out)
 
     def describe() -> Gemm:
         adds = others is not None or (in_place and parameter.seen)

@@ -1,0 +1,60 @@
+"""Memory for what is on its way between ranks, used again from step to step.
+
+A device's allocator keeps freed memory by size. The C library's does not, and where tensors of megabytes come and go
+beside others that PyTorch wants aligned its heap falls to pieces: with glibc 2.36 a rank of a small GPT over z = 4 grew
+from 140 MB to 950 MB in 120 steps, of which 120 MB were in use, with a page fault for every 4 KiB. So on CPUs the
+largest of them (gathered weights, gradients in flight, parts of an exchange) are taken from here.
+
+* Nobody gives a buffer back: it is free when its storage has no owner but the pool. What gloo still sends owns it.
+* A buffer serves requests of its own size and type alone. As many stay as were ever in use at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+MIN_BYTES = 64 * 2**10
+"""Smaller ones come from the C library: it serves them without asking the system."""
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    flat: torch.Tensor
+    storage: torch.UntypedStorage
+    owners: int
+    """Of the storage, while nobody uses it."""
+
+    @property
+    def free(self) -> bool:
+        """Tell whether nobody uses it."""
+        return torch._C._storage_Use_Count(self.storage._cdata) == self.owners
+
+
+@dataclass
+class Buffers:
+    """The buffers of one rank."""
+
+    kept: bool = True
+    """Keep them; else PyTorch's allocator does, or there is no memory at all (a recorder's tensors)."""
+    _of: dict[tuple[int, torch.dtype], list[_Buffer]] = field(default_factory=dict)
+
+    def take(self, elements: int, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return flat memory (elements,), of any content, on the device of `like` and of its type, or of another."""
+        dtype = dtype or like.dtype
+        if not self.kept or elements * dtype.itemsize < MIN_BYTES:
+            return like.new_empty(elements, dtype=dtype)
+        known = self._of.setdefault((elements, dtype), [])
+        found = next((buffer for buffer in known if buffer.free), None)
+        if found is None:
+            flat = like.new_empty(elements, dtype=dtype)
+            storage = flat.untyped_storage()
+            found = _Buffer(flat, storage, torch._C._storage_Use_Count(storage._cdata))
+            known.append(found)
+        return found.flat.view(elements)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, in use or not."""
+        return sum(buffer.flat.nbytes for buffers in self._of.values() for buffer in buffers)
