@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from runtime.launch.environment import ATTEMPT, STORE_SOCKET
+from runtime.launch.heap import heap_environment
 from runtime.launch.signals import HEARD, SAME_SECONDS
 
 GRACE_SECONDS = 8.0
@@ -145,6 +146,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        **heap_environment(os.environ),
         **told,
         "FOURFOLD_RANKS": str(ranks),
         "RANK": str(rank),

@@ -6,7 +6,8 @@ from 140 MB to 950 MB in 120 steps, of which 120 MB were in use, with a page fau
 largest of them (gathered weights, gradients in flight, parts of an exchange) are taken from here.
 
 * Nobody gives a buffer back: it is free when its storage has no owner but the pool. What gloo still sends owns it.
-* A buffer serves requests of its own size and type alone. As many stay as were ever in use at once.
+* A buffer serves requests of its own size and type alone; as many stay as were ever in use at once. Of the sizes last
+  asked for: generated texts, which grow, ask for ever new ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 
 MIN_BYTES = 64 * 2**10
 """Smaller ones come from the C library: it serves them without asking the system."""
+MAX_SIZES = 32
+"""Of which buffers are kept: a training step asks for some ten."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ class Buffers:
         dtype = dtype or like.dtype
         if not self.kept or elements * dtype.itemsize < MIN_BYTES:
             return like.new_empty(elements, dtype=dtype)
-        known = self._of.setdefault((elements, dtype), [])
+        key = elements, dtype
+        known = self._of[key] = self._of.pop(key, [])  # the last one now
+        if len(self._of) > MAX_SIZES:
+            del self._of[next(iter(self._of))]
         found = next((buffer for buffer in known if buffer.free), None)
         if found is None:
             flat = like.new_empty(elements, dtype=dtype)

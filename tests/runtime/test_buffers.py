@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.parallel.buffers import MIN_BYTES, Buffers
+from runtime.parallel.buffers import MAX_SIZES, MIN_BYTES, Buffers
 from tests.runtime.pool import Worker
 
 LARGE = MIN_BYTES  # elements of four bytes: well above the least
@@ -68,6 +68,17 @@ def test_what_is_small_or_not_to_be_kept_is_not():
     for buffers, elements in ((Buffers(), MIN_BYTES // 4 - 1), (Buffers(kept=False), LARGE)):
         assert buffers.take(elements, torch.zeros(1)).shape == (elements,)
         assert buffers.nbytes == 0
+
+
+def test_sizes_that_nobody_asks_for_again_are_let_go():
+    buffers, like = Buffers(), torch.zeros(1)
+    held = buffers.take(LARGE, like).fill_(7.0)
+    for more in range(1, 3 * MAX_SIZES):
+        buffers.take(LARGE + more, like).zero_()
+    assert buffers.nbytes == 4 * sum(LARGE + more for more in range(2 * MAX_SIZES, 3 * MAX_SIZES))
+    again = buffers.take(LARGE, like).zero_()
+    assert place(again) != place(held)
+    assert bool((held == 7.0).all())
 
 
 def gathered(worker: Worker, grid: dict[str, int]) -> tuple[bool, bool]:

@@ -1,0 +1,31 @@
+"""Settings of the heap, against what glibc itself says that it has read."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runtime.launch.heap import SETTINGS, TUNABLES, heap_environment
+
+LOADER = Path("/lib64/ld-linux-x86-64.so.2")
+
+
+@pytest.mark.process
+@pytest.mark.quick
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not LOADER.exists(), reason="not glibc on x86-64")
+def test_glibc_reads_every_setting():
+    environment = {**os.environ, **heap_environment({})}
+    listed = subprocess.run([LOADER, "--list-tunables"], env=environment, capture_output=True, text=True, check=True)
+    for name, value in SETTINGS.items():
+        line = re.search(rf"^{re.escape(name)}: (0x[0-9a-f]+)", listed.stdout, re.MULTILINE)
+        assert line is not None, f"this glibc has no {name}"
+        assert int(line[1], 16) == value
+
+
+def test_what_the_user_has_set_stays():
+    assert heap_environment({TUNABLES: "glibc.malloc.arena_max=2"}) == {}
