@@ -84,10 +84,10 @@ def test_power_is_the_same_in_stretches_and_its_peak_is_its_largest(monkeypatch:
     assert whole is not None
     moments, watts = whole.over_time
     assert whole.peak_watts == watts[:-1].max()
-    monkeypatch.setattr("twin.engine.energy.MAX_DRAWING", 50)
+    monkeypatch.setattr("twin.engine.power_over_time.MAX_DRAWING", 50)
     cut = step_energy(simulation)
     assert cut is not None
-    assert len(list(cut._pieces())) > 5
+    assert len(list(cut.drawn.pieces())) > 5
     for one, other in zip(cut.over_time, (moments, watts), strict=True):
         np.testing.assert_array_equal(one, other)
     assert cut.peak_watts == whole.peak_watts

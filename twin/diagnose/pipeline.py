@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START
+from twin.engine.rows import Ints, Occurrences, Times
 from twin.engine.simulate import Part, Simulation
 from twin.trace.bubbles import PipelineRun
-from twin.trace.passes import RankOps, numbered, pass_of, variable_of
+from twin.trace.passes import PassName, RankOps, numbered, pass_of, variable_of
 
 
 def pipeline_of(simulation: Simulation) -> PipelineRun | None:
@@ -31,17 +36,77 @@ def pipeline_of(simulation: Simulation) -> PipelineRun | None:
     return PipelineRun.of(found, simulation.step_seconds)
 
 
-def _ops(part: Part, row: int) -> RankOps:
-    """Columns of one class of ranks."""
-    program, timeline = part.program, part.timeline
-    which = np.asarray(program.ops.which)
-    variables = [variable_of(op.name) for op in program.ops.distinct]
-    micro = program.ops.values_of("micro")
-    for variable in sorted(set(variables) - {"micro"}):
-        named = np.array([each == variable for each in variables], dtype=bool)[which]
-        micro = np.where(named, program.ops.values_of(variable), micro)
+def _ops(part: Part, number: int) -> RankOps:
+    """Columns of one class of ranks: what is known of segments is one op for each pass in them."""
+    program, row = part.program, part.timeline.rows[number]
+    code, which = np.asarray(program.code), np.asarray(program.ops.which)
     distinct = [pass_of(op.name) for op in program.ops.distinct]
-    names, number = numbered(distinct, which, micro)
-    code = np.asarray(program.code)
-    times = (timeline.arrival[row], timeline.start[row], timeline.end[row])
-    return RankOps(names, number, code == COMPUTE, code == START, *times)
+    known: dict[PassName, int] = {}
+    template = np.array([each if isinstance(each, int) else known.setdefault(each, len(known)) for each in distinct])
+    several = [_Columns(row.ops, row.times, code[row.ops])]
+    for each in row.segments:
+        own = each.representative
+        several.append(_Columns.of(each, template[which[own]], program.ops.stretch_of(own)))
+    columns = _Columns.joined(several)
+    of_op = which[columns.op]
+    micro = program.ops.values_of("micro", columns.op)
+    variables = [variable_of(op.name) for op in program.ops.distinct]
+    for variable in sorted(set(variables) - {"micro"}):
+        named = np.array([each == variable for each in variables], dtype=bool)[of_op]
+        micro = np.where(named, program.ops.values_of(variable, columns.op), micro)
+    names, numbers = numbered(distinct, of_op, micro)
+    times = columns.times
+    return RankOps(
+        names, numbers, columns.code == COMPUTE, columns.code == START, times.arrival, times.start, times.end
+    )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Ops with their times, or what stands for several."""
+
+    op: Ints
+    """Number of the op, or of the first one."""
+    times: Times
+    code: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, occurrences: Occurrences, template: Ints, stretch: Ints) -> _Columns:
+        """Put the ops of each pass in a segment together: as one that computes at its end for as long as all of them.
+
+        A pass is told by its `template`, those of no pass have a negative one, and by the `stretch` of its names.
+        """
+        segment, times = occurrences.segment, occurrences.segment.times
+        is_pass = template >= 0
+        same = is_pass[1:] & (template[1:] == template[:-1]) & (stretch[1:] == stretch[:-1])
+        begins = np.flatnonzero(np.append(True, ~same))
+        left = np.where(segment.code == START, times.arrival, times.end)
+        arrival = np.minimum.reduceat(times.arrival, begins)
+        end = np.maximum.reduceat(left, begins)
+        computing = np.add.reduceat(np.where(segment.code == COMPUTE, times.end - times.start, 0.0), begins)
+        whole = is_pass[begins]
+        merged = Times(
+            np.where(whole, end - computing, times.start[begins]),
+            np.where(whole, end, times.end[begins]),
+            arrival,
+            times.share[begins],
+        )
+        code = np.where(whole, COMPUTE, segment.code[begins]).astype(np.int8)
+        at = occurrences.begins[:, None]
+        start, ends, arrived = ((at + column).ravel() for column in (merged.start, merged.end, merged.arrival))
+        count = len(occurrences.begins)
+        return cls(
+            (occurrences.firsts[:, None] + begins).ravel(),
+            Times(start, ends, arrived, np.tile(merged.share, count)),
+            np.tile(code, count),
+        )
+
+    @classmethod
+    def joined(cls, several: Sequence[_Columns]) -> _Columns:
+        """Put all into program order."""
+        if len(several) == 1:
+            return several[0]
+        ops = np.concatenate([each.op for each in several])
+        order = np.argsort(ops)
+        code = np.concatenate([each.code for each in several])
+        return cls(ops[order], Times.joined([each.times for each in several])[order], code[order])

@@ -8,18 +8,17 @@ begins. Equal to the SimPy engine to rounding, which tests hold.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from twin.description.problems import fail
 from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
-from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream, timeline_of
+from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.segment import Run, Segment
 from twin.engine.segments import Plan, Segments
-from twin.engine.setting import Setting, Timeline
+from twin.engine.setting import Setting, Timeline, TimelineOfRows
 from twin.engine.streams import BUSY, check_ended, differing
 
 
@@ -45,14 +44,14 @@ class _Engine:
         self.clock = Clock()
         self.links = Links(self.clock, setting.capacity)
         self.stretch = 1.0 + setting.compute_slowdown
+        self.programs = programs
         role = setting.role or [0] * len(setting.slowness)
         self._of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
         self.ranks = []
         for c, slowness in enumerate(setting.slowness):
             program = programs[role[c]]
-            plan = Plan([(0, len(program), None)]) if segments is None else segments.plan(c)
-            rows = [array("d", [0.0]) * len(program) for _ in range(4)]
-            self.ranks.append(Member(c, program, slowness, plan, rows))
+            plan = Plan.op_by_op(len(program)) if segments is None else segments.plan(c)
+            self.ranks.append(Member(c, program, slowness, plan))
         self._connect(setting)
 
     def _connect(self, setting: Setting) -> None:
@@ -76,9 +75,10 @@ class _Engine:
             self._go_on(rank)
         self.clock.run()
         check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
-        for rank in self.ranks:
-            rank.known.write()
-        return [timeline_of([self.ranks[c] for c in classes]) for classes in self._of_role]
+        return [
+            TimelineOfRows([self.ranks[c].row for c in classes], len(program))
+            for program, classes in zip(self.programs, self._of_role, strict=True)
+        ]
 
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
@@ -95,13 +95,14 @@ class _Engine:
                 rank.issued = op
             kind = code[op]
             if kind == WAIT:
-                rank.start[op] = rank.arrival[op] = now
+                at = op + rank.shift
+                rank.start[at] = rank.arrival[at] = now
                 pending = rank.pending.pop(program.target[op])
                 if not pending.over:
                     self._is_at(rank, op)
                     pending.waiting.append(rank)
                     return
-                rank.end[op] = now
+                rank.end[at] = now
             elif rank.host > now:
                 self._is_at(rank, op)
                 self.clock.at(rank.host, self._issued, rank)
@@ -117,11 +118,13 @@ class _Engine:
         if rank.part == len(rank.parts):
             self._is_at(rank, rank.op)
             return True
-        first, rank.stop, segment = rank.parts[rank.part]
+        first, rank.stop, segment, rank.shift = rank.parts[rank.part]
         rank.part += 1
-        if segment is None or rank.host + segment.lead_seconds > self.clock.now:
+        if segment is None:
             return False
-        if rank.heeded and any(stream.queue for stream in rank.heeded):
+        busy = rank.heeded and any(stream.queue for stream in rank.heeded)
+        if busy or rank.host + segment.lead_seconds > self.clock.now:
+            rank.walk(first, rank.stop)
             return False
         rank.op = rank.stop
         self._take(rank, first, segment)
@@ -130,8 +133,9 @@ class _Engine:
     def _begin(self, rank: Member, op: int, amount: float) -> bool:
         """Begin to compute, or come to a collective; tell if that takes time."""
         now, computes = self.clock.now, rank.program.code[op] == COMPUTE
+        at = op + rank.shift
         if computes:
-            rank.start[op] = rank.arrival[op] = now
+            rank.start[at] = rank.arrival[at] = now
         if computes or (amount > 0.0 and rank.prepared < op):  # a CPU issues what it runs itself
             rank.prepared = op
             self._is_at(rank, BUSY)
@@ -139,7 +143,7 @@ class _Engine:
                 self._work(rank, amount * rank.slowness)
                 return True
         if computes:
-            rank.end[op] = now
+            rank.end[at] = now
         else:
             self._arrive(rank, op)
         return False
@@ -165,6 +169,7 @@ class _Engine:
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
         rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
+        rank.alone = not rank.collectives
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
         self._plan(rank)
@@ -192,15 +197,16 @@ class _Engine:
             return
         if rank.works_at == SEGMENT:
             assert rank.segment is not None
-            rank.known.add(rank.first, rank.segment, rank.run or rank.since)
+            rank.known.add(rank.first, rank.segment, rank.since, rank.run, alone=rank.alone)
         elif rank.program.code[rank.op] == COMPUTE:
-            rank.end[rank.op] = self.clock.now
+            rank.end[rank.op + rank.shift] = self.clock.now
             rank.op += 1
         rank.works_at = NOTHING
         self._go_on(rank)
 
     def _change_pace(self, rank: Member, *, slow: bool) -> None:
         """The first collective beside a rank's work begins, or the last one ends."""
+        rank.alone = False
         if self.stretch == 1.0:
             return
         now = self.clock.now
@@ -218,7 +224,8 @@ class _Engine:
 
     def _arrive(self, rank: Member, op: int) -> None:
         """A member's stream has come to its next collective."""
-        rank.arrival[op] = self.clock.now
+        at = op + rank.shift
+        rank.arrival[at] = self.clock.now
         call = rank.program.target[op]
         known = rank.calls[call]
         assert known is not None
@@ -232,7 +239,7 @@ class _Engine:
             pending = stream.queue[place]
             if pending.call != call:
                 raise fail("schedule", differing(rank.program, op, pending.call, call))
-        pending.arrived.append((rank, op))
+        pending.arrived.append((rank, at))
         rank.pending[op] = pending
         if place == 0 and len(pending.arrived) == stream.size and not stream.running:
             self._begin_first(stream)
@@ -241,8 +248,8 @@ class _Engine:
         """Begin the collective that all members have come to."""
         stream.running = True
         pending, now = stream.queue[0], self.clock.now
-        for rank, op in pending.arrived:
-            rank.start[op] = now
+        for rank, at in pending.arrived:
+            rank.start[at] = now
             if stream.quiet:
                 continue
             rank.collectives += 1
@@ -268,9 +275,9 @@ class _Engine:
         stream.flow = None
         stream.done += 1
         stream.running = False
-        for rank, op in pending.arrived:
-            rank.end[op] = now
-            rank.share[op] = share
+        for rank, at in pending.arrived:
+            rank.end[at] = now
+            rank.share[at] = share
             if stream.quiet:
                 continue
             rank.collectives -= 1
@@ -282,6 +289,6 @@ class _Engine:
         if stream.queue and len(stream.queue[0].arrived) == stream.size:
             self._begin_first(stream)
         for rank in pending.waiting:
-            rank.end[rank.op] = now
+            rank.end[rank.op + rank.shift] = now
             rank.op += 1
             self._go_on(rank)

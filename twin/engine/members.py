@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
 
 from twin.engine.links import ActiveFlow, Transfer
 from twin.engine.program import Program
+from twin.engine.rows import Row, Times
 from twin.engine.segment import Known, Run, Segment
 from twin.engine.segments import Plan
-from twin.engine.setting import Timeline
 from twin.engine.streams import BUSY
 
 NOTHING, OP, SEGMENT = 0, 1, 2
@@ -28,7 +27,7 @@ class Pending:
         self.call = call
         self.transfer = transfer
         self.arrived: list[tuple[Member, int]] = []
-        """Members with the ops that start it."""
+        """Members with the places of the ops that start it."""
         self.waiting: list[Member] = []
         """Those whose compute stream stands still until it is over."""
         self.over = False
@@ -38,6 +37,7 @@ class Member:
     """A class of ranks: where it is in its program, and what it works at."""
 
     __slots__ = (
+        "alone",
         "arrival",
         "calls",
         "collectives",
@@ -50,6 +50,7 @@ class Member:
         "known",
         "number",
         "op",
+        "ops",
         "part",
         "parts",
         "pending",
@@ -60,6 +61,7 @@ class Member:
         "run",
         "segment",
         "share",
+        "shift",
         "since",
         "slowness",
         "start",
@@ -68,18 +70,20 @@ class Member:
         "works_at",
     )
 
-    def __init__(
-        self, number: int, program: Program, slowness: float, plan: Plan, rows: Sequence[array[float]]
-    ) -> None:
+    def __init__(self, number: int, program: Program, slowness: float, plan: Plan) -> None:
         self.number = number
         self.program = program
         self.slowness = slowness
         self.parts = plan.parts
-        self.start, self.end, self.arrival, self.share = rows
+        self.ops = [plan.singles]
+        """Ops that it goes through one by one, in the order of their places in the columns."""
+        self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.singles) for _ in range(4))
         self.part = 0
         """The next part of the plan."""
         self.op = self.stop = 0
         """The next op, and where the ops of this part end."""
+        self.shift = 0
+        """Of its ops' places in the columns, against their numbers."""
         self.host = 0.0
         """When the host has issued everything so far."""
         self.issued = self.prepared = -1
@@ -105,7 +109,27 @@ class Member:
         self.segment: Segment | None = None
         self.run: Run | None = None
         """Of a segment, if something has run beside it."""
-        self.known = Known(rows)
+        self.alone = True
+        """Of a segment: whether nothing has run beside it."""
+        self.known = Known()
+
+    def walk(self, first: int, stop: int) -> None:
+        """Make place for the ops of a segment that is gone through op by op."""
+        self.shift = len(self.start) - first
+        self.ops.append(np.arange(first, stop))
+        for column in (self.start, self.end, self.arrival, self.share):
+            column.frombytes(bytes(8 * (stop - first)))
+
+    @property
+    def row(self) -> Row:
+        """Return what it has done, when all is over."""
+        times = Times(*map(np.asarray, (self.start, self.end, self.arrival, self.share)))
+        ops = self.ops[0]
+        if len(self.ops) > 1:
+            ops = np.concatenate(self.ops)
+            order = np.argsort(ops)
+            ops, times = ops[order], times[order]
+        return self.known.row(ops, times)
 
 
 class Stream:
@@ -147,10 +171,3 @@ class Stream:
         op = self.members[0].idle_at
         at_rest = op != BUSY and all(member.idle_at == op for member in self.members)
         return 1.0 if at_rest else self.beside
-
-
-def timeline_of(ranks: Sequence[Member]) -> Timeline:
-    """Put the rows of the classes of a role below each other."""
-    rows = ((rank.start, rank.end, rank.arrival, rank.share) for rank in ranks)
-    columns = [[np.asarray(row) for row in of] for of in zip(*rows, strict=True)]
-    return Timeline(*(of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns))

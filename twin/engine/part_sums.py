@@ -1,4 +1,7 @@
-"""What the ranks of one role spend their time on: by phase, by axis, and what they wait for."""
+"""What the ranks of one role spend their time on: by phase, by axis, and what they wait for.
+
+What is known of a segment (`twin.engine.rows`) is worked out once, and counted as often as a rank went through it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twin.description.grid import Axis
-from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.marks import Marks, added, axes_of, row_marks
+from twin.engine.rows import Floats, Ints, Row
 from twin.engine.simulate import Part, Simulation
-from twin.schedule.ops import axis_of
-from twin.trace.metrics import Breakdown, Intervals, breakdown
+from twin.schedule.ops import Compute, Start
+from twin.trace.metrics import Breakdown
 
 
 @dataclass(frozen=True)
@@ -25,95 +28,90 @@ class PartSums:
     communication_by_axis: dict[str, float]
 
 
-def of_part(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> PartSums:
+def of_part(simulation: Simulation, part: Part, weight: Floats) -> PartSums:
     """Work them out; `weight` is the share of each class of ranks."""
-    found = marks(part.program)
+    weight = weight[part.classes]
+    marks = _marks(part)
+    seconds = weight @ part.distinct_seconds
     return PartSums(
-        by_class=[class_breakdown(simulation, part, found, row) for row in range(len(part.classes))],
-        peers_by_axis=_waiting_for_peers(simulation, part, found, weight),
-        compute_by_phase=_compute_by_phase(simulation, part, weight),
-        communication_by_axis=_communication_by_axis(part, found, weight),
+        by_class=[
+            _breakdown(simulation.step_seconds, row, own) for row, own in zip(part.timeline.rows, marks, strict=True)
+        ],
+        peers_by_axis=_waiting_for_peers(simulation, part, marks, weight),
+        compute_by_phase=_compute_by_phase(part, seconds / simulation.typical_slowness),
+        communication_by_axis=_communication_by_axis(part, seconds),
     )
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Op indices of a program by what they are."""
-
-    compute: NDArray[np.int64]
-    starts: dict[Axis, NDArray[np.int64]]
-    """Collectives by axis."""
-    waits: dict[Axis, NDArray[np.int64]]
-    """Waits by the axis of what they wait for."""
-
-
-def marks(program: Program) -> Marks:
-    """Sort a program's op indices into compute, collectives and waits by axis."""
-    code, target = np.array(program.code), np.array(program.target)
-    axes = list(dict.fromkeys(axis_of(c) for c, _, _ in program.calls))
-    axis_of_call = np.array([axes.index(axis_of(c)) for c, _, _ in program.calls], dtype=np.int64)
-    starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
-    return Marks(
-        np.flatnonzero(code == COMPUTE),
-        _by_axis(axes, starts, axis_of_call[target[starts]]),
-        _by_axis(axes, waits, axis_of_call[target[target[waits]]]),
-    )
+def _marks(part: Part) -> list[Marks]:
+    """Sort the ops that are known one by one, of each class of ranks."""
+    code = np.array(part.program.code, dtype=np.int8)
+    target, axes = np.asarray(part.program.target), axes_of(part.program.calls)
+    found: list[Marks] = []
+    before: Ints | None = None
+    for row in part.timeline.rows:
+        found.append(found[-1] if row.ops is before else row_marks(code, target, row.ops, axes))
+        before = row.ops
+    return found
 
 
-def _by_axis(axes: Sequence[Axis], ops: NDArray[np.int64], axis: NDArray[np.int64]) -> dict[Axis, NDArray[np.int64]]:
-    """Sort op indices by their axes' numbers; an axis without any is left out."""
-    return {name: ops[axis == number] for number, name in enumerate(axes) if (axis == number).any()}
+def _breakdown(step: float, row: Row, marks: Marks) -> Breakdown:
+    """Say where the step of one class of ranks goes."""
+    if not row.segments:
+        return marks.breakdown(step, row.times)
+    begin = np.concatenate([each.begins for each in row.segments])
+    end = np.concatenate([each.begins + each.segment.seconds for each in row.segments])
+    inside = [(len(each.begins), each.segment.seconds, each.segment.breakdown) for each in row.segments]
+    return added(step, marks.breakdown(step, row.times, (begin, end)), inside)
 
 
-def class_breakdown(simulation: Simulation, part: Part, found: Marks, row: int) -> Breakdown:
-    """Where the step of one class of ranks goes: a row of its part; `found` are the marks of the program."""
-    start, end = part.timeline.start[row], part.timeline.end[row]
-
-    def at(indices: NDArray[np.int64]) -> Intervals:
-        return start[indices], end[indices]
-
-    return breakdown(
-        simulation.step_seconds,
-        at(found.compute),
-        {axis: at(indices) for axis, indices in found.starts.items()},
-        {axis: at(indices) for axis, indices in found.waits.items()},
-    )
+def _compute_by_phase(part: Part, seconds: Floats) -> dict[str, float]:
+    """Add up seconds of distinct ops; phases in the order of their first op of any kind."""
+    distinct = part.program.ops.distinct
+    totals = dict.fromkeys((op.phase for op in distinct), 0.0)
+    for op, own in zip(distinct, seconds.tolist(), strict=True):
+        if isinstance(op, Compute):
+            totals[op.phase] += own
+    present = {op.phase for op in distinct if isinstance(op, Compute)}
+    return {phase: own for phase, own in totals.items() if phase in present}
 
 
-def _compute_by_phase(simulation: Simulation, part: Part, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
-    number: dict[str, int] = {}
-    program = part.program
-    computes = np.flatnonzero(np.array(program.code) == COMPUTE)
-    phase = program.each(lambda op: number.setdefault(op.phase, len(number)))[computes].astype(np.int64)
-    totals = np.bincount(phase, weights=duration[computes] / simulation.typical_slowness, minlength=len(number))
-    present = np.bincount(phase, minlength=len(number)) > 0
-    return {name: float(totals[i]) for name, i in number.items() if present[i]}
+def _communication_by_axis(part: Part, seconds: Floats) -> dict[str, float]:
+    """Add up seconds of distinct collectives by axis, in the order of the calls."""
+    totals: dict[Axis, float] = {}
+    for op, own in zip(part.program.ops.distinct, seconds.tolist(), strict=True):
+        if isinstance(op, Start):
+            totals[op.axis] = totals.get(op.axis, 0.0) + own
+    return {axis: totals[axis] for axis in dict.fromkeys(axes_of(part.program.calls)) if axis in totals}
 
 
-def _communication_by_axis(part: Part, found: Marks, weight: NDArray[np.float64]) -> dict[str, float]:
-    duration = weight[part.classes] @ (part.timeline.end - part.timeline.start)
-    return {axis: float(duration[i].sum()) for axis, i in found.starts.items()}
-
-
-def _waiting_for_peers(
-    simulation: Simulation, part: Part, found: Marks, weight: NDArray[np.float64]
-) -> dict[Axis, float]:
+def _waiting_for_peers(simulation: Simulation, part: Part, marks: Sequence[Marks], weight: Floats) -> dict[Axis, float]:
     """Mean time from coming to a wait until the last member has come to the collective.
 
     Where members run different programs: until the collective begins, its stream's queue included.
     """
-    target = np.array(part.program.target)
+    if len(simulation.parts) == 1:
+        return _for_last_arrivals(simulation, marks[0], weight)
     seconds: dict[Axis, float] = {}
-    for axis, waits in found.waits.items():
-        start = target[waits]
-        gate = _last_arrival(simulation, axis, start) if len(simulation.parts) == 1 else part.timeline.start[:, start]
-        came = part.timeline.arrival[:, waits]
-        seconds[axis] = float((weight[part.classes] @ np.maximum(gate - came, 0.0)).sum())
+    for row, own, share in zip(part.timeline.rows, marks, weight.tolist(), strict=True):
+        inside = ((len(each.begins), each.segment.marks, each.segment.times) for each in row.segments)
+        for count, found, times in ((1, own, row.times), *inside):
+            for axis, waiting in found.waiting_for_peers(times).items():
+                seconds[axis] = seconds.get(axis, 0.0) + share * count * waiting
     return seconds
 
 
-def _last_arrival(simulation: Simulation, axis: Axis, start: NDArray[np.int64]) -> NDArray[np.float64]:
+def _for_last_arrivals(simulation: Simulation, marks: Marks, weight: Floats) -> dict[Axis, float]:
+    """Return the same of ranks that all run one program."""
+    seconds = {}
+    for axis, waits in marks.waits.items():
+        gate = _last_arrival(simulation, axis, marks.begun[axis])
+        came = simulation.timeline.arrival[:, waits]
+        seconds[axis] = float((weight @ np.maximum(gate - came, 0.0)).sum())
+    return seconds
+
+
+def _last_arrival(simulation: Simulation, axis: Axis, start: Ints) -> Floats:
     """When the last member came to each of these collectives of an axis, (rank classes, collectives)."""
     part, partition = simulation.only, simulation.partition
     relations = {c.partition for c in simulation.communicators.values() if c.axis == axis} & set(partition.groups)
@@ -122,5 +120,5 @@ def _last_arrival(simulation: Simulation, axis: Axis, start: NDArray[np.int64]) 
     (relation,) = relations
     arrival = part.timeline.arrival[:, start]
     last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[relation]])
-    gates: NDArray[np.float64] = last[partition.group_class_of_rank_class[relation]]
+    gates: Floats = last[partition.group_class_of_rank_class[relation]]
     return gates

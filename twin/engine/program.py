@@ -73,10 +73,15 @@ class Ops(Sequence[Named]):
             self._values.append({**self._values[number], **changed})
         self.which.extend(self.which[first:stop])
 
-    def values_of(self, variable: str, missing: int = -1) -> NDArray[np.int64]:
-        """Return what a variable stands for in the name of each op."""
+    def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
+        """Return what a variable stands for in the names of these ops."""
         values = np.array([values.get(variable, missing) for values in self._values], dtype=np.int64)
-        return np.repeat(values, np.diff(self._begins, append=len(self.which)))
+        found: NDArray[np.int64] = values[self.stretch_of(ops)]
+        return found
+
+    def stretch_of(self, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number stretches of ops whose variables stand for the same, and return those of these ops."""
+        return np.searchsorted(self._begins, ops, side="right") - 1
 
     def __len__(self) -> int:
         return len(self.which)

@@ -5,7 +5,6 @@ There are two clocks, `alone` and `beside`; see `twin.engine.segments`.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.engine.marks import Marks
 from twin.engine.program import COMPUTE, START
+from twin.engine.rows import Floats, Ints, Occurrences, Row, Times
 from twin.engine.setting import Timeline
-
-Floats = NDArray[np.float64]
+from twin.trace.metrics import Breakdown
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Segment:
     alone: Timeline
     """(1, ops)."""
     code: NDArray[np.int8]
+    target: NDArray[np.int32]
+    """Of a start its call, of a wait the start in the segment."""
+    axes: tuple[str, ...]
+    """What each call's time is booked under."""
     stretch: float
     host_seconds: float
     """Of all its ops."""
@@ -38,10 +42,20 @@ class Segment:
         """How long it takes alone."""
         return self.alone.step_seconds
 
-    @property
-    def times(self) -> tuple[Floats, Floats, Floats]:
-        """Start, end and arrival of its ops."""
-        return self.alone.start[0], self.alone.end[0], self.alone.arrival[0]
+    @cached_property
+    def times(self) -> Times:
+        """When its ops run, (ops,)."""
+        return self.alone.rows[0].times
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Its ops by what they are."""
+        return Marks.of(self.code, self.target, self.axes)
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where its time goes."""
+        return self.marks.breakdown(self.seconds, self.times)
 
     @cached_property
     def clocks(self) -> tuple[list[float], list[float]]:
@@ -122,39 +136,45 @@ def times_of(runs: Sequence[Run], alone: Floats) -> Floats:
 
 
 class Known:
-    """The segments that a rank has gone through: their ops' times are written when all is over."""
+    """The segments that a rank has gone through: their ops' times are written when all is over, if then."""
 
-    def __init__(self, rows: Sequence[array[float]]) -> None:
-        self._rows = rows
-        """Start, end, arrival and share of the rank's ops."""
+    def __init__(self) -> None:
         self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
         """By segment: where it began, op and time, with nothing ever beside it."""
+        self._unchanged: dict[int, tuple[Segment, list[int], list[float]]] = {}
+        """The same of those with something beside them that did not slow them."""
         self._changed: dict[tuple[int, int], tuple[Segment, list[int], list[Run]]] = {}
-        """The same of those with something beside them, by segment and number of changes."""
+        """The same of those that it did, by segment and number of changes."""
 
-    def add(self, first: int, segment: Segment, run: Run | float) -> None:
+    def add(self, first: int, segment: Segment, begin: float, run: Run | None, *, alone: bool) -> None:
         """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
-        if isinstance(run, Run):
+        if run is not None:
             _, firsts, runs = self._changed.setdefault((id(segment), len(run.marks)), (segment, [], []))
             firsts.append(first)
             runs.append(run)
             return
-        known = self._alone.get(id(segment))
+        into = self._alone if alone else self._unchanged
+        known = into.get(id(segment))
         if known is None:
-            known = self._alone[id(segment)] = (segment, [], [])
+            known = into[id(segment)] = (segment, [], [])
         known[1].append(first)
-        known[2].append(run)
+        known[2].append(begin)
 
-    def write(self) -> None:
-        """Write the times of all their ops."""
-        rows = [np.asarray(row) for row in self._rows]
-        for segment, firsts, begins in self._alone.values():
-            at = np.array(firsts)[:, None] + np.arange(len(segment.code))
-            for row, times in zip(rows, segment.times, strict=False):
-                row[at] = np.array(begins)[:, None] + times
-            rows[-1][at] = segment.alone.share[0]
+    def row(self, ops: Ints, times: Times) -> Row:
+        """Return what the rank did; these are the ops that it went through one by one."""
+        parts, several = [ops], [times]
+        for segment, firsts, begins in self._unchanged.values():
+            occurrences = Occurrences(segment, np.array(firsts), np.array(begins))
+            parts.append(occurrences.ops.ravel())
+            several.append(occurrences.times)
         for segment, firsts, runs in self._changed.values():
-            at = np.array(firsts)[:, None] + np.arange(len(segment.code))
-            for row, times in zip(rows, segment.times, strict=False):
-                row[at] = times_of(runs, times)
-            rows[-1][at] = segment.alone.share[0]
+            parts.append((np.array(firsts)[:, None] + np.arange(len(segment.code))).ravel())
+            alone = segment.times
+            start, end, arrival = (times_of(runs, each).ravel() for each in (alone.start, alone.end, alone.arrival))
+            several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
+        if len(parts) > 1:
+            ops = np.concatenate(parts)
+            order = np.argsort(ops)
+            ops, times = ops[order], Times.joined(several)[order]
+        known = (Occurrences(segment, np.array(f), np.array(b)) for segment, f, b in self._alone.values())
+        return Row(ops, times, tuple(known))

@@ -13,31 +13,109 @@ This is exact, but only under conditions; `Segments.of` returns None where they 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine import lockstep
 from twin.engine.links import Transfer
-from twin.engine.program import START, WAIT, Ops, Program
+from twin.engine.marks import axes_of
+from twin.engine.program import START, WAIT, Call, Ops, Program
+from twin.engine.rows import Floats, Ints
 from twin.engine.segment import Segment
 from twin.engine.setting import Setting
 
-Floats = NDArray[np.float64]
 FEWEST_OPS = 4
 """Of a segment, on average: below that it is quicker to go op by op."""
 NO_TRANSFER = Transfer(0.0, 0.0, (), 0.0)
+
+
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
     """One rank class's program as segments and single ops, in order."""
 
-    parts: list[tuple[int, int, Segment | None]]
-    """First op, the one behind the last, and the segment; None: ops to go through one by one."""
+    parts: list[tuple[int, int, Segment | None, int]]
+    """First op, the one behind the last, and the segment; None: ops to go through one by one, and how their places
+    among all such ops are shifted against their numbers."""
+    singles: Ints
+    """All ops to go through one by one."""
+
+    @classmethod
+    def op_by_op(cls, length: int) -> Plan:
+        """Return one without segments."""
+        return cls([(0, length, None, 0)], np.arange(length))
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Starts and waits of a program: a fraction of its ops."""
+
+    starts: Ints
+    call: Ints
+    """What each of them starts."""
+    waits: Ints
+    begun: Ints
+    """The start that each of them waits for."""
+    call_begun: Ints
+
+    @classmethod
+    def of(cls, program: Program) -> _Traffic:
+        """Find them."""
+        code, target = np.asarray(program.code), np.asarray(program.target)
+        starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
+        begun = target[waits].astype(np.int64)
+        return cls(starts, target[starts], waits, begun, target[begun])
+
+    def singles(self, is_outer: NDArray[np.bool_]) -> Ints:
+        """Return which ops begin or await such calls, ascending."""
+        found = np.concatenate([self.starts[is_outer[self.call]], self.waits[is_outer[self.call_begun]]])
+        found.sort()
+        return found
+
+    def going_on(self, is_outer: NDArray[np.bool_]) -> Ints:
+        """Return the calls that are started in one segment and awaited in another, or not at all."""
+        singles = self.singles(is_outer)
+        apart = np.searchsorted(singles, self.begun, side="right") != np.searchsorted(singles, self.waits, side="right")
+        awaited = np.zeros(len(self.starts), dtype=bool)
+        awaited[np.searchsorted(self.starts, self.begun)] = True
+        return np.union1d(self.call_begun[apart], self.call[~awaited])
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """A program cut into stretches of ops to go through one by one, and stretches of the others."""
+
+    singles: Ints
+    parts: list[tuple[int, int, int, int]]
+    """First op, the one behind the last; which of the distinct stretches it is, -1 of single ops; their shift."""
+    distinct: list[tuple[int, int]]
+    """First op and the one behind the last of stretches that differ, the first time each."""
+
+    @classmethod
+    def of(cls, program: Program, singles: Ints) -> _Cuts:
+        """Cut a program."""
+        gaps = np.flatnonzero(np.diff(singles, prepend=-1, append=len(program)) > 1)
+        begins = np.concatenate([[-1], singles])[gaps] + 1
+        stops = np.append(singles, len(program))[gaps]
+        which, known, size = program.ops.which.tobytes(), dict[bytes, int](), program.ops.which.itemsize
+        parts, distinct, done = list[tuple[int, int, int, int]](), list[tuple[int, int]](), 0
+        for begin, stop, walked in zip(begins.tolist(), stops.tolist(), gaps.tolist(), strict=True):
+            if done < begin:
+                parts.append((done, begin, -1, walked - begin))
+            number = known.setdefault(which[size * begin : size * stop], len(distinct))
+            if number == len(distinct):
+                distinct.append((begin, stop))
+            parts.append((begin, stop, number, 0))
+            done = stop
+        if done < len(program):
+            parts.append((done, len(program), -1, len(singles) - len(program)))
+        return cls(singles, parts, distinct)
 
 
 @dataclass
@@ -48,7 +126,10 @@ class Segments:
     programs: Sequence[Program]
     outer: frozenset[str]
     """Communicators whose collectives are more than one class's business, or run on beside other segments."""
-    _known: dict[tuple[int, bytes], Segment] = field(default_factory=dict)
+    _cuts: list[_Cuts]
+    """Of each program."""
+    _known: dict[tuple[_Key, int], Segment] = field(default_factory=dict)
+    """By what decides how they go, and the number among those of a program that go the same way."""
 
     @classmethod
     def of(cls, programs: Sequence[Program], setting: Setting) -> Segments | None:
@@ -57,72 +138,93 @@ class Segments:
             return None
         if setting.quiet:  # a segment's clocks take every op of a stream to slow compute
             return None
-        if any(amount > 0.0 for p in programs for amount in _starts(p)):
+        traffic = [_Traffic.of(program) for program in programs]
+        if any(np.asarray(p.amount)[t.starts].any() for p, t in zip(programs, traffic, strict=True)):
+            return None  # starts take seconds of compute, as on a CPU
+        calls = programs[0].calls
+        outer = _outer(calls, traffic, setting)
+        is_outer = _are(calls, outer)
+        singles = [each.singles(is_outer) for each in traffic]
+        if sum(map(len, programs)) < FEWEST_OPS * max(sum(map(len, singles)), 1):
             return None
-        outer = _outer(programs, setting)
-        singles = sum(int(_singles(program, outer).sum()) for program in programs)
-        if sum(map(len, programs)) < FEWEST_OPS * max(singles, 1):
-            return None
-        return cls(setting, programs, outer)
+        cuts = [_Cuts.of(program, own) for program, own in zip(programs, singles, strict=True)]
+        return cls(setting, programs, outer, cuts)
 
     def plan(self, rank_class: int) -> Plan:
         """Plan one class of ranks."""
         role = self.setting.role[rank_class] if self.setting.role else 0
-        program = self.programs[role]
-        single = _singles(program, self.outer)
-        cuts = [0, *(np.flatnonzero(single[1:] != single[:-1]) + 1).tolist(), len(program)]
+        cuts = self._cuts[role]
+        again = Counter[_Key]()
+        segments = [self._segment(rank_class, self.programs[role], place, again) for place in cuts.distinct]
         parts = [
-            (first, stop, None if single[first] else self._segment(rank_class, program, first, stop))
-            for first, stop in pairwise(cuts)
-            if first < stop
+            (first, stop, None if number < 0 else segments[number], shift) for first, stop, number, shift in cuts.parts
         ]
-        return Plan(parts)
+        return Plan(parts, cuts.singles)
 
-    def _segment(self, rank_class: int, program: Program, first: int, stop: int) -> Segment:
-        key = (rank_class, program.ops.which[first:stop].tobytes())
-        if key not in self._known:
-            self._known[key] = self._alone(rank_class, program, first, stop)
-        return self._known[key]
+    def _segment(self, rank_class: int, program: Program, place: tuple[int, int], again: Counter[_Key]) -> Segment:
+        """Return the segment of a stretch, which is that of another class's that goes the same way.
 
-    def _alone(self, rank_class: int, program: Program, first: int, stop: int) -> Segment:
-        """Go through a stretch with nothing else under way, and a host that is ahead."""
-        code = program.code[first:stop]
+        Stretches of one program that differ have segments of their own, for their ops are not the same: `again` counts.
+        """
+        first, stop = place
         target = np.array(program.target[first:stop])
-        target[np.asarray(code) == WAIT] -= first
-        hosts = program.host_seconds[first:stop]
-        part = Program(
-            Ops(),
-            code,
-            program.amount[first:stop],
-            array("i", target.astype(np.int32).tobytes()),
-            array("d", bytes(8 * len(code))),
-            program.calls,
+        code = np.asarray(program.code[first:stop])
+        target[code == WAIT] -= first
+        calls = np.unique(target[code == START]).tolist()
+        key = (
+            self.setting.slowness[rank_class],
+            program.code[first:stop].tobytes(),
+            program.amount[first:stop].tobytes(),
+            target.tobytes(),
+            program.host_seconds[first:stop].tobytes(),
+            tuple([self._transfer(call, program.calls[call][0], rank_class) for call in calls]),
         )
-        alone = lockstep.run(part, self._setting_of(rank_class, program))
-        issued = np.cumsum(np.asarray(hosts))
-        late = np.where(np.asarray(code) == WAIT, -np.inf, issued - alone.start[0])
+        number = again[key]
+        again[key] += 1
+        if (key, number) not in self._known:
+            part = Program(
+                Ops(),
+                program.code[first:stop],
+                program.amount[first:stop],
+                array("i", target.tobytes()),
+                array("d", bytes(8 * (stop - first))),
+                program.calls,
+            )
+            hosts = np.asarray(program.host_seconds[first:stop])
+            self._known[key, number] = self._alone(rank_class, part, hosts)
+        return self._known[key, number]
+
+    def _alone(self, rank_class: int, part: Program, hosts: Floats) -> Segment:
+        """Go through a stretch with nothing else under way, and a host that is ahead."""
+        alone = lockstep.run(part, self._setting_of(rank_class, part))
+        code = np.array(part.code, dtype=np.int8)
+        issued = np.cumsum(hosts)
+        late = np.where(code == WAIT, -np.inf, issued - alone.start[0])
         # a collective is issued when the stream comes to it, not when it begins
-        late = np.where(np.asarray(code) == START, issued - alone.arrival[0], late)
+        late = np.where(code == START, issued - alone.arrival[0], late)
         return Segment(
             alone,
-            np.array(code, dtype=np.int8),
+            code,
+            np.array(part.target),
+            axes_of(part.calls),
             1.0 + self.setting.compute_slowdown,
             float(issued[-1]),
             float(late.max(initial=-np.inf)),
         )
 
+    def _transfer(self, call: int, communicator: str, rank_class: int) -> Transfer:
+        """Return what a call takes a class of ranks, if it is its own business."""
+        own = self.setting.group_class[communicator][rank_class]
+        inner = communicator not in self.outer and own >= 0
+        return self.setting.transfers[call][own] if inner else NO_TRANSFER
+
     def _setting_of(self, rank_class: int, program: Program) -> Setting:
         """Return a setting in which there is this class alone."""
-        transfers = []
-        for call, (communicator, _, _) in enumerate(program.calls):
-            own = self.setting.group_class[communicator][rank_class]
-            inner = communicator not in self.outer and own >= 0
-            transfers.append([self.setting.transfers[call][own] if inner else NO_TRANSFER])
         names = {communicator for communicator, _, _ in program.calls}
         return Setting(
             group_class={name: [0] for name in names},
             members={name: [(0,)] for name in names},
-            transfers=transfers,
+            transfers=[[self._transfer(i, name, rank_class)] for i, (name, _, _) in enumerate(program.calls)],
             capacity=self.setting.capacity,
             slowness=[self.setting.slowness[rank_class]],
             compute_slowdown=self.setting.compute_slowdown,
@@ -130,39 +232,27 @@ class Segments:
         )
 
 
-def _starts(program: Program) -> Floats:
-    """Seconds of compute that starts take, as on a CPU."""
-    found: Floats = np.asarray(program.amount)[np.asarray(program.code) == START]
-    return found
+def _are(calls: Sequence[Call], outer: Collection[str]) -> NDArray[np.bool_]:
+    """Say of each call whether it is of one of these communicators."""
+    return np.array([communicator in outer for communicator, _, _ in calls], dtype=bool)
 
 
-def _singles(program: Program, outer: frozenset[str]) -> NDArray[np.bool_]:
-    """Which ops begin or await collectives of these communicators."""
-    code, target = np.asarray(program.code), np.asarray(program.target)
-    is_outer = np.array([communicator in outer for communicator, _, _ in program.calls], dtype=bool)
-    found = np.zeros(len(code), dtype=bool)
-    starts, waits = np.flatnonzero(code == START), np.flatnonzero(code == WAIT)
-    found[starts] = is_outer[target[starts]]
-    found[waits] = found[target[waits]]
-    return found
-
-
-def _outer(programs: Sequence[Program], setting: Setting) -> frozenset[str]:
+def _outer(calls: Sequence[Call], traffic: Sequence[_Traffic], setting: Setting) -> frozenset[str]:
     """Communicators that no class has to itself."""
     outer = {
         name for name, classes in setting.members.items() if any(len(of_class) > 1 for of_class in classes)
-    } | _sharing(programs[0].calls, setting)
+    } | _sharing(calls, setting)
     before = -1
     while len(outer) != before:
         before = len(outer)
-        for program in programs:
-            outer |= _going_on(program, frozenset(outer))
-        for together in _on_one_link(programs[0].calls, setting):
+        for each in traffic:
+            outer |= {calls[call][0] for call in each.going_on(_are(calls, outer)).tolist()}
+        for together in _on_one_link(calls, setting):
             outer |= together if together & outer else set()
     return frozenset(outer)
 
 
-def _sharing(calls: Sequence[tuple[str, str, float]], setting: Setting) -> set[str]:
+def _sharing(calls: Sequence[Call], setting: Setting) -> set[str]:
     """Communicators with a link that another class of ranks loads too, or one's own that is no class's alone."""
     users: dict[int, set[tuple[str, int]]] = {}
     for call, (name, _, _) in enumerate(calls):
@@ -177,7 +267,7 @@ def _sharing(calls: Sequence[tuple[str, str, float]], setting: Setting) -> set[s
     return found
 
 
-def _on_one_link(calls: Sequence[tuple[str, str, float]], setting: Setting) -> list[set[str]]:
+def _on_one_link(calls: Sequence[Call], setting: Setting) -> list[set[str]]:
     """Communicators whose collectives may share a link, link by link."""
     users: dict[int, set[str]] = {}
     for call, (name, _, _) in enumerate(calls):
@@ -185,14 +275,3 @@ def _on_one_link(calls: Sequence[tuple[str, str, float]], setting: Setting) -> l
             for resource, _ in transfer.demands:
                 users.setdefault(resource, set()).add(name)
     return list(users.values())
-
-
-def _going_on(program: Program, outer: frozenset[str]) -> set[str]:
-    """Communicators with a collective that is started in one segment and awaited in another, or not at all."""
-    code, target = np.asarray(program.code), np.asarray(program.target)
-    number = np.cumsum(_singles(program, outer))
-    waits = np.flatnonzero(code == WAIT)
-    begun = target[waits]
-    crossing = set(begun[number[begun] != number[waits]].tolist())
-    crossing |= set(np.flatnonzero(code == START).tolist()) - set(begun.tolist())
-    return {program.calls[target[start]][0] for start in crossing} - outer

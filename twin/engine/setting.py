@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine.links import Transfer
+from twin.engine.rows import Row, Times
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,49 @@ class Timeline:
     def step_seconds(self) -> float:
         """Last end minus first start."""
         return float(self.end.max()) if self.end.size else 0.0
+
+    @cached_property
+    def rows(self) -> Sequence[Row]:
+        """What each of the rank classes did; what is known of segments is not written out."""
+        ops = np.arange(self.start.shape[1])
+        columns = zip(self.start, self.end, self.arrival, self.share, strict=True)
+        return [Row(ops, Times(*column)) for column in columns]
+
+
+class TimelineOfRows(Timeline):
+    """The same, its arrays written out when somebody asks for them."""
+
+    def __init__(self, rows: Sequence[Row], length: int) -> None:
+        """Take the rows of programs with so many ops."""
+        self.__dict__.update(rows=rows, _length=length)
+
+    @cached_property
+    def _dense(self) -> list[NDArray[np.float64]]:
+        dense = [row.dense(self.__dict__["_length"]) for row in self.rows]
+        columns = zip(*((each.start, each.end, each.arrival, each.share) for each in dense), strict=True)
+        return [of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns]
+
+    @property
+    def start(self) -> NDArray[np.float64]:
+        """See above."""
+        return self._dense[0]
+
+    @property
+    def end(self) -> NDArray[np.float64]:
+        """See above."""
+        return self._dense[1]
+
+    @property
+    def arrival(self) -> NDArray[np.float64]:
+        """See above."""
+        return self._dense[2]
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """See above."""
+        return self._dense[3]
+
+    @property
+    def step_seconds(self) -> float:
+        """Last end minus first start."""
+        return max((row.end for row in self.rows), default=0.0)

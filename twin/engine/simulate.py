@@ -25,6 +25,7 @@ from twin.engine.links import Transfer
 from twin.engine.priced import Cast, Priced
 from twin.engine.pricing import Prices
 from twin.engine.program import START, Call, Program
+from twin.engine.rows import distinct_seconds
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
@@ -82,6 +83,11 @@ class Part:
     classes: Ints
     """Numbers of the rank classes that run it, in the order of the timeline's rows."""
     timeline: Timeline
+
+    @cached_property
+    def distinct_seconds(self) -> Floats:
+        """How long each distinct op of the program runs in all, (rank classes, distinct ops)."""
+        return distinct_seconds(self.program, self.timeline.rows)
 
 
 @dataclass(frozen=True)

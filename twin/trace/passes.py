@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -53,13 +53,7 @@ def pass_of(name: str) -> PassName | int:
     >>> pass_of("messages/micro3/F1/send") == MESSAGE, pass_of("micro0/fwd/block3/norm1") == NEITHER
     (True, True)
     """
-    if name.startswith("messages/"):
-        return MESSAGE
-    found = _PASS.match(name)
-    if found is None:
-        return NEITHER
-    micro, variable, kind, chunk = found.groups()
-    return PassName(cast("PassKind", kind), int(chunk or 0), None if variable else int(micro))
+    return _read(name)[0]
 
 
 def variable_of(name: str) -> str:
@@ -68,8 +62,25 @@ def variable_of(name: str) -> str:
     >>> variable_of("micro{behind}/B1/block7/norm1"), variable_of("reduce/adamw")
     ('behind', 'micro')
     """
-    found = _PASS.match(name)
-    return "micro" if found is None or found[2] is None else found[2]
+    return _read(name)[1]
+
+
+def _read(name: str) -> tuple[PassName | int, str]:
+    """Return the pass of an op and the variable that stands for its micro-batch; names begin alike by the dozen."""
+    first, _, rest = name.partition("/")
+    second, slash, _ = rest.partition("/")
+    return _read_beginning(f"{first}/{second}{slash}" if first.startswith("micro") else f"{first}/")
+
+
+@lru_cache(maxsize=4096)
+def _read_beginning(beginning: str) -> tuple[PassName | int, str]:
+    if beginning == "messages/":
+        return MESSAGE, "micro"
+    found = _PASS.match(beginning)
+    if found is None:
+        return NEITHER, "micro"
+    micro, variable, kind, chunk = found.groups()
+    return PassName(cast("PassKind", kind), int(chunk or 0), None if variable else int(micro)), variable or "micro"
 
 
 @dataclass(frozen=True)
@@ -143,11 +154,11 @@ class RankOps:
         computing = np.zeros(count)
         np.add.at(computing, self.number[worked], (self.end - self.start)[worked])
         order = np.lexsort((end, begin))
-        named = [self.names[i] for i in order.tolist()]
+        kind, chunk, micro = zip(*self.names, strict=True) if self.names else ((), (), ())
         return Passes(
-            tuple(name.kind for name in named),
-            np.array([name.chunk for name in named], dtype=np.int64),
-            np.array([name.micro for name in named], dtype=np.int64),
+            tuple([kind[i] for i in order.tolist()]),
+            np.array(chunk, dtype=np.int64)[order],
+            np.array(micro, dtype=np.int64)[order],
             begin[order],
             end[order],
             computing[order],
@@ -197,5 +208,5 @@ def numbered(
         of_stretch[turn] = of_stretch[turn - 2]
     number = np.repeat(of_stretch, np.diff(begins, append=len(key)))
     at = begins[order]
-    places = zip(found[at].tolist(), own[at].tolist(), strict=True)
-    return tuple(templates[i]._replace(micro=m) for i, m in places), number
+    of = [templates[i] for i in found[at].tolist()]
+    return tuple(PassName(name.kind, name.chunk, m) for name, m in zip(of, own[at].tolist(), strict=True)), number

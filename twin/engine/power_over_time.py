@@ -1,0 +1,149 @@
+"""What all devices draw together, from a step's first moment to its last.
+
+Each op adds its watts while it runs. Ops may be millions: a stretch of the step after the other is put in order, and
+what changes after its end is kept for the next one. Watts are rounded to a unit of which every sum of them is a whole
+number below 2^53: so the order in which ops that begin and end at one time are added changes nothing, not the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import frexp, ldexp
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin.engine.program import COMPUTE
+from twin.engine.rows import Floats, Occurrences, Times
+
+MAX_DRAWING = 2**18
+"""Changes that are put in order at once: some megabytes."""
+MANTISSA_BITS = 52
+
+
+class Draws(Protocol):
+    """Several things of one kind that draw power, in the order in which they begin."""
+
+    @property
+    def begins(self) -> Floats:
+        """When they begin, (things,)."""
+
+    @property
+    def changes(self) -> int:
+        """How often all of them together change the power."""
+
+    def between(self, first: int, stop: int, unit: float) -> tuple[Floats, Floats]:
+        """Return when some of them change the power, and by how many watts, whole multiples of a unit."""
+
+
+@dataclass(frozen=True)
+class Ops:
+    """Ops that are known one by one: one thing each."""
+
+    begins: Floats
+    seconds: Floats
+    watts: Floats
+
+    @classmethod
+    def of(cls, times: Times, code: NDArray[np.int8], watts: Floats, slowness: float) -> Ops:
+        """Take those that draw anything, on devices of typical speed; ranks wait for others so many times as slow."""
+        seconds = _seconds(times, code, slowness)
+        places = np.flatnonzero((watts != 0.0) & (seconds > 0.0))
+        begins = times.start[places]
+        if (begins[1:] < begins[:-1]).any():
+            order = np.argsort(begins)
+            places, begins = places[order], begins[order]
+        return cls(begins, seconds[places], watts[places])
+
+    @property
+    def changes(self) -> int:
+        """Two an op."""
+        return 2 * len(self.begins)
+
+    def between(self, first: int, stop: int, unit: float) -> tuple[Floats, Floats]:
+        """See above."""
+        own, rises = slice(first, stop), _rounded(self.watts[first:stop], unit)
+        return np.concatenate([self.begins[own], self.begins[own] + self.seconds[own]]), np.append(rises, -rises)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Occurrences of a segment."""
+
+    begins: Floats
+    at: Floats
+    """When it changes the power, seconds from its begin."""
+    watts: Floats
+    """By how much."""
+
+    @classmethod
+    def of(cls, several: Sequence[Occurrences], watts: Floats, slowness: float) -> Segments:
+        """Take those of one segment whose ops draw the same."""
+        segment = several[0].segment
+        ops = Ops.of(segment.times, segment.code, watts, slowness)
+        at = np.concatenate([ops.begins, ops.begins + ops.seconds])
+        return cls(np.sort(np.concatenate([each.begins for each in several])), at, np.append(ops.watts, -ops.watts))
+
+    @property
+    def changes(self) -> int:
+        """Two an op."""
+        return len(self.begins) * len(self.at)
+
+    def between(self, first: int, stop: int, unit: float) -> tuple[Floats, Floats]:
+        """See above."""
+        at = np.add.outer(self.begins[first:stop], self.at)
+        return at.ravel(), np.tile(_rounded(self.watts, unit), stop - first)
+
+
+def _seconds(times: Times, code: NDArray[np.int8], slowness: float) -> Floats:
+    found: Floats = (times.end - times.start) / np.where(code == COMPUTE, slowness, 1.0)
+    return found
+
+
+def _rounded(watts: Floats, unit: float) -> Floats:
+    found: Floats = np.rint(watts / unit) * unit
+    return found
+
+
+@dataclass(frozen=True)
+class PowerOverTime:
+    """All that draws power in a step."""
+
+    draws: Sequence[Draws]
+    context_watts: float
+    """What is drawn all the time."""
+    most_watts: float
+    """More than all can draw together."""
+    step_seconds: float
+
+    def pieces(self) -> Iterator[tuple[Floats, Floats]]:
+        """Yield when the power changes and watts from then on, a stretch of the step after the other."""
+        unit = ldexp(1.0, frexp(self.most_watts)[1] - MANTISSA_BITS)
+        count = 1 + sum(each.changes for each in self.draws) // MAX_DRAWING
+        edges = np.linspace(0.0, self.step_seconds, count + 1)[1:-1]
+        stops = [[*np.searchsorted(each.begins, edges).tolist(), len(each.begins)] for each in self.draws]
+        done = [0] * len(self.draws)
+        at, change = np.zeros(1), _rounded(np.array([self.context_watts]), unit)
+        level = 0.0
+        for stretch in range(count):
+            ats, changes = [at], [change]
+            for number, each in enumerate(self.draws):
+                first, stop = done[number], stops[number][stretch]
+                if first < stop:
+                    more, by = each.between(first, stop, unit)
+                    ats.append(more)
+                    changes.append(by)
+                    done[number] = stop
+            at, change = np.concatenate(ats), np.concatenate(changes)
+            order = np.argsort(at)
+            at, change = at[order], change[order]
+            cut = int(np.searchsorted(at, edges[stretch])) if stretch < len(edges) else len(at)
+            moments, watts = at[:cut], level + np.cumsum(change[:cut])
+            at, change = at[cut:], change[cut:]
+            if not len(moments):
+                continue
+            level = float(watts[-1])
+            after = np.append(np.flatnonzero(moments[1:] != moments[:-1]), len(moments) - 1)
+            yield moments[after], watts[after]
