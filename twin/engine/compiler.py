@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.cost.kernels import kernel_seconds, measured_kind
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
 from twin.engine.program import COMPUTE, START, WAIT, Call, Program, Repeated
 from twin.schedule.kernels import Gemm, Kernel
-from twin.schedule.ops import Compute, Copy, Op, Repeat, Schedule, Start, Wait
+from twin.schedule.ops import Compute, Copy, Op, Repeat, Rounds, Schedule, Start, Wait
 from twin.strategies import strategy_of
 
 
@@ -67,6 +68,8 @@ class _Body:
     """Where each copy begins."""
     values: list[Mapping[str, int]]
     """Of each copy."""
+    more: list[int]
+    """By how much more than these its variables stand for."""
     starts: list[tuple[int, str]]
     """Places of the starts in the body, and their names."""
     open: list[tuple[int, str]]
@@ -85,20 +88,36 @@ class _Body:
             [place for place, _ in waits if first + place not in open_],
             [first],
             [copy.values],
+            [0],
             starts,
             [(place, name) for place, name in waits if first + place in open_],
         )
 
-    def found(self, places: Sequence[tuple[int, str]]) -> dict[str, dict[int, int]]:
-        """Return the ops at some places in each copy, by name but for its variable, and by what that stands for."""
-        found: dict[str, dict[int, int]] = {}
+    def rounds(self, begin: int, count: int, length: int, by: int) -> None:
+        """Let the copies from one on come so many times in all, so many ops apart."""
+        later = np.arange(1, count)[:, None]
+        self.firsts += (np.array(self.firsts[begin:]) + length * later).ravel().tolist()
+        self.more += (np.array(self.more[begin:]) + by * later).ravel().tolist()
+        self.values += self.values[begin:] * (count - 1)
+
+    def found(self, places: Sequence[tuple[int, str]]) -> Iterator[tuple[str, _Places]]:
+        """Yield the ops at some places in all copies, by name but for its variable, and what that stands for in each."""
+        firsts, more = np.array(self.firsts), np.array(self.more)
         for place, name in places:
             if (variable := VARIABLE.search(name)) is not None:
-                at = {
-                    values[variable[1]]: first + place for values, first in zip(self.values, self.firsts, strict=True)
-                }
-                found.setdefault(name.replace(variable[0], "{}"), {}).update(at)
-        return found
+                values = np.array([values[variable[1]] for values in self.values]) + more
+                yield name.replace(variable[0], "{}"), (values, firsts + place)
+
+
+_Places = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""What a variable stands for, and the op where it does."""
+
+
+def _joined(several: Sequence[_Places]) -> _Places:
+    """Put places together, in the order of what the variable stands for."""
+    values, ops = (np.concatenate(columns) for columns in zip(*several, strict=True))
+    order = np.argsort(values)
+    return values[order], ops[order]
 
 
 class _Compiler:
@@ -142,6 +161,9 @@ class _Compiler:
         for op in ops:
             if isinstance(op, Copy):
                 self._copy(op)
+                continue
+            if isinstance(op, Rounds):
+                self._rounds(op)
                 continue
             if self._again:
                 self._write_again()
@@ -188,6 +210,7 @@ class _Compiler:
             places.append(first)
             body.firsts.append(first)
             body.values.append(values)
+            body.more.append(0)
             first += body.length
         bodies = [body.columns for body, _ in self._again]
         program.ops.add(b"".join([body[0] for body in bodies]), places, [values for _, values in self._again])
@@ -200,15 +223,37 @@ class _Compiler:
         """Write what is left, and settle what the waits in copies wait for."""
         self._write_again()
         target, bodies = np.asarray(self._program.target), self._copied.values()
-        started: dict[str, dict[int, int]] = {}
+        started: dict[str, list[_Places]] = {}
         for body in bodies:
             firsts = np.array(body.firsts)[:, None]
             target[firsts + np.array(body.inner, dtype=np.int64)] += (firsts - body.firsts[0]).astype(target.dtype)
-            for name, at in body.found(body.starts).items():
-                started.setdefault(name, {}).update(at)
+            for name, places in body.found(body.starts):
+                started.setdefault(name, []).append(places)
+        in_order: dict[str, _Places] = {}
         for body in bodies:
-            for name, at in body.found(body.open).items():
-                target[list(at.values())] = [started[name][value] for value in at]
+            for name, (values, ops) in body.found(body.open):
+                if name not in in_order:
+                    in_order[name] = _joined(started[name])
+                known, starts = in_order[name]
+                target[ops] = starts[np.searchsorted(known, values)]
+
+    def _rounds(self, rounds: Rounds) -> None:
+        """Write the copies of a round, and what they are in all of them."""
+        self._write_again()
+        program, first = self._program, len(self._program)
+        before = {key: len(body.firsts) for key, body in self._copied.items()}
+        for copy in rounds.body:
+            self._copy(copy)
+        self._write_again()
+        length, count = len(program) - first, rounds.count
+        for key in {id(copy.body) for copy in rounds.body}:
+            self._copied[key].rounds(before.get(key, 0), count, length, rounds.by)
+        program.repeats.append(Repeated(first, length, count))
+        program.ops.rounds(first, count, rounds.by)
+        program.code.extend(program.code[first:] * (count - 1))
+        program.amount.extend(program.amount[first:] * (count - 1))
+        program.target.extend(program.target[first:] * (count - 1))
+        program.host_seconds.extend(program.host_seconds[first:] * (count - 1))
 
     def _repeat(self, repeat: Repeat, values: Mapping[str, int]) -> None:
         """Write the body for the first value, and copy it for the others; or copy what was written of it before."""

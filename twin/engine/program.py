@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -49,12 +50,15 @@ class Ops(Sequence[Named]):
         self._begins: list[int] = []
         self._values: list[Mapping[str, int]] = []
         """Values of the ops from each beginning on."""
+        self._more: list[int] = []
+        """By how much more than these."""
 
     def append(self, op: Simple, values: Mapping[str, int]) -> None:
         """Add an op that has not been there yet."""
-        if not self._values or self._values[-1] is not values:
+        if not self._values or self._values[-1] is not values or self._more[-1]:
             self._begins.append(len(self.which))
             self._values.append(values)
+            self._more.append(0)
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 
@@ -62,6 +66,7 @@ class Ops(Sequence[Named]):
         """Add ops that have been there, by their numbers among the distinct ones; with each stretch come its values."""
         self._begins += begins
         self._values += values
+        self._more += [0] * len(values)
         self.which.frombytes(which)
 
     def again(self, first: int, stop: int, changed: Mapping[str, int]) -> None:
@@ -70,12 +75,31 @@ class Ops(Sequence[Named]):
         shift = len(self.which) - first
         for number in range(begin, end):
             self._begins.append(max(self._begins[number], first) + shift)
-            self._values.append({**self._values[number], **changed})
+            self._values.append({**self._value(number), **changed})
+            self._more.append(0)
         self.which.extend(self.which[first:stop])
+
+    def rounds(self, first: int, count: int, by: int) -> None:
+        """Let the ops from one on come so many times in all, each time with values that are more by so much."""
+        number, length = bisect_right(self._begins, first) - 1, len(self.which) - first
+        begins, more = np.array(self._begins[number:]), np.array(self._more[number:])
+        begins[0] = first
+        later = np.arange(1, count)[:, None]
+        self._begins += (begins + length * later).ravel().tolist()
+        self._values += self._values[number:] * (count - 1)
+        self._more += (more + by * later).ravel().tolist()
+        self.which.extend(self.which[first:] * (count - 1))
+
+    def _value(self, number: int) -> Mapping[str, int]:
+        """Return the values of a stretch."""
+        values, more = self._values[number], self._more[number]
+        return {name: of + more for name, of in values.items()} if more else values
 
     def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
         """Return what a variable stands for in the names of these ops."""
-        values = np.array([values.get(variable, missing) for values in self._values], dtype=np.int64)
+        absent = np.iinfo(np.int64).min
+        values = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
+        values = np.where(values == absent, missing, values + np.array(self._more, dtype=np.int64))
         found: NDArray[np.int64] = values[self.stretch_of(ops)]
         return found
 
@@ -96,11 +120,12 @@ class Ops(Sequence[Named]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        return self.distinct[self.which[index]], self._values[bisect_right(self._begins, index) - 1]
+        return self.distinct[self.which[index]], self._value(bisect_right(self._begins, index) - 1)
 
     def __iter__(self) -> Iterator[Named]:
         distinct, which = self.distinct, self.which
-        for begin, stop, values in zip(self._begins, [*self._begins[1:], len(which)], self._values, strict=True):
+        for number, (begin, stop) in enumerate(pairwise([*self._begins, len(which)])):
+            values = self._value(number)
             for i in range(begin, stop):
                 yield distinct[which[i]], values
 

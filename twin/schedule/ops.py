@@ -1,4 +1,4 @@
-"""The op language: `Compute`, `Start`, `Wait`, `Repeat`, `Copy`.
+"""The op language: `Compute`, `Start`, `Wait`, `Repeat`, `Copy`, `Rounds`.
 
 A schedule is what one rank issues, in program order. Computes run one after the other on the
 rank's compute stream. A `Start` puts a collective on its communicator's stream once all
@@ -102,7 +102,16 @@ class Copy:
     values: Mapping[str, int]
 
 
-Op = Compute | Start | Wait | Repeat | Copy
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Copies that come several times: what their variables stand for is more by so much each time."""
+
+    body: tuple[Copy, ...]
+    count: int
+    by: int
+
+
+Op = Compute | Start | Wait | Repeat | Copy | Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +137,9 @@ def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simp
                 yield from _flatten(op.body, {**values, op.variable: value})
         elif isinstance(op, Copy):
             yield from _flatten(op.body, {**values, **op.values})
+        elif isinstance(op, Rounds):
+            for more in range(0, op.count * op.by, op.by):
+                for copy in op.body:
+                    yield from _flatten(copy.body, {**values, **{name: of + more for name, of in copy.values.items()}})
         else:
             yield op, values

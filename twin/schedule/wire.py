@@ -14,7 +14,7 @@ from twin.description.attention import AttentionForm
 from twin.description.library import CollectiveKind
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory, Mode
-from twin.schedule.ops import Compute, Copy, Op, Phase, Repeat, Simple, Start, Wait
+from twin.schedule.ops import Compute, Copy, Op, Phase, Repeat, Rounds, Simple, Start, Wait
 
 FORMAT = "fourfold-schedule"
 SCHEMA_VERSION = 2
@@ -144,7 +144,7 @@ def wire_of(op: Op) -> dict[str, Any]:
     if isinstance(op, Repeat):
         body = [wire_of(inner) for inner in op.body]
         return {"op": "repeat", "variable": op.variable, "values": op.values, "body": body}
-    assert not isinstance(op, Copy), "files have repeats"
+    assert not isinstance(op, Copy | Rounds), "files have repeats"
     plain = {key: value for key, value in asdict(op).items() if value is not None}
     if isinstance(op, Compute):
         facts = asdict(op.kernel)

@@ -86,6 +86,20 @@ class Post:
         self._moves += [("left", mail) for mail in self._leaving]
         self._leaving.clear()
 
+    def known(self) -> tuple[set[Mail], set[Mail], int]:
+        """Return what has been posted, taken and sent, for `later`."""
+        return set(self._coming), set(self._arrived), len(self._leaving)
+
+    def later(self, before: tuple[set[Mail], set[Mail], int], count: int, by: int) -> None:
+        """Note that what was done since then was one of so many rounds, each of later micro-batches."""
+        coming, arrived, left = before
+        last = (count - 1) * by
+        for known, old in ((self._coming, coming), (self._arrived, arrived)):
+            known |= {(message, micro + last) for message, micro in known - old}
+        leaving = list(self._leaving)[left:]
+        for more in range(by, last + 1, by):
+            self._leaving.update({(message, micro + more): None for message, micro in leaving})
+
     def write(self) -> None:
         """Write what has come together since the last time."""
         if not self._moves:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 
 from twin.schedule.emit import Emitter
-from twin.schedule.ops import Schedule
+from twin.schedule.ops import Copy, Rounds, Schedule
 from twin.strategies.megatron.bodies import Bodies, Hooks, at_once
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
@@ -16,6 +16,7 @@ from twin.strategies.megatron.messages import Mail, Post
 from twin.strategies.megatron.orders import Action, Kind, ticks
 from twin.strategies.megatron.place import Message, Pipeline, Stage
 from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
+from twin.strategies.megatron.rounds import Unit, round_of
 from twin.strategies.megatron.sharded import Sharding
 
 PASSES: tuple[Kind, ...] = ("F", "B", "I")
@@ -112,11 +113,12 @@ class _Writer:
 
     def _waiting(self) -> None:
         """Wait for each message where it is sent, together with one that comes from the same peer."""
-        for action, following in zip(self.actions, [*self.actions[1:], None], strict=True):
+        for number in self._numbers([(action,) for action in self.actions]):
+            action, following = self.actions[number], self.actions[number + 1 : number + 2]
             self.post.take(self._incoming(action))
             self._act(action)
             sent = self._outgoing(action)
-            coming = None if following is None else self._incoming(following)
+            coming = self._incoming(following[0]) if following else None
             fused = sent is not None and coming is not None and sent[0].peers == coming[0].peers
             self.post.exchange([sent], [coming] if fused else [])
 
@@ -124,12 +126,31 @@ class _Writer:
         """Interleaved: behind each pair of passes all its messages, and those that the next pair needs."""
         pairs = _pairs(self.actions)
         self.post.exchange([], [self._incoming(action) for action in pairs[0]])
-        for pair, following in zip(pairs, [*pairs[1:], ()], strict=True):
+        for number in self._numbers(pairs):
+            pair, following = pairs[number], pairs[number + 1 : number + 2]
             for action in pair:
                 self._act(action)
             self.post.exchange(
-                [self._outgoing(action) for action in pair], [self._incoming(action) for action in following]
+                [self._outgoing(action) for action in pair],
+                [self._incoming(action) for action in chain.from_iterable(following)],
             )
+
+    def _numbers(self, units: Sequence[Unit]) -> Iterator[int]:
+        """Yield the numbers of units that are to be written; what comes again is one op with all of its rounds."""
+        by = (self.job.group or self.pipeline.ranks) if self.job.order == "interleaved" else 1
+        found = round_of(units, by) if self.sharding is None else None
+        if found is None:
+            yield from range(len(units))
+            return
+        yield from range(found.first)
+        self.post.write()
+        begin, before = len(self.emit.ops), self.post.known()
+        yield from range(found.first, found.first + found.length)
+        self.post.write()
+        body = self.emit.ops[begin:]
+        self.emit.ops[begin:] = [Rounds(tuple([op for op in body if isinstance(op, Copy)]), found.count, by)]
+        self.post.later(before, found.count, by)
+        yield from range(found.first + found.count * found.length, len(units))
 
     def _incoming(self, action: Action) -> Mail | None:
         message = self.incoming.get((action.kind, action.chunk))
@@ -149,17 +170,16 @@ class _Writer:
         for mail in reversed(coming[1:]):
             following.append(following[-1] if mail is None else mail)
         following.reverse()
-        number = 0
-        while number < len(self.actions):
-            size = 2 if self.actions[number].with_next else 1
-            together = self.actions[number : number + size]
-            for mail in coming[number : number + size]:
+        units = _at_once(self.actions)
+        starts = list(accumulate(map(len, units), initial=0))
+        for number in self._numbers(units):
+            together, begin, end = units[number], starts[number], starts[number + 1]
+            for mail in coming[begin:end]:
                 self.post.post(mail)
-            for mail in coming[number : number + size]:
+            for mail in coming[begin:end]:
                 self.post.take(mail)
-            number += size
-            self.post.post(following[number - 1])
-            if size == 1:
+            self.post.post(following[end - 1])
+            if len(together) == 1:
                 self._act(together[0])
             else:
                 self._act_at_once(*together)
@@ -252,10 +272,21 @@ def _is_cut(stage: Stage) -> bool:
     return stage.number == 0
 
 
-def _pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
+def _at_once(actions: Sequence[Action]) -> list[Unit]:
+    """Put actions that overlap together."""
+    found: list[Unit] = []
+    at = 0
+    while at < len(actions):
+        size = 2 if actions[at].with_next else 1
+        found.append(tuple(actions[at : at + size]))
+        at += size
+    return found
+
+
+def _pairs(actions: Sequence[Action]) -> list[Unit]:
     """Divide a rank's actions where it communicates: a forward pass alone, or with the backward pass after it."""
     steady = next((i for i, action in enumerate(actions) if action.kind != "F"), len(actions)) - 1
-    found: list[tuple[Action, ...]] = [(action,) for action in actions[:steady]]
+    found: list[Unit] = [(action,) for action in actions[:steady]]
     rest = actions[steady:]
     at = 0
     while at < len(rest):
