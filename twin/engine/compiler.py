@@ -101,12 +101,15 @@ class _Body:
         self.values += self.values[begin:] * (count - 1)
 
     def found(self, places: Sequence[tuple[int, str]]) -> Iterator[tuple[str, _Places]]:
-        """Yield the ops at some places in all copies, by name but for its variable, and what that stands for in each."""
-        firsts, more = np.array(self.firsts), np.array(self.more)
+        """Yield the ops at some places in all copies by name, its variable left out, and what that stands for."""
+        firsts, known = np.array(self.firsts), dict[str, NDArray[np.int64]]()
         for place, name in places:
-            if (variable := VARIABLE.search(name)) is not None:
-                values = np.array([values[variable[1]] for values in self.values]) + more
-                yield name.replace(variable[0], "{}"), (values, firsts + place)
+            if (variable := VARIABLE.search(name)) is None:
+                continue
+            if variable[1] not in known:
+                values = np.array([values[variable[1]] for values in self.values])
+                known[variable[1]] = values + np.array(self.more)
+            yield name.replace(variable[0], "{}"), (known[variable[1]], firsts + place)
 
 
 _Places = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -242,12 +245,16 @@ class _Compiler:
         self._write_again()
         program, first = self._program, len(self._program)
         before = {key: len(body.firsts) for key, body in self._copied.items()}
-        for copy in rounds.body:
-            self._copy(copy)
+        for op in rounds.body:
+            if isinstance(op, Rounds):
+                self._rounds(op)
+            else:
+                self._copy(op)
         self._write_again()
         length, count = len(program) - first, rounds.count
-        for key in {id(copy.body) for copy in rounds.body}:
-            self._copied[key].rounds(before.get(key, 0), count, length, rounds.by)
+        for key, body in self._copied.items():
+            if before.get(key, 0) < len(body.firsts):
+                body.rounds(before.get(key, 0), count, length, rounds.by)
         program.repeats.append(Repeated(first, length, count))
         program.ops.rounds(first, count, rounds.by)
         program.code.extend(program.code[first:] * (count - 1))

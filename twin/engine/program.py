@@ -52,6 +52,7 @@ class Ops(Sequence[Named]):
         """Values of the ops from each beginning on."""
         self._more: list[int] = []
         """By how much more than these."""
+        self._arrays: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def append(self, op: Simple, values: Mapping[str, int]) -> None:
         """Add an op that has not been there yet."""
@@ -97,15 +98,22 @@ class Ops(Sequence[Named]):
 
     def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
         """Return what a variable stands for in the names of these ops."""
-        absent = np.iinfo(np.int64).min
+        absent, (_, more) = np.iinfo(np.int64).min, self._stretches
         values = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
-        values = np.where(values == absent, missing, values + np.array(self._more, dtype=np.int64))
+        values = np.where(values == absent, missing, values + more)
         found: NDArray[np.int64] = values[self.stretch_of(ops)]
         return found
 
+    @property
+    def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where stretches begin, and how much more than theirs their values are, as arrays."""
+        if self._arrays is None or len(self._arrays[0]) != len(self._begins):
+            self._arrays = np.array(self._begins, dtype=np.int64), np.array(self._more, dtype=np.int64)
+        return self._arrays
+
     def stretch_of(self, ops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number stretches of ops whose variables stand for the same, and return those of these ops."""
-        return np.searchsorted(self._begins, ops, side="right") - 1
+        return np.searchsorted(self._stretches[0], ops, side="right") - 1
 
     def __len__(self) -> int:
         return len(self.which)

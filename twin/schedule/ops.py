@@ -106,7 +106,7 @@ class Copy:
 class Rounds:
     """Copies that come several times: what their variables stand for is more by so much each time."""
 
-    body: tuple[Copy, ...]
+    body: tuple[Copy | Rounds, ...]
     count: int
     by: int
 
@@ -138,8 +138,19 @@ def _flatten(ops: tuple[Op, ...], values: dict[str, int]) -> Iterator[tuple[Simp
         elif isinstance(op, Copy):
             yield from _flatten(op.body, {**values, **op.values})
         elif isinstance(op, Rounds):
-            for more in range(0, op.count * op.by, op.by):
-                for copy in op.body:
-                    yield from _flatten(copy.body, {**values, **{name: of + more for name, of in copy.values.items()}})
+            for number in range(op.count):
+                for copy in _later(op, number):
+                    yield from _flatten(copy.body, {**values, **copy.values})
         else:
             yield op, values
+
+
+def _later(rounds: Rounds, number: int, by: int = 0) -> Iterator[Copy]:
+    """Yield the copies of a round by its number."""
+    by += number * rounds.by
+    for op in rounds.body:
+        if isinstance(op, Rounds):
+            for inner in range(op.count):
+                yield from _later(op, inner, by)
+        else:
+            yield Copy(op.body, {name: of + by for name, of in op.values.items()})

@@ -1,8 +1,12 @@
 """Where what a rank of a pipeline does comes again and again, with later micro-batches.
 
 Between the first pass of each kind through each chunk and the last one, a schedule is a round of passes that comes
-many times: of 1F1B one forward and one backward pass, of interleaved 1F1B those of a group of micro-batches through all
-chunks. A long step is written as one of them, and how often it comes.
+many times: of 1F1B a forward and a backward pass, of interleaved 1F1B those of a group of micro-batches through all
+chunks. Within such a round, and before and after, the same pass or pair of passes comes with one micro-batch after the
+other. A long step is written as a few of them and how often each comes.
+
+What is written for a unit depends on the units before and behind it, by the messages between them. So what comes again
+is what has the same neighbours.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.strategies.megatron.orders import Action
-
 
 Unit = tuple[Action, ...]
 """What is written at once: an action, or a forward and a backward pass."""
@@ -27,42 +31,84 @@ class Round:
     first: int
     length: int
     count: int
-    """How often they come; they are followed by the begin of at least one more round."""
     by: int
     """How much later the micro-batches are each time."""
 
+    @property
+    def stop(self) -> int:
+        """The unit behind all of them."""
+        return self.first + self.length * self.count
 
-def round_of(units: Sequence[Unit], by: int) -> Round | None:
-    """Find what comes again with micro-batches that are so much later; None if nothing does.
 
-    First and last passes of a kind and chunk are left out: more happens beside them.
+class Pattern:
+    """Units as numbers: equal ones with later micro-batches are found by comparing columns.
 
-    >>> round_of([(Action(kind, micro + (kind == "F")),) for micro in range(6) for kind in "FB"], by=1)
-    Round(first=2, length=2, count=3, by=1)
+    >>> units = [(Action(kind, micro + (kind == "F")),) for micro in range(9) for kind in "FB"]
+    >>> Pattern(units).round(by=1)
+    Round(first=3, length=2, count=5, by=1)
+    >>> Pattern([(Action("F", micro),) for micro in range(9)]).runs(0, 9)
+    [Round(first=2, length=1, count=5, by=1)]
     """
-    actions = list(chain.from_iterable(units))
-    if len(actions) < MIN_ACTIONS:
-        return None
-    kinds, micros, chunks, pairs = (np.array(column) for column in zip(*actions, strict=True))
-    kind_numbers = np.unique(kinds, return_inverse=True)[1]
-    shape = (chunks * len(PASSES) + kind_numbers) * 2 + pairs
-    begin = int(np.unique(shape, return_index=True)[1].max()) + 1
-    end = len(actions) - 1 - int(np.unique(shape[::-1], return_index=True)[1].max())
-    starts = np.cumsum([0, *map(len, units)])
-    first = int(np.searchsorted(starts, begin))
-    shape, micros, starts = shape[starts[first] : end], micros[starts[first] : end], starts[first:] - starts[first]
-    again = np.flatnonzero((shape == shape[:1]) & (micros == micros[:1] + by))
-    if not len(again):
-        return None
-    length = int(again[0])
-    same = (shape[length:] == shape[:-length]) & (micros[length:] == micros[:-length] + by)
-    count = int(np.argmin(np.append(same, False))) // length
-    of_units = int(np.searchsorted(starts, length))
-    if count < 2 or starts[of_units] != length:
-        return None
-    return Round(first, of_units, count, by)
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        sizes = np.array([len(unit) for unit in units])
+        kinds, micros, chunks, _ = (np.array(column) for column in zip(*chain.from_iterable(units), strict=True))
+        kind_numbers = np.unique(kinds, return_inverse=True)[1]
+        shape = chunks * len(KINDS) + kind_numbers
+        ends = np.concatenate(
+            [np.unique(shape, return_index=True)[1], len(shape) - 1 - np.unique(shape[::-1], return_index=True)[1]]
+        )
+        first = np.cumsum(sizes) - sizes
+        last = first + sizes - 1
+        self._columns = (sizes, shape[first], shape[last], micros[last] - micros[first])
+        self._micro = micros[first]
+        self._special = np.zeros(len(units), dtype=bool)
+        """First and last passes of a kind through a chunk: more happens beside them."""
+        self._special[np.searchsorted(last, ends)] = True
+
+    def _same(self, begin: int, end: int, length: int, by: int) -> NDArray[np.bool_]:
+        """Say which units come again so much later, and nothing more happens beside them either time."""
+        one, other = slice(begin, end - length), slice(begin + length, end)
+        same = ~(self._special[one] | self._special[other]) & (self._micro[other] - self._micro[one] == by)
+        for column in self._columns:
+            same &= column[one] == column[other]
+        return same
+
+    def round(self, by: int) -> Round | None:
+        """Find what comes again with micro-batches that are so much later, behind the first units of all shapes."""
+        middle = len(self._micro) // 2
+        candidates = np.flatnonzero(self._micro[middle:] == self._micro[middle] + by) + middle
+        for other in candidates.tolist():
+            if all(column[middle] == column[other] for column in self._columns):
+                break
+        else:
+            return None
+        length = other - middle
+        same = self._same(0, len(self._micro), length, by)
+        begin, end = _around(same, middle)
+        count = (end - begin - 1) // length  # the unit at `begin` is a neighbour
+        return Round(begin + 1, length, count, by) if count > 1 else None
+
+    def runs(self, begin: int, end: int) -> list[Round]:
+        """Find single units that come with one micro-batch after the other, between two units."""
+        same = self._same(begin, end, 1, 1)
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
+        found = []
+        for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if stop - first > MIN_RUN:  # those from `first` to `stop`, this one too, are alike; the ends are neighbours
+                found.append(Round(begin + first + 1, 1, stop - first - 1, 1))
+        return found
 
 
-MIN_ACTIONS = 8
-"""Fewer are written as they are."""
-PASSES = ("B", "F", "I", "W")
+def _around(which: NDArray[np.bool_], middle: int) -> tuple[int, int]:
+    """Return the stretch of true ones around a place."""
+    false = np.flatnonzero(~which)
+    at = int(np.searchsorted(false, middle))
+    begin = int(false[at - 1]) + 1 if at else 0
+    end = int(false[at]) if at < len(false) else len(which)
+    return (begin, end) if begin <= middle < end else (middle, middle)
+
+
+KINDS = ("B", "F", "I", "W")
+MIN_RUN = 3
+"""Shorter ones are written as they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
@@ -16,11 +16,13 @@ from twin.strategies.megatron.messages import Mail, Post
 from twin.strategies.megatron.orders import Action, Kind, ticks
 from twin.strategies.megatron.place import Message, Pipeline, Stage
 from twin.strategies.megatron.reduction import Buckets, Gathers, Parameters, finish
-from twin.strategies.megatron.rounds import Unit, round_of
+from twin.strategies.megatron.rounds import Pattern, Round, Unit
 from twin.strategies.megatron.sharded import Sharding
 
 PASSES: tuple[Kind, ...] = ("F", "B", "I")
 """Those that need and give something; weight gradients do not."""
+MIN_UNITS = 8
+"""Fewer are written as they are."""
 
 
 def generate(job: MegatronJob, rank: int) -> Schedule:
@@ -135,22 +137,42 @@ class _Writer:
                 [self._incoming(action) for action in chain.from_iterable(following)],
             )
 
-    def _numbers(self, units: Sequence[Unit]) -> Iterator[int]:
-        """Yield the numbers of units that are to be written; what comes again is one op with all of its rounds."""
-        by = (self.job.group or self.pipeline.ranks) if self.job.order == "interleaved" else 1
-        found = round_of(units, by) if self.sharding is None else None
-        if found is None:
+    def _numbers(self, units: Sequence[Unit], *, far: bool = False) -> Iterator[int]:
+        """Yield the numbers of units that are to be written; what comes again is one op with all of its rounds.
+
+        `far`: what is written for a unit may depend on units far behind it.
+        """
+        if self.sharding is not None or len(units) < MIN_UNITS:
             yield from range(len(units))
             return
-        yield from range(found.first)
+        pattern = Pattern(units)
+        by = (self.job.group or self.pipeline.ranks) if self.job.order == "interleaved" else 1
+        found = pattern.round(by)
+
+        def inside(begin: int, end: int) -> Iterator[int]:
+            for run in () if far else pattern.runs(begin, end):
+                yield from range(begin, run.first)
+                yield from self._rounds(run, range(run.first, run.first + run.length))
+                begin = run.stop
+            yield from range(begin, end)
+
+        if found is None:
+            yield from inside(0, len(units))
+            return
+        yield from inside(0, found.first)
+        yield from self._rounds(found, inside(found.first, found.first + found.length))
+        yield from inside(found.stop, len(units))
+
+    def _rounds(self, found: Round, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield the numbers of units that are written in a round, and make one op of them."""
         self.post.write()
         begin, before = len(self.emit.ops), self.post.known()
-        yield from range(found.first, found.first + found.length)
+        yield from numbers
         self.post.write()
-        body = self.emit.ops[begin:]
-        self.emit.ops[begin:] = [Rounds(tuple([op for op in body if isinstance(op, Copy)]), found.count, by)]
-        self.post.later(before, found.count, by)
-        yield from range(found.first + found.count * found.length, len(units))
+        copies = tuple([op for op in self.emit.ops[begin:] if isinstance(op, Copy | Rounds)])
+        assert len(copies) == len(self.emit.ops) - begin, "no op of a round is of one micro-batch alone"
+        self.emit.ops[begin:] = [Rounds(copies, found.count, found.by)]
+        self.post.later(before, found.count, found.by)
 
     def _incoming(self, action: Action) -> Mail | None:
         message = self.incoming.get((action.kind, action.chunk))
@@ -172,7 +194,7 @@ class _Writer:
         following.reverse()
         units = _at_once(self.actions)
         starts = list(accumulate(map(len, units), initial=0))
-        for number in self._numbers(units):
+        for number in self._numbers(units, far=True):
             together, begin, end = units[number], starts[number], starts[number + 1]
             for mail in coming[begin:end]:
                 self.post.post(mail)
