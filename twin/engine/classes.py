@@ -15,6 +15,7 @@ from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
 from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream
+from twin.engine.periods import Observer
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.segment import Run, Segment
 from twin.engine.segments import Plan, Segments
@@ -27,20 +28,24 @@ def applies(setting: Setting) -> bool:
     return not setting.cores and setting.compute_factor is None and setting.collective_factor is None
 
 
-def run(programs: Sequence[Program], setting: Setting, segments: Segments | None = None) -> list[Timeline]:
+def run(
+    programs: Sequence[Program], setting: Setting, segments: Segments | None = None, *, periods: bool = True
+) -> list[Timeline]:
     """Simulate one step of a setting to which this applies; timelines by role, rank classes in ascending order.
 
-    With `segments` what is known beforehand is not gone through op by op.
+    With `segments` what is known beforehand is not gone through op by op, with `periods` repeats are passed over.
 
     Raises DescriptionError if ranks wait for each other for ever, or do not mean the same op.
     """
-    return _Engine(programs, setting, segments).run()
+    return _Engine(programs, setting, segments, periods=periods).run()
 
 
 class _Engine:
     """Ranks, streams, links and the clock."""
 
-    def __init__(self, programs: Sequence[Program], setting: Setting, segments: Segments | None) -> None:
+    def __init__(
+        self, programs: Sequence[Program], setting: Setting, segments: Segments | None, *, periods: bool
+    ) -> None:
         self.clock = Clock()
         self.links = Links(self.clock, setting.capacity)
         self.stretch = 1.0 + setting.compute_slowdown
@@ -52,9 +57,10 @@ class _Engine:
             program = programs[role[c]]
             plan = Plan.op_by_op(len(program)) if segments is None else segments.plan(c)
             self.ranks.append(Member(c, program, slowness, plan))
-        self._connect(setting)
+        streams = self._connect(setting)
+        self.observer = None if segments is None or not periods else Observer.of(self.ranks, streams, self.clock)
 
-    def _connect(self, setting: Setting) -> None:
+    def _connect(self, setting: Setting) -> list[Stream]:
         """Give ranks their streams and prices."""
         beside = 1.0 / (1.0 + setting.collective_slowdown)
         streams = {
@@ -68,6 +74,7 @@ class _Engine:
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
             own = dict.fromkeys(known[0] for known in rank.calls if known is not None)
             rank.heeded = [stream for stream in own if not stream.steady]
+        return [stream for of in streams.values() for stream in of]
 
     def run(self) -> list[Timeline]:
         """Let everything happen."""
@@ -105,6 +112,7 @@ class _Engine:
                 rank.end[at] = now
             elif rank.host > now:
                 self._is_at(rank, op)
+                rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
                 return
             elif kind == START and amounts[op] == 0.0:
@@ -120,6 +128,8 @@ class _Engine:
             return True
         first, rank.stop, segment, rank.shift = rank.parts[rank.part]
         rank.part += 1
+        if rank.part == rank.watched and self.observer is not None:
+            self.clock.when_over(self.observer.look)
         if segment is None:
             return False
         busy = rank.heeded and any(stream.queue for stream in rank.heeded)

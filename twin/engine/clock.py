@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -10,12 +10,13 @@ from typing import Any
 class Clock:
     """Calls back at times, those of one time in the order in which they were asked for."""
 
-    __slots__ = ("_heap", "_later", "_number", "now")
+    __slots__ = ("_heap", "_later", "_number", "_over", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self._number = 0
         self._later: Callable[[], None] | None = None
+        self._over: Callable[[], None] | None = None
         self._heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
 
     def at(self, time: float, happen: Callable[[Any, int], None], subject: Any, plan: int = 0) -> None:
@@ -32,6 +33,21 @@ class Clock:
         """Call `do()` when all that happens now has happened; it may ask for more to happen now."""
         self._later = do
 
+    def when_over(self, do: Callable[[], None]) -> None:
+        """Call `do()` when nothing more happens now."""
+        self._over = do
+
+    @property
+    def planned(self) -> Iterator[tuple[float, Callable[[Any, int], None], Any, int]]:
+        """What is to happen: when, and what was asked for."""
+        for time, _, happen, subject, plan in self._heap:
+            yield time, happen, subject, plan
+
+    def pass_over(self, seconds: float) -> None:
+        """Let it be so much later, with all that is to happen."""
+        self.now += seconds
+        self._heap[:] = [(time + seconds, *rest) for time, *rest in self._heap]
+
     def run(self) -> None:
         """Let everything happen, in order."""
         heap = self._heap
@@ -40,4 +56,7 @@ class Clock:
             happen(subject, plan)
             if self._later is not None and (not heap or heap[0][0] > self.now):
                 do, self._later = self._later, None
+                do()
+            if self._over is not None and (not heap or heap[0][0] > self.now):
+                do, self._over = self._over, None
                 do()

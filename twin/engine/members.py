@@ -44,6 +44,7 @@ class Member:
         "end",
         "first",
         "heeded",
+        "held",
         "host",
         "idle_at",
         "issued",
@@ -67,6 +68,7 @@ class Member:
         "start",
         "stop",
         "under_way",
+        "watched",
         "works_at",
     )
 
@@ -84,6 +86,10 @@ class Member:
         """The next op, and where the ops of this part end."""
         self.shift = 0
         """Of its ops' places in the columns, against their numbers."""
+        self.watched = -1
+        """A part of the plan at which somebody wants to know of it."""
+        self.held = False
+        """Whether the host has held it up, or a segment had to be gone through op by op."""
         self.host = 0.0
         """When the host has issued everything so far."""
         self.issued = self.prepared = -1
@@ -115,10 +121,16 @@ class Member:
 
     def walk(self, first: int, stop: int) -> None:
         """Make place for the ops of a segment that is gone through op by op."""
+        self.held = True
         self.shift = len(self.start) - first
         self.ops.append(np.arange(first, stop))
         for column in (self.start, self.end, self.arrival, self.share):
             column.frombytes(bytes(8 * (stop - first)))
+
+    @property
+    def place(self) -> int:
+        """The place of its next op in the columns, as planned."""
+        return self.op + self.shift
 
     @property
     def row(self) -> Row:

@@ -110,8 +110,7 @@ def distinct_seconds(program: Program, rows: Sequence[Row]) -> Floats:
     which, count = np.asarray(program.ops.which), len(program.ops.distinct)
 
     def of(ops: Ints, times: Times) -> Floats:
-        seconds = np.bincount(which[ops], weights=times.end - times.start, minlength=count).astype(np.float64)
-        return seconds
+        return np.bincount(which[ops], weights=times.end - times.start, minlength=count).astype(np.float64)
 
     found = np.zeros((len(rows), count))
     for number, row in enumerate(rows):

@@ -6,9 +6,10 @@ There are two clocks, `alone` and `beside`; see `twin.engine.segments`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,13 @@ class Run:
         self._since, self._slow = now, slow
         self.marks.append((now, self._at, slow))
 
+    def later(self, seconds: float) -> Run:
+        """Return the same so much later."""
+        run = Run(self.segment, self._since + seconds, slow=self._slow)
+        run._at = self._at
+        run.marks = [(now + seconds, at, slow) for now, at, slow in self.marks]
+        return run
+
 
 def times_of(runs: Sequence[Run], alone: Floats) -> Floats:
     """Say when something happened in some runs of a segment, (runs, things), that have changed their pace as often.
@@ -159,6 +167,27 @@ class Known:
             known = into[id(segment)] = (segment, [], [])
         known[1].append(first)
         known[2].append(begin)
+
+    @property
+    def counts(self) -> dict[tuple[int, Any], int]:
+        """How many there are of each kind, for `again`."""
+        found: dict[tuple[int, Any], int] = {(2, key): len(of[1]) for key, of in self._changed.items()}
+        for number, kind in enumerate((self._alone, self._unchanged)):
+            found |= {(number, key): len(of[1]) for key, of in kind.items()}
+        return found
+
+    def again(self, before: Mapping[tuple[int, Any], int], times: int, ops: int, seconds: float) -> None:
+        """Add those since then so many times, each time so many ops and seconds later."""
+        later = range(1, times + 1)
+        for number, kind in enumerate((self._alone, self._unchanged)):
+            for key, (_, firsts, begins) in kind.items():
+                own = slice(before.get((number, key), 0), len(firsts))
+                firsts += [first + ops * more for more in later for first in firsts[own]]
+                begins += [begin + seconds * more for more in later for begin in begins[own]]
+        for kinds, (_, firsts, runs) in self._changed.items():
+            own = slice(before.get((2, kinds), 0), len(firsts))
+            firsts += [first + ops * more for more in later for first in firsts[own]]
+            runs += [run.later(seconds * more) for more in later for run in runs[own]]
 
     def row(self, ops: Ints, times: Times) -> Row:
         """Return what the rank did; these are the ops that it went through one by one."""

@@ -41,8 +41,8 @@ class Plan:
     """One rank class's program as segments and single ops, in order."""
 
     parts: list[tuple[int, int, Segment | None, int]]
-    """First op, the one behind the last, and the segment; None: ops to go through one by one, and how their places
-    among all such ops are shifted against their numbers."""
+    """First op, the one behind the last, and the segment; None: ops to go through one by one; and how places of ops
+    among all of those are shifted against their numbers."""
     singles: Ints
     """All ops to go through one by one."""
 
@@ -111,7 +111,7 @@ class _Cuts:
             number = known.setdefault(which[size * begin : size * stop], len(distinct))
             if number == len(distinct):
                 distinct.append((begin, stop))
-            parts.append((begin, stop, number, 0))
+            parts.append((begin, stop, number, walked - stop))
             done = stop
         if done < len(program):
             parts.append((done, len(program), -1, len(singles) - len(program)))

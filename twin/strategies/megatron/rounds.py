@@ -69,7 +69,9 @@ class Pattern:
     def _same(self, begin: int, end: int, length: int, by: int) -> NDArray[np.bool_]:
         """Say which units come again so much later, and nothing more happens beside them either time."""
         one, other = slice(begin, end - length), slice(begin + length, end)
-        same = ~(self._special[one] | self._special[other]) & (self._micro[other] - self._micro[one] == by)
+        same: NDArray[np.bool_] = ~(self._special[one] | self._special[other]) & (
+            self._micro[other] - self._micro[one] == by
+        )
         for column in self._columns:
             same &= column[one] == column[other]
         return same
