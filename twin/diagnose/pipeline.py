@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START
-from twin.engine.rows import Ints, Occurrences, Times
+from twin.engine.rows import Occurrences
 from twin.engine.simulate import Part, Simulation
+from twin.engine.times import Ints, Times
 from twin.trace.bubbles import PipelineRun
 from twin.trace.passes import PassName, RankOps, numbered, pass_of, variable_of
 

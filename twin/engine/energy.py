@@ -18,8 +18,9 @@ from twin.cost.power import LOWEST_CLOCK, follows_clock, memory_watts, unit_watt
 from twin.description.power import Power
 from twin.engine.power_over_time import Draws, Ops, PowerOverTime, Segments
 from twin.engine.program import Program
-from twin.engine.rows import Floats, Occurrences
+from twin.engine.rows import Occurrences
 from twin.engine.simulate import Simulation
+from twin.engine.times import Floats
 from twin.schedule.ops import Compute, Start, Wait
 
 CONTEXT, PRODUCTS, OTHERS, LINKS = "context", "products", "other kernels", "links and copies"

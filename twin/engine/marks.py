@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twin.description.grid import Axis
 from twin.engine.program import COMPUTE, START, WAIT, Call
-from twin.engine.rows import Ints, Times
+from twin.engine.times import Ints, Times
 from twin.schedule.ops import axis_of
 from twin.trace.metrics import Breakdown, Intervals, breakdown
 

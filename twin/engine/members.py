@@ -7,12 +7,14 @@ from collections import deque
 
 import numpy as np
 
+from twin.engine.known import Known
 from twin.engine.links import ActiveFlow, Transfer
 from twin.engine.program import Program
-from twin.engine.rows import Row, Times
-from twin.engine.segment import Known, Run, Segment
+from twin.engine.rows import Row
+from twin.engine.segment import Run, Segment
 from twin.engine.segments import Plan
 from twin.engine.streams import BUSY
+from twin.engine.times import Times
 
 NOTHING, OP, SEGMENT = 0, 1, 2
 """What a rank works at."""

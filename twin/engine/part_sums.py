@@ -12,8 +12,9 @@ import numpy as np
 
 from twin.description.grid import Axis
 from twin.engine.marks import Marks, added, axes_of, row_marks
-from twin.engine.rows import Floats, Ints, Row
+from twin.engine.rows import Row
 from twin.engine.simulate import Part, Simulation
+from twin.engine.times import Floats, Ints
 from twin.schedule.ops import Compute, Start
 from twin.trace.metrics import Breakdown
 

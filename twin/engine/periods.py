@@ -7,142 +7,27 @@ after the next round, for nothing but this state and the programs decide what ha
 to come back: so a state is compared with the last few.) As many rounds as all programs still have are passed over at
 once, and the walk goes on behind them, with the drain.
 
-Equal is within a few units in the last place of the clock (`ROUNDING`): the max-plus recurrence does not let such
-differences grow, and each round adds one of them at most. Nothing is passed over where the host holds a rank up, where
-a segment had to be gone through op by op, or where a rank's program does not come again.
+Equal is within some hundred units in the last place of the clock (`twin.engine.states.ROUNDING`), and each round that is
+passed over adds no more than that. Nothing is passed over where the host holds a rank up, where a segment had to be
+gone through op by op, where something has been under way for longer than what is compared, or where a rank's program
+does not come again. Regimes that do not come back within `MAX_ROUNDS` are walked to their end.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from twin.engine.clock import Clock
-from twin.engine.members import OP, SEGMENT, Member, Pending, Stream
-from twin.engine.program import WAIT, Program
-from twin.engine.rows import Ints
+from twin.engine.cycles import Cycle
+from twin.engine.members import SEGMENT, Member, Stream
+from twin.engine.states import State
 from twin.engine.streams import BUSY
 
-ROUNDING = 2.0**-44
-"""Of the time now: some hundred units in the last place, which that many sums may be apart."""
-Numbers = list[float]
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """A rank's program as rounds."""
-
-    ops: int
-    """Of a round."""
-    parts: int
-    """Of its plan."""
-    places: int
-    """Ops that are gone through one by one."""
-    host_seconds: float
-    first: int
-    """The first part from which on it comes again."""
-    stop: int
-    """The part behind the last one that has come a round before."""
-
-    def times(self, rounds: int) -> Cycle:
-        """Return so many rounds as one."""
-        return replace(
-            self,
-            ops=self.ops * rounds,
-            parts=self.parts * rounds,
-            places=self.places * rounds,
-            host_seconds=self.host_seconds * rounds,
-        )
-
-    @classmethod
-    def of(cls, rank: Member) -> Cycle | None:
-        """Find the longest stretch of a rank's program that comes again; None if there is none."""
-        program, singles = rank.program, rank.ops[0]
-        repeats = [each for each in program.repeats if each.count > 1]
-        if not repeats or len(rank.parts) < MIN_PARTS:
-            return None
-        chosen = max(repeats, key=lambda each: each.length * (each.count - 1))
-        firsts = np.array([part[0] for part in rank.parts])
-        first = int(np.searchsorted(firsts, chosen.first))
-        again = int(np.searchsorted(firsts, firsts[min(first, len(firsts) - 1)] + chosen.length))
-        if again >= len(firsts) or firsts[again] != firsts[first] + chosen.length or again == first:
-            return None
-        parts = again - first
-        same = _same_parts(rank, firsts, parts, chosen.length)
-        begin, end = _around(same, first)
-        hosts = np.asarray(program.host_seconds[firsts[first] : firsts[again]])
-        places = np.searchsorted(singles, firsts[[first, again]])
-        return cls(chosen.length, parts, int(places[1] - places[0]), float(hosts.sum()), begin, end + parts)
-
-
-MIN_PARTS = 16
-"""Of a plan: shorter ones are walked."""
-
-
-def _same_parts(rank: Member, firsts: Ints, parts: int, ops: int) -> Any:
-    """Say which parts of a plan are, so many parts later, the same ones so many ops later."""
-    stops = np.array([part[1] for part in rank.parts])
-    segments = np.array([id(part[2]) for part in rank.parts])
-    same = (firsts[parts:] - firsts[:-parts] == ops) & (stops[parts:] - stops[:-parts] == ops)
-    same &= segments[parts:] == segments[:-parts]
-    singles = rank.ops[0]
-    own = singles[singles + ops < len(rank.program)]
-    differing = own[~_same_ops(rank.program, own, ops)]
-    of_part = np.searchsorted(firsts, differing, side="right") - 1
-    same[of_part[of_part < len(same)]] = False
-    return same
-
-
-def _same_ops(program: Program, own: Ints, ops: int) -> Any:
-    """Say which ops are, so many ops later, the same ones, and wait for the same."""
-    which, code, target = np.asarray(program.ops.which), np.asarray(program.code), np.asarray(program.target)
-    same = which[own + ops] == which[own]
-    return same & (target[own + ops] - target[own] == np.where(code[own] == WAIT, ops, 0))
-
-
-def _around(which: Any, place: int) -> tuple[int, int]:
-    """Return the stretch of true ones around a place."""
-    false = np.flatnonzero(~which)
-    at = int(np.searchsorted(false, place))
-    begin = int(false[at - 1]) + 1 if at else 0
-    end = int(false[at]) if at < len(false) else len(which)
-    return (begin, end) if begin <= place < end else (place, place)
-
-
-@dataclass(frozen=True)
-class State:
-    """All that decides what happens from now on, its times from now and its ops from each rank's own."""
-
-    now: float
-    facts: list[object]
-    """What must be equal."""
-    numbers: Numbers
-    """What must be equal but for rounding."""
-    at: list[tuple[int, int]]
-    """Each rank's next op, and the next part of its plan."""
-    hosts: Numbers
-    known: list[dict[tuple[int, Any], int]]
-    """How many segments of each kind each rank has gone through."""
-    over: list[list[int]]
-    """Collectives of each rank that are over and not yet awaited, of the last rounds."""
-
-    def follows(self, before: State, cycles: Sequence[Cycle]) -> bool:
-        """Tell whether this is that state, a round later."""
-        passed = self.now - before.now
-        for cycle, now, then, host, hosted in zip(cycles, self.at, before.at, self.hosts, before.hosts, strict=True):
-            if now != (then[0] + cycle.ops, then[1] + cycle.parts) or then[1] < cycle.first:
-                return False
-            if host - hosted > passed:
-                return False
-        if self.facts != before.facts:
-            return False
-        apart = np.abs(np.array(self.numbers) - np.array(before.numbers))
-        return bool((apart <= ROUNDING * self.now).all())
+MAX_ROUNDS = 6
+"""Rounds that a regime may take to come back."""
 
 
 class Observer:
@@ -152,7 +37,6 @@ class Observer:
         self, ranks: Sequence[Member], streams: Sequence[Stream], clock: Clock, cycles: Sequence[Cycle]
     ) -> None:
         self.ranks, self.streams, self.clock, self.cycles = ranks, streams, clock, cycles
-        self._number = {id(stream): number for number, stream in enumerate(streams)}
         self._last: deque[State] = deque(maxlen=MAX_ROUNDS)
         """Of the last rounds, the latest last."""
         self._looks = 0
@@ -179,7 +63,7 @@ class Observer:
                 rank.held = False
             self._last.clear()
             return
-        state = self._state()
+        state = State.of(self.ranks, self.streams, self.clock, [MAX_ROUNDS * cycle.ops for cycle in self.cycles])
         left = min((c.stop - rank.part) // c.parts for c, rank in zip(self.cycles, self.ranks, strict=True))
         for rounds, before in enumerate(reversed(self._last), 1):
             times = left // rounds
@@ -193,60 +77,6 @@ class Observer:
         elif self._looks & (self._looks - 1) == 0 and self._looks > 2 * MAX_ROUNDS:  # of many short rounds not all
             self._last.clear()
             first.watched += parts * self._looks
-
-    # What there is
-
-    def _state(self) -> State:
-        now, facts, numbers = self.clock.now, list[object](), Numbers()
-        over = []
-        for rank, cycle in zip(self.ranks, self.cycles, strict=True):
-            recent = _recent(rank, MAX_ROUNDS * cycle.ops)
-            facts.append((_facts(rank), [(op - rank.op, pending.call) for op, pending in recent if not pending.over]))
-            over.append([op for op, pending in recent if pending.over])
-            numbers += _numbers(rank, now)
-        for stream in self.streams:
-            facts.append(self._of_stream(stream))
-            if (flow := stream.flow) is not None:
-                passed = now - flow.since
-                allowed = flow.allowed + (now - flow.limited_since) * flow.limit
-                numbers += [flow.remaining - passed * flow.speed, allowed]
-                facts.append((flow.speed, flow.limit))
-        planned = sorted((what, whose, time - now) for what, whose, time in self._planned())
-        facts.append([(what, whose) for what, whose, _ in planned])
-        numbers += [time for _, _, time in planned]
-        return State(
-            now,
-            facts,
-            numbers,
-            [(rank.op, rank.part) for rank in self.ranks],
-            [rank.host for rank in self.ranks],
-            [rank.known.counts for rank in self.ranks],
-            over,
-        )
-
-    def _of_stream(self, stream: Stream) -> object:
-        """What waits on a stream: members by how far behind their own place the op is."""
-        queue = [
-            (
-                pending.call,
-                [(rank.number, place - rank.place) for rank, place in pending.arrived],
-                [rank.number for rank in pending.waiting],
-            )
-            for pending in stream.queue
-        ]
-        return queue, stream.running, [arrived - stream.done for arrived in stream.arrived.values()]
-
-    def _planned(self) -> Iterator[tuple[str, int, float]]:
-        """Yield what is to happen, whose it is, and when; what was planned anew since then is left out."""
-        flows = {id(stream.flow): self._number[id(stream)] for stream in self.streams if stream.flow is not None}
-        for time, happen, subject, plan in self.clock.planned:
-            if isinstance(subject, Member):
-                if plan == subject.plan:
-                    yield happen.__name__, subject.number, time
-            elif isinstance(subject, Stream):
-                yield happen.__name__, self._number[id(subject)], time
-            elif plan == subject.plan:
-                yield happen.__name__, flows[id(subject)], time
 
     # What comes again
 
@@ -280,40 +110,6 @@ class Observer:
                 for rank, place in pending.arrived:
                     found[rank.number].append((place, stream.running and not number))
         return found
-
-
-MAX_ROUNDS = 6
-"""Rounds that a regime may take to come back."""
-
-
-def _recent(rank: Member, ops: int) -> list[tuple[int, Pending]]:
-    """Return the collectives that a rank has begun in its last ops and that are awaited later, the latest first."""
-    return list(takewhile(lambda one: one[0] >= rank.op - ops, reversed(rank.pending.items())))
-
-
-def _facts(rank: Member) -> object:
-    """What a rank is at."""
-    works = rank.works_at
-    return (
-        works,
-        rank.idle_at if rank.idle_at == BUSY else rank.idle_at - rank.op,
-        rank.collectives,
-        rank.stop - rank.op,
-        rank.issued - rank.op,
-        len(rank.under_way),
-        (id(rank.segment), rank.first - rank.op, rank.alone) if works == SEGMENT else None,
-        [slow for _, _, slow in rank.run.marks] if works == SEGMENT and rank.run is not None else None,
-    )
-
-
-def _numbers(rank: Member, now: float) -> Numbers:
-    """Times of what a rank is at."""
-    if rank.works_at == OP:
-        return [rank.since - now, rank.remaining]
-    if rank.works_at != SEGMENT:
-        return []
-    run = rank.run
-    return [rank.since - now] if run is None else [each for at, own, _ in run.marks for each in (at - now, own)]
 
 
 def _fill(rank: Member, places: int, times: int, seconds: float, under_way: Sequence[tuple[int, bool]]) -> None:

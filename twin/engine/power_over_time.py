@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE
-from twin.engine.rows import Floats, Occurrences, Times
+from twin.engine.rows import Occurrences
+from twin.engine.times import Floats, Times
 
-MAX_DRAWING = 2**18
+MAX_DRAWING = 2**17
 """Changes that are put in order at once: some megabytes."""
 MANTISSA_BITS = 52
 

@@ -6,18 +6,16 @@ There are two clocks, `alone` and `beside`; see `twin.engine.segments`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine.marks import Marks
 from twin.engine.program import COMPUTE, START
-from twin.engine.rows import Floats, Ints, Occurrences, Row, Times
-from twin.engine.setting import Timeline
+from twin.engine.times import Floats, Times
 from twin.trace.metrics import Breakdown
 
 
@@ -25,8 +23,8 @@ from twin.trace.metrics import Breakdown
 class Segment:
     """What a stretch of ops does when nothing else happens: seconds from its begin."""
 
-    alone: Timeline
-    """(1, ops)."""
+    times: Times
+    """When its ops run, (ops,)."""
     code: NDArray[np.int8]
     target: NDArray[np.int32]
     """Of a start its call, of a wait the start in the segment."""
@@ -41,12 +39,7 @@ class Segment:
     @cached_property
     def seconds(self) -> float:
         """How long it takes alone."""
-        return self.alone.step_seconds
-
-    @cached_property
-    def times(self) -> Times:
-        """When its ops run, (ops,)."""
-        return self.alone.rows[0].times
+        return float(self.times.end.max(initial=0.0))
 
     @cached_property
     def marks(self) -> Marks:
@@ -61,7 +54,7 @@ class Segment:
     @cached_property
     def clocks(self) -> tuple[list[float], list[float]]:
         """Both clocks wherever one changes its pace: (alone, beside)."""
-        start, end = self.alone.start[0], self.alone.end[0]
+        start, end = self.times.start, self.times.end
         computes, starts = self.code == COMPUTE, self.code == START
         edges = np.unique(np.concatenate([[0.0, self.seconds], start, end]))
         low, high = edges[:-1], edges[1:]
@@ -141,69 +134,3 @@ def times_of(runs: Sequence[Run], alone: Floats) -> Floats:
         passed = np.where(slow, now + slowed - np.interp(at, own, beside), now + (alone - at))
         found = np.where(alone > at, passed, found) if number else passed
     return found
-
-
-class Known:
-    """The segments that a rank has gone through: their ops' times are written when all is over, if then."""
-
-    def __init__(self) -> None:
-        self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
-        """By segment: where it began, op and time, with nothing ever beside it."""
-        self._unchanged: dict[int, tuple[Segment, list[int], list[float]]] = {}
-        """The same of those with something beside them that did not slow them."""
-        self._changed: dict[tuple[int, int], tuple[Segment, list[int], list[Run]]] = {}
-        """The same of those that it did, by segment and number of changes."""
-
-    def add(self, first: int, segment: Segment, begin: float, run: Run | None, *, alone: bool) -> None:
-        """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
-        if run is not None:
-            _, firsts, runs = self._changed.setdefault((id(segment), len(run.marks)), (segment, [], []))
-            firsts.append(first)
-            runs.append(run)
-            return
-        into = self._alone if alone else self._unchanged
-        known = into.get(id(segment))
-        if known is None:
-            known = into[id(segment)] = (segment, [], [])
-        known[1].append(first)
-        known[2].append(begin)
-
-    @property
-    def counts(self) -> dict[tuple[int, Any], int]:
-        """How many there are of each kind, for `again`."""
-        found: dict[tuple[int, Any], int] = {(2, key): len(of[1]) for key, of in self._changed.items()}
-        for number, kind in enumerate((self._alone, self._unchanged)):
-            found |= {(number, key): len(of[1]) for key, of in kind.items()}
-        return found
-
-    def again(self, before: Mapping[tuple[int, Any], int], times: int, ops: int, seconds: float) -> None:
-        """Add those since then so many times, each time so many ops and seconds later."""
-        later = range(1, times + 1)
-        for number, kind in enumerate((self._alone, self._unchanged)):
-            for key, (_, firsts, begins) in kind.items():
-                own = slice(before.get((number, key), 0), len(firsts))
-                firsts += [first + ops * more for more in later for first in firsts[own]]
-                begins += [begin + seconds * more for more in later for begin in begins[own]]
-        for kinds, (_, firsts, runs) in self._changed.items():
-            own = slice(before.get((2, kinds), 0), len(firsts))
-            firsts += [first + ops * more for more in later for first in firsts[own]]
-            runs += [run.later(seconds * more) for more in later for run in runs[own]]
-
-    def row(self, ops: Ints, times: Times) -> Row:
-        """Return what the rank did; these are the ops that it went through one by one."""
-        parts, several = [ops], [times]
-        for segment, firsts, begins in self._unchanged.values():
-            occurrences = Occurrences(segment, np.array(firsts), np.array(begins))
-            parts.append(occurrences.ops.ravel())
-            several.append(occurrences.times)
-        for segment, firsts, runs in self._changed.values():
-            parts.append((np.array(firsts)[:, None] + np.arange(len(segment.code))).ravel())
-            alone = segment.times
-            start, end, arrival = (times_of(runs, each).ravel() for each in (alone.start, alone.end, alone.arrival))
-            several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
-        if len(parts) > 1:
-            ops = np.concatenate(parts)
-            order = np.argsort(ops)
-            ops, times = ops[order], Times.joined(several)[order]
-        known = (Occurrences(segment, np.array(f), np.array(b)) for segment, f, b in self._alone.values())
-        return Row(ops, times, tuple(known))

@@ -24,9 +24,9 @@ from twin.engine import lockstep
 from twin.engine.links import Transfer
 from twin.engine.marks import axes_of
 from twin.engine.program import START, WAIT, Call, Ops, Program
-from twin.engine.rows import Floats, Ints
 from twin.engine.segment import Segment
 from twin.engine.setting import Setting
+from twin.engine.times import Floats, Ints
 
 FEWEST_OPS = 4
 """Of a segment, on average: below that it is quicker to go op by op."""
@@ -196,12 +196,12 @@ class Segments:
 
     def _alone(self, rank_class: int, part: Program, hosts: Floats) -> Segment:
         """Go through a stretch with nothing else under way, and a host that is ahead."""
-        alone = lockstep.run(part, self._setting_of(rank_class, part))
+        alone = lockstep.run(part, self._setting_of(rank_class, part)).rows[0].times
         code = np.array(part.code, dtype=np.int8)
         issued = np.cumsum(hosts)
-        late = np.where(code == WAIT, -np.inf, issued - alone.start[0])
+        late = np.where(code == WAIT, -np.inf, issued - alone.start)
         # a collective is issued when the stream comes to it, not when it begins
-        late = np.where(code == START, issued - alone.arrival[0], late)
+        late = np.where(code == START, issued - alone.arrival, late)
         return Segment(
             alone,
             code,

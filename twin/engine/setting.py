@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.engine.links import Transfer
-from twin.engine.rows import Row, Times
+from twin.engine.rows import Row
+from twin.engine.times import Times
 
 
 @dataclass(frozen=True)

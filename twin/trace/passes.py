@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,31 @@ def pass_of(name: str) -> PassName | int:
     (True, True)
     """
     return _read(name)[0]
+
+
+@dataclass(frozen=True)
+class PassNames(Sequence[PassName]):
+    """Passes by name, of which a long step has many and few that differ but for their micro-batches."""
+
+    distinct: tuple[PassName, ...]
+    which: Ints
+    """Of each pass: which of the distinct names it has."""
+    micro: Ints
+    """Its micro-batch."""
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> PassName: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PassName]: ...
+
+    def __getitem__(self, index: int | slice) -> PassName | list[PassName]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self.distinct[int(self.which[index])]._replace(micro=int(self.micro[index]))
 
 
 def variable_of(name: str) -> str:
@@ -129,7 +154,7 @@ class Passes:
 class RankOps:
     """What one rank did, op by op: columns in program order. Times are seconds from the step's begin."""
 
-    names: Sequence[PassName]
+    names: PassNames
     """Passes, each once."""
     number: Ints
     """Of each op: which of them it belongs to; or NEITHER, or MESSAGE."""
@@ -154,11 +179,12 @@ class RankOps:
         computing = np.zeros(count)
         np.add.at(computing, self.number[worked], (self.end - self.start)[worked])
         order = np.lexsort((end, begin))
-        kind, chunk, micro = zip(*self.names, strict=True) if self.names else ((), (), ())
+        names = self.names.distinct
+        which, chunks = self.names.which[order], np.array([name.chunk for name in names], dtype=np.int64)
         return Passes(
-            tuple([kind[i] for i in order.tolist()]),
-            np.array(chunk, dtype=np.int64)[order],
-            np.array(micro, dtype=np.int64)[order],
+            tuple([names[i].kind for i in which.tolist()]),
+            chunks[which],
+            self.names.micro[order],
             begin[order],
             end[order],
             computing[order],
@@ -171,9 +197,7 @@ class RankOps:
         return self.start[of], self.end[of]
 
 
-def numbered(
-    names: Sequence[PassName | int], which: Ints, micro: Ints | None = None
-) -> tuple[tuple[PassName, ...], Ints]:
+def numbered(names: Sequence[PassName | int], which: Ints, micro: Ints | None = None) -> tuple[PassNames, Ints]:
     """Return the passes in the order in which they begin, and to which of them each op belongs.
 
     `which` of the names is that of each op, in program order, and `micro` its micro-batch where the name leaves it
@@ -208,5 +232,4 @@ def numbered(
         of_stretch[turn] = of_stretch[turn - 2]
     number = np.repeat(of_stretch, np.diff(begins, append=len(key)))
     at = begins[order]
-    of = [templates[i] for i in found[at].tolist()]
-    return tuple(PassName(name.kind, name.chunk, m) for name, m in zip(of, own[at].tolist(), strict=True)), number
+    return PassNames(templates, found[at], own[at]), number
