@@ -125,3 +125,23 @@ def test_most_of_a_long_step_is_passed_over(schedule: str, overlap: bool | None)
     )
     of_round = 4 if schedule == "interleaved" else 1
     assert same(job) * of_round > 80
+
+
+def test_a_long_step_is_what_every_rank_does_by_itself() -> None:
+    """The SimPy engine, which knows neither classes nor segments nor rounds, on all 16 ranks."""
+    job = described(
+        {"pipeline": 2, "tensor": 8},
+        micro_steps=24,
+        sequences=1,
+        model={**MODEL, "layers": 2},
+        schedule="1f1b",
+        split_messages=True,
+    )
+    with passed_over() as rounds:
+        short = simulate(job)
+    assert sum(rounds) > 10
+    every = simulate(job, engine="des")
+    assert every.partition.rank_classes == job.ranks
+    for one, other in zip(short.parts, every.parts, strict=True):
+        for row in other.timeline.end:
+            np.testing.assert_allclose(one.timeline.end[0], row, rtol=RELATIVE)

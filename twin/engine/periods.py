@@ -7,8 +7,8 @@ after the next round, for nothing but this state and the programs decide what ha
 to come back: so a state is compared with the last few.) As many rounds as all programs still have are passed over at
 once, and the walk goes on behind them, with the drain.
 
-Equal is within some hundred units in the last place of the clock (`twin.engine.states.ROUNDING`), and each round that is
-passed over adds no more than that. Nothing is passed over where the host holds a rank up, where a segment had to be
+Equal is within some hundred units in the last place of the clock (`twin.engine.states.ROUNDING`), and each round that
+is passed over adds no more than that. Nothing is passed over where the host holds a rank up, where a segment had to be
 gone through op by op, where something has been under way for longer than what is compared, or where a rank's program
 does not come again. Regimes that do not come back within `MAX_ROUNDS` are walked to their end.
 """
