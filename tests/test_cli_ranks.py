@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,17 @@ def test_a_run_is_written_with_every_rank(cli: Cli, tmp_path: Path) -> None:
     for name in ("events.parquet", "ranks.parquet", "job.yaml", "timeline.html"):
         first, second = ((tmp_path / run / name).read_bytes() for run in ("one", "two"))
         assert first == second, name
+
+
+def test_a_pipeline_of_several_ranks_a_stage(cli: Cli) -> None:
+    """Of the replicas of the pipeline, which all are kept, the one with the slowest device is looked at."""
+    job = {"strategy": "megatron", "ranks": 4, "grid": {"pipeline": 2, "tensor": 2}, "schedule": "1f1b"}
+    batch = {"sequences": 8, "micro_sequences": 1}
+    path = Path(cli.job).with_name("pipeline.json")
+    path.write_text(json.dumps({**job, "model": "gpt-10b", "machine": "dgx-a100", "batch": batch}))
+    got = cli.json("simulate", str(path), "--engine=ranks")
+    assert got["pipeline"]["stages"] == 2
+    assert {stage["rank"] for stage in got["pipeline"]["by_stage"]} in ({0, 2}, {1, 3})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.bill import bill
 from twin.engine.energy import step_energy
+from twin.engine.power_over_time import Ops, PowerOverTime
 from twin.engine.report import report, report_all_ranks
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Memory
@@ -91,6 +92,28 @@ def test_power_is_the_same_in_stretches_and_its_peak_is_its_largest(monkeypatch:
     for one, other in zip(cut.over_time, (moments, watts), strict=True):
         np.testing.assert_array_equal(one, other)
     assert cut.peak_watts == whole.peak_watts
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=12),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+@examples(0.5)
+def test_the_peak_lasts_longer_than_times_are_rounded(things, at_once, chance) -> None:
+    """Begins and ends in whole seconds, each a few units in the last place off; brute force adds them up between."""
+    end = max(begin + seconds for begin, seconds, _ in things)
+
+    def off(time: float) -> float:
+        return time * (1.0 + chance.randint(-8, 8) * 2.0**-52)
+
+    things.sort()
+    draws = [Ops(*(np.array([of]) for of in (off(b), off(n), float(watts)))) for b, n, watts in things]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twin.engine.power_over_time.MAX_DRAWING", at_once)
+        peak = PowerOverTime(draws, 2.0, 2.0 + sum(w for _, _, w in things), float(end)).peak_watts
+    between = [2.0 + sum(w for b, n, w in things if b <= at < b + n) for at in range(end)]
+    assert peak == pytest.approx(max(between), rel=1e-12)
 
 
 def test_every_engine_draws_the_same() -> None:

@@ -1,4 +1,4 @@
-"""A step of which rounds were passed over is the step that is walked to its end."""
+"""A step of which rounds were passed over is the step that is walked to its end, and so is all that is drawn of it."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from tests.strategies.pipelined import described
 from twin.description.job import Job
+from twin.diagnose.pipeline import pipeline_of
 from twin.engine import classes, periods
+from twin.engine.energy import step_energy
 from twin.engine.simulate import Simulation, simulate
 from twin.strategies.megatron.orders import problems
 
@@ -55,7 +57,22 @@ def same(job: Job) -> int:
         for name in ("start", "end", "arrival", "share"):
             mine, theirs = getattr(one.timeline, name), getattr(other.timeline, name)
             np.testing.assert_allclose(mine, theirs, rtol=RELATIVE, atol=RELATIVE * long.step_seconds, err_msg=name)
+    drawn_alike(short, long)
     return sum(rounds)
+
+
+def drawn_alike(short: Simulation, long: Simulation) -> None:
+    """Compare which passes are at once, and the highest power: both depend on whether times are equal or nearly so."""
+    one, other = pipeline_of(short), pipeline_of(long)
+    assert one is not None
+    assert other is not None
+    for mine, theirs in zip(one.stages, other.stages, strict=True):
+        order, expected = (np.lexsort((p.chunk, p.micro, np.array(p.kind))) for p in (mine.passes, theirs.passes))
+        np.testing.assert_array_equal(mine.passes.side[order], theirs.passes.side[expected])
+    energy, expected_energy = step_energy(short), step_energy(long)
+    assert (energy is None) == (expected_energy is None)
+    if energy is not None and expected_energy is not None:
+        assert energy.peak_watts == pytest.approx(expected_energy.peak_watts, rel=RELATIVE)
 
 
 @st.composite
@@ -125,6 +142,46 @@ def test_most_of_a_long_step_is_passed_over(schedule: str, overlap: bool | None)
     )
     of_round = 4 if schedule == "interleaved" else 1
     assert same(job) * of_round > 80
+
+
+SMALL = {"hidden": 256, "heads": 8, "sequence": 256, "vocabulary": 1024, "layers": 2}
+LARGE = {"hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 51200}
+
+
+def test_what_begins_as_something_ends_draws_no_power_with_it() -> None:
+    """Of two stages with a power cap, one slow: once 2 % too much, for 10^-15 of the step at the end of a round."""
+    job = described(
+        {"pipeline": 2},
+        micro_steps=286,
+        sequences=1,
+        model=SMALL,
+        schedule="1f1b",
+        cuda_graphs=True,
+        power_cap_watts=350,
+        stragglers=[{"rank": 0, "slowdown": 1.5}],
+    )
+    assert same(job) > 100
+
+
+def test_passes_that_follow_each_other_are_not_at_once() -> None:
+    """Uneven stages in a V, the first slow: once two passes drawn as at once, for 10^-15 of the step."""
+    job = described(
+        {"pipeline": 4, "data": 2, "context": 2},
+        machine={"extends": "perlmutter", "nic": {"bandwidth": "700 MB/s"}},
+        micro_steps=53,
+        sequences=1,
+        model={**LARGE, "layers": 9},
+        schedule="zb_v",
+        chunks=2,
+        stage_layers=[2, *[1] * 7],
+        context_exchange="hierarchical",
+        recompute=True,
+        stragglers=[{"rank": rank, "slowdown": 1.2} for rank in range(4)],
+    )
+    assert same(job) > 10
+    short = pipeline_of(simulate(job))
+    assert short is not None
+    assert not any(stage.passes.side.any() for stage in short.stages)
 
 
 def test_a_long_step_is_what_every_rank_does_by_itself() -> None:

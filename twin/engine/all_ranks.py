@@ -67,7 +67,8 @@ class AllRanks:
             own = np.array([rank for rank in self.recorded if rank in set(part.role.ranks.tolist())], dtype=np.int64)
             rows = own if len(self.nominal.parts) == 1 else np.sort(own)
             parts.append(replace(part, classes=row[rows], timeline=timeline))
-        return replace(self.nominal, partition=partition, parts=tuple(parts))
+        slowness = self.slowness.reshape(-1)[list(self.recorded)]
+        return replace(self.nominal, partition=partition, parts=tuple(parts), slowness=slowness)
 
 
 def simulate_ranks(

@@ -131,9 +131,8 @@ class StepEnergy:
 
     @cached_property
     def peak_watts(self) -> float:
-        """Highest power of all devices together; what begins as the step ends lasts for no time."""
-        end = self.simulation.step_seconds
-        return max(float(watts[moments < end].max(initial=0.0)) for moments, watts in self.drawn.pieces())
+        """Highest power of all devices together that is more than rounding of times."""
+        return self.drawn.peak_watts
 
     @property
     def drawn(self) -> PowerOverTime:

@@ -22,6 +22,9 @@ from twin.engine.times import Floats, Times
 MAX_DRAWING = 2**17
 """Changes that are put in order at once: some megabytes."""
 MANTISSA_BITS = 52
+SHORTEST = 2.0**-40
+"""Of the step: what lasts no longer may be rounding, of thousands of sums and of what is passed over
+(`twin.engine.states.ROUNDING`)."""
 
 
 class Draws(Protocol):
@@ -148,3 +151,19 @@ class PowerOverTime:
             level = float(watts[-1])
             after = np.append(np.flatnonzero(moments[1:] != moments[:-1]), len(moments) - 1)
             yield moments[after], watts[after]
+
+    @property
+    def peak_watts(self) -> float:
+        """The highest power that lasts.
+
+        Where an op ends as another begins, their times may differ by rounding: for so long both draw, or none does.
+        """
+        shortest, highest = SHORTEST * self.step_seconds, 0.0
+        begun, drawn = 0.0, 0.0
+        for moments, watts in self.pieces():
+            lasts = np.diff(moments, append=self.step_seconds)
+            highest = max(highest, float(watts[:-1][lasts[:-1] > shortest].max(initial=0.0)))
+            if moments[0] - begun > shortest:
+                highest = max(highest, drawn)
+            begun, drawn = float(moments[-1]), float(watts[-1])
+        return max(highest, drawn) if self.step_seconds - begun > shortest else highest

@@ -40,7 +40,9 @@ class State:
         """Tell whether this is that state, a round later."""
         passed = self.now - before.now
         for cycle, now, then, host, hosted in zip(cycles, self.at, before.at, self.hosts, before.hosts, strict=True):
-            if now != (then[0] + cycle.ops, then[1] + cycle.parts) or then[1] < cycle.first:
+            if now != (then[0] + cycle.ops, then[1] + cycle.parts):
+                return False
+            if then[1] <= cycle.first:  # the part before the next one is what it was at, and must come again too
                 return False
             if host - hosted > passed:
                 return False

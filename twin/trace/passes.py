@@ -30,6 +30,10 @@ PASS_KINDS: dict[PassKind, str] = {
 }
 """What the letters mean."""
 
+NANOSECONDS, ROUNDING = 2e-9, 2.0**-40
+"""Passes at once are so for longer: tables of events have whole nanoseconds, and times are sums that are rounded, by no
+more than such a part of them."""
+
 NEITHER, MESSAGE = -1, -2
 """In place of a pass's number: an op of no pass, and one of a message."""
 
@@ -140,7 +144,8 @@ class Passes:
     def side(self) -> Ints:
         """Say of passes at once which is which: 1 of the one that began first, 2 of the other, 0 of a pass alone."""
         found = np.zeros(len(self), dtype=np.int64)
-        both = np.flatnonzero(self.start[1:] < self.end[:-1])
+        shared = self.end[:-1] - self.start[1:]
+        both = np.flatnonzero(shared > NANOSECONDS + ROUNDING * self.end[:-1])
         found[both], found[both + 1] = 1, 2
         return found
 

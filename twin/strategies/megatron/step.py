@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate, chain
 
 from twin.schedule.emit import Emitter
-from twin.schedule.ops import Copy, Rounds, Schedule
+from twin.schedule.ops import Copy, Op, Rounds, Schedule
 from twin.strategies.megatron.bodies import Bodies, Hooks, at_once
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import Local
@@ -169,9 +169,7 @@ class _Writer:
         begin, before = len(self.emit.ops), self.post.known()
         yield from numbers
         self.post.write()
-        copies = tuple([op for op in self.emit.ops[begin:] if isinstance(op, Copy | Rounds)])
-        assert len(copies) == len(self.emit.ops) - begin, "no op of a round is of one micro-batch alone"
-        self.emit.ops[begin:] = [Rounds(copies, found.count, found.by)]
+        self.emit.ops[begin:] = [Rounds(_copies(self.emit.ops[begin:]), found.count, found.by)]
         self.post.later(before, found.count, found.by)
 
     def _incoming(self, action: Action) -> Mail | None:
@@ -287,6 +285,16 @@ class _Writer:
                 gathers = Gathers(self.parameters, stage, cut=_is_cut(stage))
                 gathers.begin(self.emit.under("weights"))
                 self.gathers[stage.chunk] = gathers
+
+
+def _copies(ops: Iterable[Op]) -> tuple[Copy | Rounds, ...]:
+    """Return what a round is written of; an op of one micro-batch alone cannot come again."""
+    found: list[Copy | Rounds] = []
+    for op in ops:
+        if not isinstance(op, Copy | Rounds):
+            raise TypeError(f"a round is written of copies, and {op} is none")
+        found.append(op)
+    return tuple(found)
 
 
 def _is_cut(stage: Stage) -> bool:
