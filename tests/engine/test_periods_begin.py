@@ -39,8 +39,9 @@ class _Written:
         key = (code, amount, -1 if code == WAIT else target)
         if key not in self._known:
             self._known[key] = len(ops.distinct)
-            ops.distinct.append(op)
-        ops.which.append(self._known[key])
+            ops.append(op, {})
+        else:
+            ops.which.append(self._known[key])
         self.program.code.append(code)
         self.program.amount.append(amount)
         self.program.target.append(target)

@@ -82,8 +82,9 @@ class _Engine:
             self._go_on(rank)
         self.clock.run()
         check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
+        passed_over = None if self.observer is None else self.observer.passed_over
         return [
-            TimelineOfRows([self.ranks[c].row for c in classes], len(program))
+            TimelineOfRows([self.ranks[c].row for c in classes], len(program), passed_over)
             for program, classes in zip(self.programs, self._of_role, strict=True)
         ]
 

@@ -44,8 +44,7 @@ class StepEnergy:
     def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int8]]:
         device, clock = self.simulation.job.machine.device, self.simulation.clock
         watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int8)
-        amounts = np.zeros(len(program.ops.distinct))
-        amounts[np.asarray(program.ops.which)] = program.amount
+        amounts = np.asarray(program.amount)[np.asarray(program.ops.firsts)]
         for number, (op, seconds) in enumerate(zip(program.ops.distinct, amounts.tolist(), strict=True)):
             if isinstance(op, Compute):
                 kinds[number] = KINDS.index(PRODUCTS if follows_clock(op.kernel) else OTHERS)
@@ -132,7 +131,8 @@ class StepEnergy:
     @cached_property
     def peak_watts(self) -> float:
         """Highest power of all devices together that is more than rounding of times."""
-        return self.drawn.peak_watts
+        drawn, passed_over = self.drawn, self.simulation.parts[0].timeline.passed_over
+        return (drawn if passed_over is None else drawn.without(passed_over)).peak_watts
 
     @property
     def drawn(self) -> PowerOverTime:

@@ -23,6 +23,7 @@ import numpy as np
 from twin.engine.clock import Clock
 from twin.engine.cycles import Cycle
 from twin.engine.members import SEGMENT, Member, Stream
+from twin.engine.setting import PassedOver
 from twin.engine.states import State
 from twin.engine.streams import BUSY
 
@@ -40,6 +41,7 @@ class Observer:
         self._last: deque[State] = deque(maxlen=MAX_ROUNDS)
         """Of the last rounds, the latest last."""
         self._looks = 0
+        self.passed_over: PassedOver | None = None
         ranks[0].watched = cycles[0].first + 1
 
     @classmethod
@@ -99,6 +101,7 @@ class Observer:
             if stream.flow is not None:
                 stream.flow.since += times * seconds
                 stream.flow.limited_since += times * seconds
+        self.passed_over = PassedOver(state.now, state.now + times * seconds, seconds)
         self.clock.pass_over(times * seconds)
         return True
 

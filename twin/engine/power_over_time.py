@@ -8,7 +8,7 @@ number below 2^53: so the order in which ops that begin and end at one time are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import frexp, ldexp
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE
 from twin.engine.rows import Occurrences
+from twin.engine.setting import PassedOver
 from twin.engine.times import Floats, Times
 
 MAX_DRAWING = 2**17
@@ -40,6 +41,9 @@ class Draws(Protocol):
 
     def between(self, first: int, stop: int, unit: float) -> tuple[Floats, Floats]:
         """Return when some of them change the power, and by how many watts, whole multiples of a unit."""
+
+    def without(self, begin: float, seconds: float) -> Draws:
+        """Leave out those that begin in a stretch of time, and let later ones begin so much earlier."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,13 @@ class Ops:
         own, rises = slice(first, stop), _rounded(self.watts[first:stop], unit)
         return np.concatenate([self.begins[own], self.begins[own] + self.seconds[own]]), np.append(rises, -rises)
 
+    def without(self, begin: float, seconds: float) -> Ops:
+        """See above."""
+        first, stop = np.searchsorted(self.begins, [begin, begin + seconds])
+        begins = _left(self.begins, begin, seconds)
+        kept = (np.concatenate([of[:first], of[stop:]]) for of in (self.seconds, self.watts))
+        return Ops(begins, *kept)
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -99,6 +110,16 @@ class Segments:
         """See above."""
         at = np.add.outer(self.begins[first:stop], self.at)
         return at.ravel(), np.tile(_rounded(self.watts, unit), stop - first)
+
+    def without(self, begin: float, seconds: float) -> Segments:
+        """See above."""
+        return replace(self, begins=_left(self.begins, begin, seconds))
+
+
+def _left(begins: Floats, begin: float, seconds: float) -> Floats:
+    """Return those before a stretch of time, and those behind it as if that were not there."""
+    first, stop = np.searchsorted(begins, [begin, begin + seconds])
+    return np.concatenate([begins[:first], begins[stop:] - seconds])
 
 
 def _seconds(times: Times, code: NDArray[np.int8], slowness: float) -> Floats:
@@ -151,6 +172,20 @@ class PowerOverTime:
             level = float(watts[-1])
             after = np.append(np.flatnonzero(moments[1:] != moments[:-1]), len(moments) - 1)
             yield moments[after], watts[after]
+
+    def without(self, passed_over: PassedOver) -> PowerOverTime:
+        """Leave out a stretch that brings nothing new.
+
+        Any stretch as long brings nothing new that begins in the period before it: this one begins when for long
+        nothing else does, so that nothing is left out, or counted twice, that rounding makes a little late or early.
+        """
+        period = (passed_over.begin - passed_over.period, passed_over.begin)
+        own = (each.begins[slice(*np.searchsorted(each.begins, period))] for each in self.draws)
+        begins = np.sort(np.concatenate([period, *own]))
+        longest = int(np.argmax(np.diff(begins)))
+        begin, seconds = float(begins[longest : longest + 2].mean()), passed_over.seconds
+        draws = [each.without(begin, seconds) for each in self.draws]
+        return replace(self, draws=draws, step_seconds=self.step_seconds - seconds)
 
     @property
     def peak_watts(self) -> float:

@@ -45,6 +45,8 @@ class Ops(Sequence[Named]):
 
     def __init__(self) -> None:
         self.distinct: list[Simple] = []
+        self.firsts = array("i")
+        """Where each of them comes first."""
         self.which = array("i")
         """Of each op: which of the distinct ones it is."""
         self._begins: list[int] = []
@@ -60,6 +62,7 @@ class Ops(Sequence[Named]):
             self._begins.append(len(self.which))
             self._values.append(values)
             self._more.append(0)
+        self.firsts.append(len(self.which))
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 

@@ -46,6 +46,20 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class PassedOver:
+    """A stretch of a step in which all ranks do again, a period after the other, what they did in the one before it."""
+
+    begin: float
+    end: float
+    period: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
 class Timeline:
     """When each op of the rank classes of one role ran, seconds, arrays (rank classes, ops).
 
@@ -58,6 +72,8 @@ class Timeline:
     arrival: NDArray[np.float64]
     share: NDArray[np.float64]
     """Of the speed that a collective's transfer could have had, how much links let it have."""
+    passed_over: PassedOver | None = None
+    """What brings nothing new, if that is known."""
 
     @property
     def step_seconds(self) -> float:
@@ -75,9 +91,9 @@ class Timeline:
 class TimelineOfRows(Timeline):
     """The same, its arrays written out when somebody asks for them."""
 
-    def __init__(self, rows: Sequence[Row], length: int) -> None:
+    def __init__(self, rows: Sequence[Row], length: int, passed_over: PassedOver | None = None) -> None:
         """Take the rows of programs with so many ops."""
-        self.__dict__.update(rows=rows, _length=length)
+        self.__dict__.update(rows=rows, _length=length, passed_over=passed_over)
 
     @cached_property
     def _dense(self) -> list[NDArray[np.float64]]:

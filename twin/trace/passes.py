@@ -94,6 +94,7 @@ def variable_of(name: str) -> str:
     return _read(name)[1]
 
 
+@lru_cache(maxsize=4096)
 def _read(name: str) -> tuple[PassName | int, str]:
     """Return the pass of an op and the variable that stands for its micro-batch; names begin alike by the dozen."""
     first, _, rest = name.partition("/")

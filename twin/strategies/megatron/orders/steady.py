@@ -12,23 +12,20 @@ What differs between the first two is memory: GPipe holds M micro-batches, rank 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 
 from twin.strategies.megatron.orders.action import Action
-
-Piece = tuple[int, int]
-"""A micro-batch and a chunk."""
 
 
 def gpipe(micro_steps: int) -> tuple[Action, ...]:
     """Order all forward passes before all backward passes, the same on every rank (PyTorch's `ScheduleGPipe`)."""
-    pieces = [(micro, 0) for micro in range(micro_steps)]
-    return one_by_one(pieces, pieces, warmup=micro_steps)
+    return one_by_one(*_passes(micro_steps, 1, micro_steps), warmup=micro_steps)
 
 
 def one_forward_one_backward(rank: int, ranks: int, micro_steps: int) -> tuple[Action, ...]:
     """Order 1F1B (Megatron's `forward_backward_pipelining_without_interleaving`)."""
-    pieces = [(micro, 0) for micro in range(micro_steps)]
-    return one_by_one(pieces, pieces, warmup=ranks - rank - 1)
+    return one_by_one(*_passes(micro_steps, 1, micro_steps), warmup=ranks - rank - 1)
 
 
 def interleaved(rank: int, ranks: int, micro_steps: int, chunks: int, group: int) -> tuple[Action, ...]:
@@ -37,26 +34,26 @@ def interleaved(rank: int, ranks: int, micro_steps: int, chunks: int, group: int
     Groups of `group` micro-batches, the last of what remains, go through the chunks one after another; backward
     through the last chunk first. A rank holds one chunk input more than it has forward passes in warm-up.
     """
-    forward = _table(micro_steps, chunks, group)
-    backward = [(micro, chunks - 1 - chunk) for micro, chunk in forward]
-    return one_by_one(forward, backward, warmup=2 * (ranks - rank - 1) + (chunks - 1) * group)
+    return one_by_one(*_passes(micro_steps, chunks, group), warmup=2 * (ranks - rank - 1) + (chunks - 1) * group)
 
 
-def one_by_one(forward: Sequence[Piece], backward: Sequence[Piece], warmup: int) -> tuple[Action, ...]:
+def one_by_one(forward: Sequence[Action], backward: Sequence[Action], warmup: int) -> tuple[Action, ...]:
     """Order so many forward passes, then one forward and one backward at a time, then the backward passes left."""
     warmup = min(warmup, len(forward))
-    actions = [Action("F", *piece) for piece in forward[:warmup]]
-    for ahead, behind in zip(forward[warmup:], backward, strict=False):
-        actions += Action("F", *ahead), Action("B", *behind)
-    actions += (Action("B", *piece) for piece in backward[len(forward) - warmup :])
-    return tuple(actions)
+    steady = zip(forward[warmup:], backward, strict=False)
+    return (*forward[:warmup], *chain.from_iterable(steady), *backward[len(forward) - warmup :])
 
 
-def _table(micro_steps: int, chunks: int, group: int) -> list[Piece]:
-    """Return micro-batches and chunks in the order of forward passes: Megatron's schedule table."""
-    return [
+@lru_cache(maxsize=8)
+def _passes(micro_steps: int, chunks: int, group: int) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
+    """Return forward and backward passes in their order, the same on all ranks: Megatron's schedule table."""
+    table = [
         (micro, chunk)
         for first in range(0, micro_steps, group)
         for chunk in range(chunks)
         for micro in range(first, min(first + group, micro_steps))
     ]
+    return (
+        tuple([Action("F", micro, chunk) for micro, chunk in table]),
+        tuple([Action("B", micro, chunks - 1 - chunk) for micro, chunk in table]),
+    )
