@@ -18,10 +18,7 @@ def work_of(program: Program, device: Device, power: Power) -> list[Work]:
     once = amount[np.asarray(program.ops.firsts)].tolist()
     return [
         Work(
-            seconds,
-            unit_watts(power, op.kernel),
-            memory_watts(device, power, op.kernel, own),
-            follows_clock(op.kernel),
+            seconds, unit_watts(power, op.kernel), memory_watts(device, power, op.kernel, own), follows_clock(op.kernel)
         )
         for op, seconds, own in zip(program.ops.distinct, total, once, strict=True)
         if isinstance(op, Compute)
