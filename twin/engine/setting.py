@@ -72,7 +72,7 @@ class Timeline:
     arrival: NDArray[np.float64]
     share: NDArray[np.float64]
     """Of the speed that a collective's transfer could have had, how much links let it have."""
-    passed_over: PassedOver | None = None
+    passed_over: PassedOver | None = field(default=None, kw_only=True)
     """What brings nothing new, if that is known."""
 
     @property
