@@ -16,9 +16,10 @@ from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
 from twin.engine.members import NOTHING, OP, SEGMENT, Member, Pending, Stream
 from twin.engine.periods import Observer
+from twin.engine.plans import Plan
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.segment import Run, Segment
-from twin.engine.segments import Plan, Segments
+from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline, TimelineOfRows
 from twin.engine.streams import BUSY, check_ended, differing
 

@@ -48,13 +48,13 @@ class Cycle:
         if not repeats or len(rank.parts) < MIN_PARTS:
             return None
         chosen = max(repeats, key=lambda each: each.length * (each.count - 1))
-        firsts = np.array([part[0] for part in rank.parts])
+        firsts = rank.cuts.firsts
         first = int(np.searchsorted(firsts, chosen.first))
         again = int(np.searchsorted(firsts, firsts[min(first, len(firsts) - 1)] + chosen.length))
         if again >= len(firsts) or firsts[again] != firsts[first] + chosen.length or again == first:
             return None
         parts = again - first
-        same = _same_parts(rank, firsts, parts, chosen.length)
+        same = _same_parts(rank, parts, chosen.length)
         begin, end = _around(same, first)
         hosts = np.asarray(program.host_seconds[firsts[first] : firsts[again]])
         places = np.searchsorted(singles, firsts[[first, again]])
@@ -65,12 +65,11 @@ MIN_PARTS = 16
 """Of a plan: shorter ones are walked."""
 
 
-def _same_parts(rank: Member, firsts: Ints, parts: int, ops: int) -> Bools:
+def _same_parts(rank: Member, parts: int, ops: int) -> Bools:
     """Say which parts of a plan are, so many parts later, the same ones so many ops later."""
-    stops = np.array([part[1] for part in rank.parts])
-    segments = np.array([id(part[2]) for part in rank.parts])
+    firsts, stops, numbers = rank.cuts.firsts, rank.cuts.stops, rank.cuts.numbers
     same: Bools = (firsts[parts:] - firsts[:-parts] == ops) & (stops[parts:] - stops[:-parts] == ops)
-    same &= segments[parts:] == segments[:-parts]
+    same &= numbers[parts:] == numbers[:-parts]
     singles = rank.ops[0]
     own = singles[singles + ops < len(rank.program)]
     differing = own[~_same_ops(rank.program, own, ops)]

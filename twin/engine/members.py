@@ -9,10 +9,10 @@ import numpy as np
 
 from twin.engine.known import Known
 from twin.engine.links import ActiveFlow, Transfer
+from twin.engine.plans import Plan
 from twin.engine.program import Program
 from twin.engine.rows import Row
 from twin.engine.segment import Run, Segment
-from twin.engine.segments import Plan
 from twin.engine.streams import BUSY
 from twin.engine.times import Times
 
@@ -43,6 +43,7 @@ class Member:
         "arrival",
         "calls",
         "collectives",
+        "cuts",
         "end",
         "first",
         "heeded",
@@ -78,10 +79,10 @@ class Member:
         self.number = number
         self.program = program
         self.slowness = slowness
-        self.parts = plan.parts
-        self.ops = [plan.singles]
+        self.cuts, self.parts = plan.cuts, plan.parts
+        self.ops = [plan.cuts.singles]
         """Ops that it goes through one by one, in the order of their places in the columns."""
-        self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.singles) for _ in range(4))
+        self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.cuts.singles) for _ in range(4))
         self.part = 0
         """The next part of the plan."""
         self.op = self.stop = 0

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from twin.engine import lockstep
 from twin.engine.links import Transfer
 from twin.engine.marks import axes_of
+from twin.engine.plans import Cuts, Plan
 from twin.engine.program import START, WAIT, Call, Ops, Program
 from twin.engine.segment import Segment
 from twin.engine.setting import Setting
@@ -34,22 +35,6 @@ NO_TRANSFER = Transfer(0.0, 0.0, (), 0.0)
 
 
 _Key = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One rank class's program as segments and single ops, in order."""
-
-    parts: list[tuple[int, int, Segment | None, int]]
-    """First op, the one behind the last, and the segment; None: ops to go through one by one; and how places of ops
-    among all of those are shifted against their numbers."""
-    singles: Ints
-    """All ops to go through one by one."""
-
-    @classmethod
-    def op_by_op(cls, length: int) -> Plan:
-        """Return one without segments."""
-        return cls([(0, length, None, 0)], np.arange(length))
 
 
 @dataclass(frozen=True)
@@ -87,37 +72,6 @@ class _Traffic:
         return np.union1d(self.call_begun[apart], self.call[~awaited])
 
 
-@dataclass(frozen=True)
-class _Cuts:
-    """A program cut into stretches of ops to go through one by one, and stretches of the others."""
-
-    singles: Ints
-    parts: list[tuple[int, int, int, int]]
-    """First op, the one behind the last; which of the distinct stretches it is, -1 of single ops; their shift."""
-    distinct: list[tuple[int, int]]
-    """First op and the one behind the last of stretches that differ, the first time each."""
-
-    @classmethod
-    def of(cls, program: Program, singles: Ints) -> _Cuts:
-        """Cut a program."""
-        gaps = np.flatnonzero(np.diff(singles, prepend=-1, append=len(program)) > 1)
-        begins = np.concatenate([[-1], singles])[gaps] + 1
-        stops = np.append(singles, len(program))[gaps]
-        which, known, size = program.ops.which.tobytes(), dict[bytes, int](), program.ops.which.itemsize
-        parts, distinct, done = list[tuple[int, int, int, int]](), list[tuple[int, int]](), 0
-        for begin, stop, walked in zip(begins.tolist(), stops.tolist(), gaps.tolist(), strict=True):
-            if done < begin:
-                parts.append((done, begin, -1, walked - begin))
-            number = known.setdefault(which[size * begin : size * stop], len(distinct))
-            if number == len(distinct):
-                distinct.append((begin, stop))
-            parts.append((begin, stop, number, walked - stop))
-            done = stop
-        if done < len(program):
-            parts.append((done, len(program), -1, len(singles) - len(program)))
-        return cls(singles, parts, distinct)
-
-
 @dataclass
 class Segments:
     """Plans of all rank classes of a setting."""
@@ -126,7 +80,7 @@ class Segments:
     programs: Sequence[Program]
     outer: frozenset[str]
     """Communicators whose collectives are more than one class's business, or run on beside other segments."""
-    _cuts: list[_Cuts]
+    _cuts: list[Cuts]
     """Of each program."""
     _known: dict[tuple[_Key, int], Segment] = field(default_factory=dict)
     """By what decides how they go, and the number among those of a program that go the same way."""
@@ -147,7 +101,7 @@ class Segments:
         singles = [each.singles(is_outer) for each in traffic]
         if sum(map(len, programs)) < FEWEST_OPS * max(sum(map(len, singles)), 1):
             return None
-        cuts = [_Cuts.of(program, own) for program, own in zip(programs, singles, strict=True)]
+        cuts = [Cuts.of(program, own) for program, own in zip(programs, singles, strict=True)]
         return cls(setting, programs, outer, cuts)
 
     def plan(self, rank_class: int) -> Plan:
@@ -156,10 +110,7 @@ class Segments:
         cuts = self._cuts[role]
         again = Counter[_Key]()
         segments = [self._segment(rank_class, self.programs[role], place, again) for place in cuts.distinct]
-        parts = [
-            (first, stop, None if number < 0 else segments[number], shift) for first, stop, number, shift in cuts.parts
-        ]
-        return Plan(parts, cuts.singles)
+        return Plan(cuts, segments)
 
     def _segment(self, rank_class: int, program: Program, place: tuple[int, int], again: Counter[_Key]) -> Segment:
         """Return the segment of a stretch, which is that of another class's that goes the same way.
