@@ -60,7 +60,11 @@ def simulate(
     ] = None,
     show_ranks: Annotated[
         str,
-        typer.Option("--ranks", metavar="R,R,…", help="Ranks whose events are written; by default one of each class."),
+        typer.Option(
+            "--ranks",
+            metavar="R,R,…",
+            help="Ranks whose events are written; by default one of each class, as far as a table holds them.",
+        ),
     ] = "",
     chrome: Annotated[Path | None, typer.Option(help="Also write a Chrome/Perfetto trace (.json or .json.gz).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out or --chrome wrote before.")] = False,
@@ -121,7 +125,7 @@ def simulate(
         shown.every_rank(found.every_rank, found.as_json, out)
     else:
         shown.step(found.simulation, found.figures, found.as_json, out, found.pipeline)
-    _say_where(chrome)
+    _Keep(out, chrome, force).say(found.simulation, chosen)
 
 
 def _replay(
@@ -145,22 +149,18 @@ def _replay(
     replayed = replay(schedule, job, machine, overrides, _one_of_two(engine))
     simulation = replayed.simulation
     answer = replayed.answer(time.perf_counter() - begin)
-    keep.write(simulation, answer, rank_list(show_ranks, simulation.job.ranks))
+    ranks = rank_list(show_ranks, simulation.job.ranks)
+    keep.write(simulation, answer, ranks)
     if as_json:
         console.print_json(answer)
         return
     show = shown.step if replayed.described else shown.own_step
     show(simulation, replayed.figures, answer, keep.out)
-    _say_where(keep.chrome)
+    keep.say(simulation, ranks)
 
 
 def _one_of_two(engine: EngineName) -> Literal["folded", "des"]:
     return "des" if engine is EngineName.des else "folded"
-
-
-def _say_where(chrome: Path | None) -> None:
-    if chrome is not None:
-        print(f"Chrome trace written to {chrome}; open it in ui.perfetto.dev")
 
 
 @dataclass(frozen=True)
@@ -179,3 +179,15 @@ class _Keep:
             write_run(self.out, simulation, answer, ranks, overwrite=self.force)
         if self.chrome is not None:
             write_chrome_trace(self.chrome, simulation, ranks, overwrite=self.force)
+
+    def say(self, simulation: Simulation, ranks: list[int] | None) -> None:
+        """Say what of it was written, and where."""
+        if self.chrome is not None:
+            print(f"Chrome trace written to {self.chrome}; open it in ui.perfetto.dev")
+        if ranks or (self.out is None and self.chrome is None):
+            return
+        from twin.engine.runs import default_ranks
+
+        written, classes = len(default_ranks(simulation)), len(simulation.partition.representatives)
+        if written < classes:
+            print(f"Events of {written} of {classes} classes written, as many as a table holds; --ranks chooses others")

@@ -25,14 +25,11 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
 
     A rank that was not simulated itself has the times of its class.
     """
-    classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
-    if (classes < 0).any():
-        raise ValueError(f"the events of rank {ranks[int(np.argmin(classes))]} were not kept")
-    of_class = {int(c): (part, row) for part in simulation.parts for row, c in enumerate(part.classes)}
-    found = [of_class[int(c)] for c in classes]
+    found = _of_ranks(simulation, ranks)
     if (events := sum(len(part.program) for part, _ in found)) > MAX_EVENTS:
-        most = MAX_EVENTS * len(ranks) // max(events, 1)
-        raise ValueError(f"{len(ranks)} ranks have {events:,} events; choose at most {most}")
+        most = MAX_EVENTS * len(ranks) // events
+        remedy = f"choose at most {most}" if most else "choose fewer micro-batches"
+        raise ValueError(f"{len(ranks)} ranks have {events:,} events, a table holds {MAX_EVENTS:,}; {remedy}")
     columns = {id(part): _op_columns(part.program, step) for part in simulation.parts}
     tables = []
     for part, own in groupby(zip(ranks, found, strict=True), key=lambda one: one[1][0]):
@@ -40,6 +37,25 @@ def event_table(simulation: Simulation, ranks: Sequence[int], *, step: int = 0) 
         rows = np.array([row for _, (_, row) in chosen], dtype=np.int64)
         tables.append(_part_table(simulation, part, [rank for rank, _ in chosen], rows, columns[id(part)]))
     return pa.concat_tables(tables).combine_chunks() if len(tables) != 1 else tables[0]
+
+
+def fitting(simulation: Simulation, ranks: Sequence[int]) -> list[int]:
+    """Return all ranks if a table holds their events, else as many as it holds, spread evenly from first to last."""
+    events = np.array([len(part.program) for part, _ in _of_ranks(simulation, ranks)])
+    for count in range(min(len(ranks), len(ranks) * MAX_EVENTS // max(int(events.sum()), 1) + 1), 1, -1):
+        places = np.linspace(0, len(ranks) - 1, count).round().astype(int)
+        if events[places].sum() <= MAX_EVENTS:
+            return [ranks[place] for place in places]
+    return list(ranks[:1])
+
+
+def _of_ranks(simulation: Simulation, ranks: Sequence[int]) -> list[tuple[Part, int]]:
+    """Find the part of each rank, and its row there."""
+    classes = simulation.partition.rank_class[np.array(ranks, dtype=np.int64)]
+    if (classes < 0).any():
+        raise ValueError(f"the events of rank {ranks[int(np.argmin(classes))]} were not kept")
+    of_class = {int(c): (part, row) for part in simulation.parts for row, c in enumerate(part.classes)}
+    return [of_class[int(c)] for c in classes]
 
 
 def _part_table(

@@ -14,7 +14,7 @@ from twin import __version__
 from twin.description.files import replacing
 from twin.description.problems import fail
 from twin.description.units import format_si
-from twin.engine.events import event_table
+from twin.engine.events import event_table, fitting
 from twin.engine.simulate import Simulation
 from twin.pages.timeline import timeline_html
 from twin.trace.bubbles import PipelineRun
@@ -32,8 +32,8 @@ def rank_name(simulation: Simulation, rank: int) -> str:
 
 
 def default_ranks(simulation: Simulation) -> list[int]:
-    """One rank of each class."""
-    return [int(r) for r in simulation.partition.representatives]
+    """One rank of each class; of as many classes as a table holds the events of."""
+    return fitting(simulation, [int(r) for r in simulation.partition.representatives])
 
 
 def write_run(
