@@ -2,9 +2,8 @@
 
 PyTorch wants tensors at addresses that 64 divides. glibc cuts what lies before and behind off what it finds, and its
 cache of each thread (tcache) keeps these scraps apart from their neighbours, so that what is freed between them is too
-small for the next tensor of equal size: a heap whose tensors come and go grows from step to step (a small GPT over
-y = 4: 690 MB after 60 steps, of which 120 are in use; 180 MB without that cache). And a heap that shrinks after
-every large tensor has a page fault for every 4 KiB of the next.
+small for the next tensor of equal size: a heap whose tensors come and go grows from step to step, over y most of all.
+And a heap that shrinks after every large tensor has a page fault for every 4 KiB of the next.
 
 glibc reads this when a process starts, and no function sets it later; other C libraries do not know it.
 """

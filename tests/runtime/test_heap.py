@@ -29,3 +29,8 @@ def test_glibc_reads_every_setting():
 
 def test_what_the_user_has_set_stays():
     assert heap_environment({TUNABLES: "glibc.malloc.arena_max=2"}) == {}
+
+
+def test_the_docs_name_the_settings():
+    page = Path(__file__).parents[2] / "docs/howto/training.md"
+    assert f"export {TUNABLES}={heap_environment({})[TUNABLES]}\n" in page.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from twin.engine.members import Member
 from twin.engine.program import WAIT, Program
 from twin.engine.times import Ints
+from twin.schedule.stretch import around
 
 Bools = NDArray[np.bool_]
 
@@ -55,7 +56,7 @@ class Cycle:
             return None
         parts = again - first
         same = _same_parts(rank, parts, chosen.length)
-        begin, end = _around(same, first)
+        begin, end = around(same, first)
         hosts = np.asarray(program.host_seconds[firsts[first] : firsts[again]])
         places = np.searchsorted(singles, firsts[[first, again]])
         return cls(chosen.length, parts, int(places[1] - places[0]), float(hosts.sum()), begin, end + parts)
@@ -84,12 +85,3 @@ def _same_ops(program: Program, own: Ints, ops: int) -> Bools:
     same: Bools = which[own + ops] == which[own]
     same &= target[own + ops] - target[own] == np.where(code[own] == WAIT, ops, 0)
     return same
-
-
-def _around(which: Bools, place: int) -> tuple[int, int]:
-    """Return the stretch of true ones around a place."""
-    false = np.flatnonzero(~which)
-    at = int(np.searchsorted(false, place))
-    begin = int(false[at - 1]) + 1 if at else 0
-    end = int(false[at]) if at < len(false) else len(which)
-    return (begin, end) if begin <= place < end else (place, place)

@@ -18,6 +18,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.schedule.stretch import around
 from twin.strategies.megatron.orders import Action
 
 Unit = tuple[Action, ...]
@@ -87,7 +88,7 @@ class Pattern:
             return None
         length = other - middle
         same = self._same(0, len(self._micro), length, by)
-        begin, end = _around(same, middle)
+        begin, end = around(same, middle)
         count = (end - begin - 1) // length  # the unit at `begin` is a neighbour
         return Round(begin + 1, length, count, by) if count > 1 else None
 
@@ -100,15 +101,6 @@ class Pattern:
             if stop - first > MIN_RUN:  # those from `first` to `stop`, this one too, are alike; the ends are neighbours
                 found.append(Round(begin + first + 1, 1, stop - first - 1, 1))
         return found
-
-
-def _around(which: NDArray[np.bool_], middle: int) -> tuple[int, int]:
-    """Return the stretch of true ones around a place."""
-    false = np.flatnonzero(~which)
-    at = int(np.searchsorted(false, middle))
-    begin = int(false[at - 1]) + 1 if at else 0
-    end = int(false[at]) if at < len(false) else len(which)
-    return (begin, end) if begin <= middle < end else (middle, middle)
 
 
 KINDS = ("B", "F", "I", "W")
