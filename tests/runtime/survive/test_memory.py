@@ -144,10 +144,6 @@ def numbers(place: Place) -> list[Path]:
     return [data_file(folder, rank) for folder, rank in place.parts()]
 
 
-def newest_file(place: Place) -> Path:
-    return max(place.root.glob("*/rank-00000.safetensors"))
-
-
 def test_a_damaged_part_is_taken_from_the_other_host(two_hosts, tmp_path):
     hosts = copied(two_hosts, tmp_path)
     for damaged in numbers(hosts[0]):
