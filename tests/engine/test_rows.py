@@ -24,7 +24,7 @@ RELATIVE = 1e-9
 def written_out(simulation: Simulation) -> Simulation:
     """The same step with every op known one by one."""
     lines = [part.timeline for part in simulation.parts]
-    dense = [Timeline(line.start, line.end, line.arrival, line.share) for line in lines]
+    dense = [Timeline.of(line.start, line.end, line.arrival, line.share) for line in lines]
     assert not any(row.segments for line in dense for row in line.rows)
     parts = [replace(part, timeline=line) for part, line in zip(simulation.parts, dense, strict=True)]
     return replace(simulation, parts=tuple(parts))

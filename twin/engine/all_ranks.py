@@ -63,7 +63,7 @@ class AllRanks:
         )
         parts = []
         for part, kept in zip(self.nominal.parts, self.of_roles, strict=True):
-            timeline = Timeline(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
+            timeline = Timeline.of(kept.start, kept.end, kept.arrival, np.ones_like(kept.start))
             own = np.array([rank for rank in self.recorded if rank in set(part.role.ranks.tolist())], dtype=np.int64)
             rows = own if len(self.nominal.parts) == 1 else np.sort(own)
             parts.append(replace(part, classes=row[rows], timeline=timeline))

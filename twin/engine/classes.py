@@ -20,7 +20,7 @@ from twin.engine.plans import Plan
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.segment import Run, Segment
 from twin.engine.segments import Segments
-from twin.engine.setting import Setting, Timeline, TimelineOfRows
+from twin.engine.setting import Setting, Timeline
 from twin.engine.streams import BUSY, check_ended, differing
 
 
@@ -85,7 +85,7 @@ class _Engine:
         check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
         passed_over = None if self.observer is None else self.observer.passed_over
         return [
-            TimelineOfRows([self.ranks[c].row for c in classes], len(program), passed_over)
+            Timeline([self.ranks[c].row for c in classes], len(program), passed_over)
             for program, classes in zip(self.programs, self._of_role, strict=True)
         ]
 

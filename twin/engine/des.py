@@ -76,7 +76,7 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
     check_ended((rank.number, rank.program, rank.at) for rank in ranks if rank.at < len(rank.program))
     recorded = (recorder.start, recorder.end, recorder.arrival, recorder.share)
     of_role = [[c for c, r in enumerate(role) if r == number] for number in range(len(programs))]
-    return [Timeline(*(np.array([rows[c] for c in classes]) for rows in recorded)) for classes in of_role]
+    return [Timeline.of(*(np.array([rows[c] for c in classes]) for rows in recorded)) for classes in of_role]
 
 
 def _factors_of(

@@ -37,7 +37,7 @@ def run(program: Program, setting: Setting) -> Timeline:
     device = _Device(program, setting)
     device.run()
     rows = (device.start, device.end, device.arrival, device.share)
-    return Timeline(*(np.array(row)[None, :] for row in rows))
+    return Timeline.of(*(np.array(row)[None, :] for row in rows))
 
 
 class _Running:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twin.engine.links import Transfer
 from twin.engine.rows import Row
-from twin.engine.times import Times
+from twin.engine.times import Floats, Times
 
 
 @dataclass(frozen=True)
@@ -61,65 +60,58 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each op of the rank classes of one role ran, seconds, arrays (rank classes, ops).
+    """When each op of the rank classes of one role ran, seconds.
 
-    For a wait: from when the stream came to it until it could go on. `arrival` is when the
-    stream came to a collective; `start` when its last member had.
+    `start`, `end`, `arrival` and `share` are arrays (rank classes, ops), written out when somebody asks for them. For a
+    wait: from when the stream came to it until it could go on. `arrival` is when the stream came to a collective;
+    `start` when its last member had; `share` is how much of the speed that its transfer could have had links let it
+    have.
     """
 
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    arrival: NDArray[np.float64]
-    share: NDArray[np.float64]
-    """Of the speed that a collective's transfer could have had, how much links let it have."""
-    passed_over: PassedOver | None = field(default=None, kw_only=True)
+    rows: Sequence[Row]
+    """What each of the rank classes did; what is known of segments is not written out."""
+    length: int
+    """Ops of the program."""
+    passed_over: PassedOver | None = None
     """What brings nothing new, if that is known."""
+    _written: tuple[Floats, ...] | None = field(default=None, repr=False)
+    """The arrays, where they were there first."""
 
-    @property
-    def step_seconds(self) -> float:
-        """Last end minus first start."""
-        return float(self.end.max()) if self.end.size else 0.0
-
-    @cached_property
-    def rows(self) -> Sequence[Row]:
-        """What each of the rank classes did; what is known of segments is not written out."""
-        ops = np.arange(self.start.shape[1])
-        columns = zip(self.start, self.end, self.arrival, self.share, strict=True)
-        return [Row(ops, Times(*column)) for column in columns]
-
-
-class TimelineOfRows(Timeline):
-    """The same, its arrays written out when somebody asks for them."""
-
-    def __init__(self, rows: Sequence[Row], length: int, passed_over: PassedOver | None = None) -> None:
-        """Take the rows of programs with so many ops."""
-        self.__dict__.update(rows=rows, _length=length, passed_over=passed_over)
+    @classmethod
+    def of(cls, start: Floats, end: Floats, arrival: Floats, share: Floats) -> Timeline:
+        """Take arrays (rank classes, ops)."""
+        columns = (start, end, arrival, share)
+        ops = np.arange(start.shape[1])
+        rows = [Row(ops, Times(*row)) for row in zip(*columns, strict=True)]
+        return cls(rows, start.shape[1], _written=columns)
 
     @cached_property
-    def _dense(self) -> list[NDArray[np.float64]]:
-        dense = [row.dense(self.__dict__["_length"]) for row in self.rows]
+    def _columns(self) -> tuple[Floats, ...]:
+        if self._written is not None:
+            return self._written
+        dense = [row.dense(self.length) for row in self.rows]
         columns = zip(*((each.start, each.end, each.arrival, each.share) for each in dense), strict=True)
-        return [of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns]
+        return tuple(of[0][None, :] if len(of) == 1 else np.stack(of) for of in columns)
 
     @property
-    def start(self) -> NDArray[np.float64]:
+    def start(self) -> Floats:
         """See above."""
-        return self._dense[0]
+        return self._columns[0]
 
     @property
-    def end(self) -> NDArray[np.float64]:
+    def end(self) -> Floats:
         """See above."""
-        return self._dense[1]
+        return self._columns[1]
 
     @property
-    def arrival(self) -> NDArray[np.float64]:
+    def arrival(self) -> Floats:
         """See above."""
-        return self._dense[2]
+        return self._columns[2]
 
     @property
-    def share(self) -> NDArray[np.float64]:
+    def share(self) -> Floats:
         """See above."""
-        return self._dense[3]
+        return self._columns[3]
 
     @property
     def step_seconds(self) -> float:
