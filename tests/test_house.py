@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,22 +103,25 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> list[str]:
     """Every module named in an import statement, wherever it stands."""
-    package = path.relative_to(ROOT).with_suffix("").parts
+    package, found = path.relative_to(ROOT).with_suffix("").parts, []
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = ".".join(package[: len(package) - node.level]) + "." if node.level else ""
             base = (above + (node.module or "")).rstrip(".")
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found += [f"{base}.{alias.name}" for alias in node.names]
+    return found
 
 
 def layer(path: Path) -> str:
     return path.relative_to(ROOT).with_suffix("").parts[1]
 
 
+@cache
 def unit(module: str, package: str = "twin") -> str | None:
     """The room of a package that an imported name belongs to."""
     parts = module.split(".")

@@ -220,6 +220,7 @@ def test_a_guessed_machine_accuses_no_axis_but_a_reference_does():
     assert (found.kind, found.axis, found.yardstick) == ("axis", "z", "the reference")
 
 
+@pytest.mark.full
 def test_a_reference_takes_out_what_devices_are_by_nature():
     """Devices 10 % apart hide one that became 8 % slower; against themselves they do not."""
     spread = 1 + 0.1 * np.random.default_rng(3).random(LARGE.ranks)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
+from tests.tiers import full
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import differences, drawn, groups_along, sharing, simulate_ranks
@@ -222,7 +223,7 @@ def test_groups_on_one_nic_are_found(make_job) -> None:
     assert sorted(found["y"].groups.T.tolist()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-@pytest.mark.parametrize("machine", ["frontier", "perlmutter", "alps"])
+@pytest.mark.parametrize("machine", full(["frontier", "perlmutter", "alps"], "perlmutter", "alps"))
 def test_where_links_are_shared_it_is_close_to_the_simpy_engine(make_job, machine) -> None:
     """With the same draws; docs/howto/every-rank.md has the figures of many jobs."""
     model = {"layers": 2, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime import equal, parity
+from tests.tiers import quick
 from twin.strategies.four_d.grid import AXES, factorizations
 
 LLAMA = {"activation": "swiglu", "positions": "rotary", "biases": False, "norm": "rms", "norm_epsilon": 1e-6}
@@ -61,8 +62,7 @@ def name(case: Any) -> str:
     return "x".join(map(str, case.values())) if isinstance(case, dict) else str(case)
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize(("grid", "family"), ONCE, ids=name)
+@pytest.mark.parametrize(("grid", "family"), quick(ONCE, *ONCE[::3]), ids=name)
 def test_every_family_once(pool, grid, family):
     check(pool, grid, family)
 

@@ -51,10 +51,8 @@ GRIDS: list[dict[str, int]] = [
 SHARDED, REPLICATED = GRIDS[2], GRIDS[3]
 CASES = [(grid, name) for grid in GRIDS for name in VARIANTS]
 CHOSEN = [
-    *((SHARDED, name) for name in ("recompute", "padded", "goldfish", "qwen3", "gpt2_tied")),
-    *((REPLICATED, name) for name in ("plain", "documents", "kept", "neox")),
-    (GRIDS[0], "plain"),
-    (GRIDS[1], "llama3"),
+    *((SHARDED, name) for name in ("recompute", "padded", "qwen3")),
+    *((REPLICATED, name) for name in ("plain", "documents")),
 ]
 
 

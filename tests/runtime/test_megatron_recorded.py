@@ -47,14 +47,14 @@ def differs(axes: dict[str, int], rank: int = 0, **options: Any) -> str:
     return difference(record(job, rank).schedule, generated(job, rank))
 
 
-@pytest.mark.parametrize(("axes", "options"), few(RECORDED, *RECORDED[::12]), ids=str)
+@pytest.mark.parametrize(("axes", "options"), few(RECORDED, *RECORDED[::25]), ids=str)
 def test_every_composition(axes: dict[str, int], options: dict[str, Any]) -> None:
     ranks = describe(axes, **options).ranks
     for rank in sorted({0, ranks - 1}):
         assert not (found := differs(axes, rank, **options)), found
 
 
-@pytest.mark.parametrize(("axes", "options"), few(OTHERS, *OTHERS[::4]), ids=str)
+@pytest.mark.parametrize(("axes", "options"), few(OTHERS, *OTHERS[::9]), ids=str)
 def test_precisions_padding_and_dropout(axes: dict[str, int], options: dict[str, Any]) -> None:
     assert not (found := differs(axes, 1, **options)), found
 

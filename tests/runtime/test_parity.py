@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import equal, parity
+from tests.tiers import quick
 from twin.strategies.four_d.grid import AXES, factorizations
 
 GRIDS = [dict(zip(AXES, grid.sizes, strict=True)) for n in (1, 2, 4, 8) for grid in factorizations(n)]
@@ -73,8 +74,7 @@ def name(case: Any) -> str:
     return "x".join(map(str, case.values())) if isinstance(case, dict) else str(case)
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize(("grid", "variant"), ONCE, ids=name)
+@pytest.mark.parametrize(("grid", "variant"), quick(ONCE, *ONCE[::3]), ids=name)
 def test_every_axis_and_every_option_once_equals_the_serial_model(pool, grid, variant):
     check(pool, grid, variant, "float64")
 

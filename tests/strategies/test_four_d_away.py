@@ -117,6 +117,7 @@ def test_the_next_one_is_on_its_way_while_one_is_used() -> None:
             assert asked == min(16, products + 1)
 
 
+@pytest.mark.full
 def test_an_endless_link_costs_nothing() -> None:
     overrides = (*FREE_HOST, "machine.host_link.bandwidth=1000000 TB/s", "machine.host_link.latency=0 us")
     overrides += ("machine.host.memory_bandwidth=1000000 TB/s",)

@@ -9,7 +9,6 @@ import pytest
 
 from runtime.huggingface.weights import initial_weights
 from tests.runtime.huggingface import tasks
-from tests.tiers import quick
 from twin.description.huggingface import read_model
 from twin.strategies.four_d.grid import AXES, factorizations
 
@@ -50,7 +49,7 @@ def check(pool: Any, family: str, grid: dict[str, int]) -> None:
 EACH = [(family, grid) for family in tasks.FAMILIES for grid in HALVES]
 
 
-@pytest.mark.parametrize(("family", "grid"), quick(EACH, *EACH[::4]), ids=name)
+@pytest.mark.parametrize(("family", "grid"), EACH, ids=name)
 def test_on_each_axis(pool, family, grid):
     check(pool, family, grid)
 
