@@ -132,6 +132,7 @@ def test_the_front_is_that_of_brute_force(places):
     assert list(zip(line.x, line.y, strict=True)) == [(s, 1e9 * m) for s, m in sorted(set(places) - beaten)]
 
 
+@pytest.mark.full
 def test_of_very_many_the_fastest_and_the_whole_front_are_drawn(tmp_path):
     many = [candidate((8, 1, 1, 1), step=1.0 + n, memory=5e9, rank=n + 1) for n in range(MAX_POINTS + 50)]
     least = candidate((1, 8, 1, 1), step=1e6, memory=1e9, rank=MAX_POINTS + 51)

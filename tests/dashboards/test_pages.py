@@ -60,7 +60,7 @@ def shows_a_problem(component: Component) -> bool:
     return any(getattr(node, "className", "") == "problem" for node in inside(component))
 
 
-SOME = ("/verdict", "/memory")
+SOME = ("/verdict",)
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda p: p.path)
 
 

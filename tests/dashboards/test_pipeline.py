@@ -99,6 +99,7 @@ def test_every_pass_is_a_box() -> None:
         assert sum(value for value in row.values() if isinstance(value, float)) == pytest.approx(100, abs=0.05)
 
 
+@pytest.mark.full
 def test_too_many_passes_are_a_picture_that_says_so() -> None:
     found = simulate({**JOB, "batch": {"sequences": 600, "micro_sequences": 1}, "schedule": "1f1b", "chunks": 1})
     run = run_of(found, list(range(16)))

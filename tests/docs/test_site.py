@@ -67,6 +67,7 @@ def test_public_functions_are_in_the_reference_with_their_types():
     assert "| `step_seconds` | `float` | Last rank's end minus first rank's start. |" in written
 
 
+@pytest.mark.full
 def test_the_picture_has_every_room_once_and_arrows_that_point_down():
     graph = house.rooms("twin")
     picture = house.picture()

@@ -33,6 +33,7 @@ def test_every_path_of_a_job_too_large_for_here_is_tried_on_a_small_model() -> N
     assert all(each.model.parameters < 20e6 and each.ranks == 1 for each in found if not isinstance(each, str))
 
 
+@pytest.mark.full
 def test_paths_train_and_losses_fall() -> None:
     chosen = (Case("plain"), Case("by tokens", {"loss_rows": 5}), Case("documents", {"document_mask": True}))
     seen = list(smoke(load_job(JOB), CPU, 0.0, chosen))

@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tiers import few
 from twin.cli import main
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
@@ -82,10 +81,8 @@ def computing(simulation: Simulation) -> float:
     )
 
 
-PRUNED = few([("megatron", 4), ("megatron", 5), ("four_d", 4), ("fsdp", 4)], ("fsdp", 4))
-
-
-@pytest.mark.parametrize(("strategy", "layers"), PRUNED)
+@pytest.mark.full
+@pytest.mark.parametrize(("strategy", "layers"), [("megatron", 4), ("megatron", 5), ("four_d", 4), ("fsdp", 4)])
 def test_pruning_finds_what_trying_everything_finds(tmp_path: Path, strategy: str, layers: int) -> None:
     small = {"ranks": 4, "batch": {"sequences": 8}, "model": MODEL | {"layers": layers}}
     job = job_of(Given(job_file(tmp_path, **small)), strategy)

@@ -67,6 +67,7 @@ def test_simulate_takes_the_fastest_of_all_strategies(tmp_path: Path, keys: dict
     assert told == {name: fastest(one) for name, one in found.searches.items()}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_core")
 def test_the_commands_say_what_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = job_file(tmp_path, batch={"sequences": 1}), tmp_path / "found"

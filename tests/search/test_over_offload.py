@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.tiers import full
 from twin.cli import main
 from twin.cost.memory import memory_use
 from twin.description.job import Job
@@ -26,7 +27,7 @@ def job(strategy: str, **keys: Any) -> Job:
     return load_job(LARGE | {"strategy": strategy, "grid": "auto"} | keys)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "four_d"])
+@pytest.mark.parametrize("strategy", full(["fsdp", "four_d"], "four_d"))
 def test_offload_makes_a_model_trainable_and_the_best_is_that_of_all_ways(strategy: str) -> None:
     with pytest.raises(DescriptionError):
         search(job(strategy))

@@ -173,6 +173,7 @@ def test_a_study_is_a_space(study):
     assert "grid" in study.at({"recompute": True, "grid.z": 7}).reason
 
 
+@pytest.mark.full
 def test_a_jobs_search_is_a_space():
     keys = TINY | {"grid": "auto", "batch": {"sequences": 32}}
     trials = trials_of_job(keys, over="recompute")

@@ -92,6 +92,7 @@ def rows_of(scenario: Scenario) -> list[dict[str, Any]]:
     return [row | {"predicted_seconds": predicted[row["grid"]]} for row in found["rows"]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scenario", beyond.SCENARIOS, ids=lambda each: each.name)
 def test_what_goes_beyond_is_predicted(scenario: beyond.BeyondScenario) -> None:
     """Six grids of 4D, as published and beyond: steps, and how many times faster the second is."""

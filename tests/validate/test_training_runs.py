@@ -242,6 +242,7 @@ def test_what_is_no_such_yaml_is_refused(capsys, tmp_path, text, words):
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 @needs_file
 def test_every_published_row_is_expressed_or_left_out_with_a_reason():
     iterations = every_run()
@@ -289,6 +290,7 @@ def test_formulas_agree_with_rows_that_print_both_rate_and_time():
         ), row["id"]
 
 
+@pytest.mark.full
 def test_validate_file_takes_either_ending(tmp_path):
     path = write(tmp_path, [TENSOR | {"model": "gpt"}])
     other = path.rename(tmp_path / "runs.yml")

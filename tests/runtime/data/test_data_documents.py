@@ -110,6 +110,7 @@ def test_wrong_lines_are_named(tmp_path, line, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.full
 def test_the_standard_library_is_what_is_on_the_machine():
     """Against a walk of the directory: only modules, no tests, none of what others installed."""
     root = Path(sysconfig.get_path("stdlib"))
