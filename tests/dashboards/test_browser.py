@@ -215,6 +215,16 @@ def test_scripts_are_asked_for_once(visitor, server):
     assert page.locator("script[src*='plotly.min.js']").count() == 0
 
 
+def test_the_table_below_the_picture_comes_after_it_and_leads_to_its_ops(visitor, queries):
+    page = visitor.go("/timeline", queries["/timeline"])
+    row = page.locator("#timeline-worst .ag-row").first
+    row.wait_for()
+    assert page.locator("#timeline .xtick").count() > 0
+    redrawn(page, row.locator(".ag-cell").first.click)
+    page.wait_for_url(re.compile("op="))
+    expect(page.locator("#timeline-members, #timeline-elsewhere").first).to_be_visible()
+
+
 EARLY = """
 addEventListener("DOMContentLoaded", () => new MutationObserver((_, self) => {
   const words = document.getElementById("timeline-words");
