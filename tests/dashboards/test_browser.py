@@ -110,6 +110,24 @@ def test_from_the_list_of_runs_to_the_verdict(visitor):
     assert {"run", "other"} <= set(visitor.query())
 
 
+@pytest.mark.parametrize("width", [1024, 1440, 3840])
+def test_what_a_search_and_a_study_hold_is_read_without_scrolling(browser, server, width: int):
+    """Whole, inside the table, at every width of a window."""
+    visitor = Visitor(browser, server)
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.go("/", {"sort": "-kind"})  # only rows that are seen are there
+    cells = page.locator(".ag-cell[col-id=holds]", has_text=re.compile("candidates|points"))
+    cells.nth(1).wait_for()
+    assert cells.count() == 2
+    right = page.locator("#runs").bounding_box()
+    for cell in cells.all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= right["x"] + right["width"]
+        assert cell.evaluate("e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight")
+    visitor.context.close()
+    assert visitor.wrong == []
+
+
 def test_a_bar_of_the_verdict_leads_to_its_ops(visitor, queries):
     page = visitor.go("/verdict", queries["/verdict"])
     bars = page.locator("#waterfall .point")
