@@ -143,7 +143,8 @@ def words(column: pa.ChunkedArray) -> Words:
     whole = column.unify_dictionaries().combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = whole.chunk(0) if whole.num_chunks else pa.array([], column.type)
-    codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    indices = whole.indices.fill_null(-1) if whole.null_count else whole.indices  # of none missing no copy
+    codes = indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
     return Words(codes, tuple(str(word) for word in whole.dictionary.to_pylist()))
 
 

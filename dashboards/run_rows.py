@@ -13,6 +13,7 @@ from dashboards.training.record import summary_of
 HEADINGS = {
     "label": "run",
     "kind": "kind",
+    "holds": "holds",
     "model": "model",
     "machine": "machine",
     "ranks": "ranks",
@@ -22,7 +23,6 @@ HEADINGS = {
     "tokens": "tokens/s",
     "peak": "of peak (%)",
     "partner": "same job",
-    "holds": "holds",
     "changed": "written",
     "differs": "differs from the first one chosen",
     "problem": "problem",

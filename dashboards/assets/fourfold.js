@@ -72,6 +72,22 @@ window.dash_clientside.fourfold = {
     const about = Object.keys(data || {}).some((key) => key.startsWith("xaxis"));
     return about ? data : window.dash_clientside.no_update;
   },
+  // When the timeline's first picture is seen: what stands below it is asked for then.
+  drawn() {
+    const none = window.dash_clientside.no_update;
+    return new Promise((done) => {
+      const look = () => {
+        if (!document.getElementById("timeline-frame")) done(none);
+        else if (document.querySelector("#timeline .xtick")) window.requestAnimationFrame(() => window.setTimeout(() => done(1)));
+        else window.setTimeout(look, 20);
+      };
+      look();
+    });
+  },
+  // The row of a table that was chosen; nothing of a table that is new.
+  picked(rows) {
+    return rows && rows.length ? rows : window.dash_clientside.no_update;
+  },
   // The timeline as it is seen, as a file for a paper.
   svg(_clicks) {
     const figure = document.querySelector("#timeline-frame .js-plotly-plot");

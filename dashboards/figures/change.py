@@ -7,7 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from dashboards.colours import FIRST, SECOND
 from dashboards.figures.waterfall import waterfall
+from dashboards.parts import finished, seconds, seconds_axis
 from twin.compare.terms import Term
 
 NAMES = ("as it is", "what if")
@@ -40,6 +42,16 @@ def terms(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Term]:
 
 def _term(name: str, label: str, old: float, new: float) -> Term:
     return Term(name, label, old, new, round(new - old, PICOSECONDS))
+
+
+def lengths(old: Mapping[str, Any], new: Mapping[str, Any]) -> go.Figure:
+    """Draw both steps as a bar each on an axis of time: of more ops than can be drawn that is what is left."""
+    times = [float(old["step_seconds"]), float(new["step_seconds"])]
+    words = [f"{name}: {seconds(time)}" for name, time in zip(NAMES, times, strict=True)]
+    bars = go.Bar(x=times, y=NAMES, orientation="h", marker_color=[FIRST, SECOND], hovertext=words, hoverinfo="text")
+    figure = finished(go.Figure(bars), showlegend=False)
+    figure.update_xaxes(**seconds_axis("time from the step's begin"), range=[-0.01 * max(times), 1.01 * max(times)])
+    return figure.update_yaxes(autorange="reversed", automargin=True, fixedrange=True)
 
 
 def change(old: Mapping[str, Any], new: Mapping[str, Any]) -> go.Figure:

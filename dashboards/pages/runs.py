@@ -16,8 +16,10 @@ from dashboards.parts import MOMENT, NUMBER, SECONDS, card, table
 from dashboards.run_rows import HEADINGS, NUMBERS, rows_of
 
 TABLE = "runs"
-WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 320, "differs": 420, "problem": 420}
+WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 260, "differs": 420, "problem": 420}
 """Pixels of columns whose words may come from strangers."""
+WRAPPED = {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
+"""The look of a column of sentences: in several lines, none cut."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -63,6 +65,7 @@ def columns_of(sort: str) -> list[dict[str, Any]]:
     looks: dict[str, Any] = dict.fromkeys(NUMBERS, number)
     looks |= {"step": {**number, **SECONDS}, "changed": MOMENT, "label": {"pinned": "left", "maxWidth": 320}}
     looks |= {key: {"maxWidth": most} for key, most in WIDEST.items()}
+    looks["holds"] |= WRAPPED
     way = {sort.lstrip("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
     return [
         {"field": key, "headerName": title, **looks.get(key, {}), **way.get(key, {})} for key, title in HEADINGS.items()

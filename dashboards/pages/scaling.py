@@ -85,14 +85,14 @@ def summary_of(found: Opened) -> str:
             if first is None
             else (
                 f"{words} What matters most: {first.parameter}, "
-                f"{first.swing_seconds / first.base_seconds:.1%} of the step of {seconds(first.base_seconds)}."
+                f"{100 * first.swing_seconds / first.base_seconds:.1f} % of the step of {seconds(first.base_seconds)}."
             )
         )
     if study.study in ("weak_scaling", "strong_scaling"):
         last = max(done, key=lambda row: row["ranks"])
         share = last.get("efficiency")
         words += f" Largest: {last['ranks']:,} ranks, {seconds(last['step_seconds'])}"
-        words += "." if share is None else f", {share:.0%} efficient."
+        words += "." if share is None else f", {100 * share:.0f} % efficient."
     else:
         best = min(done, key=lambda row: row["step_seconds"])
         words += (
@@ -102,7 +102,7 @@ def summary_of(found: Opened) -> str:
         )
     errors = sorted(abs(row["error"]) for row in done if isinstance(row.get("error"), float))
     if errors:
-        words += f" Against {len(errors)} measured points the median error is {errors[len(errors) // 2]:.1%}."
+        words += f" Against {len(errors)} measured points the median error is {100 * errors[len(errors) // 2]:.1f} %."
     return words
 
 

@@ -20,6 +20,7 @@ from dashboards.pages.timeline_parts import (
     FOUND,
     WINDOW,
     WORST,
+    WORST_PLACE,
     found_table,
     jumps,
     lane_controls,
@@ -29,6 +30,7 @@ from dashboards.pages.timeline_parts import (
     summary,
     worst_card,
     worst_rows,
+    worst_table,
 )
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
 from dashboards.parts import aria, card, graph
@@ -42,6 +44,7 @@ from dashboards.timeline.view import Pair, View
 from twin.description.problems import DescriptionError
 
 GRAPH, MAP, MOVED, PANEL = "timeline", "timeline-map", "timeline-moved", "timeline-panel"
+PICKED, SEEN = "timeline-picked", "timeline-seen"
 CHOICES = ("ranks", "pins", "turned", "lay", "show", "colour", "align", "path")
 """Controls that say what is drawn, and how."""
 AROUND = 6.0
@@ -137,12 +140,12 @@ def shown(context: PageContext, query: Query) -> Component:
                 jumps(pair),
                 *(dcc.Input(id=state(key), type="hidden", value=query.get(key, "")) for key in ("window", "op")),
                 dcc.Store(id="timeline-place", data=-1),
-                dcc.Store(id=MOVED),
+                *(dcc.Store(id=name) for name in (MOVED, PICKED, SEEN)),
             ),
             html.Div(panel_of(found, query), id=PANEL, role="status"),
             _window_card(pair, laid, at or whole),
             _found_card(query, pair, laid),
-            worst_card(pair, laid),
+            worst_card(pair),
         ]
     )
 
@@ -178,7 +181,7 @@ def _found_card(query: Query, pair: Pair, laid: Lanes) -> Component:
 
 def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
     """Draw what the choices say, in the window that a zoom, a jump or a chosen op leads to."""
-    *values, _jump, _all, chosen, found_row, clicked, _close, rows, place, window, op, search = arguments
+    *values, _jump, _all, chosen, found_row, clicked, _close, place, window, op, search = arguments
     cause, nothing = ctx.triggered_id, (no_update,) * 8
     at = window_of(window or "")
     wanted = dict(zip(CHOICES, values, strict=True))
@@ -198,11 +201,13 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             if picked is None or picked == query["op"]:
                 return nothing
             query["op"] = picked
-        elif cause == "timeline-jump" and rows:
-            place = (int(place or 0) + 1) % len(rows) if isinstance(place, int) else 0
-            at, query["op"] = _around(rows[place]), _key(rows[place])
-        elif cause in (WORST, FOUND):
-            row = (chosen if cause == WORST else found_row) or None
+        elif cause == "timeline-jump":
+            before = open_all(context, query, meet=False)
+            if rows := worst_rows(before.pair, before.laid):
+                place = (place + 1) % len(rows) if isinstance(place, int) else 0
+                at, query["op"] = _around(rows[place]), _key(rows[place])
+        elif cause in (PICKED, FOUND):
+            row = (chosen if cause == PICKED else found_row) or None
             if not row:
                 return nothing
             query["op"] = _key(row[0])
@@ -217,7 +222,7 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             words,
             "" if at is None else f"{at[0]:.9g}..{at[1]:.9g}",
             place,
-            worst_rows(found.pair, found.laid) if relaid else no_update,
+            worst_table(found.pair, found.laid) if relaid else no_update,
             query["op"],
             no_update if cause == MOVED else panel_of(found, query),
         )
@@ -266,18 +271,17 @@ def register(app: Dash, context: PageContext) -> None:
         Output("timeline-words", "children"),
         Output(state("window"), "value"),
         Output("timeline-place", "data"),
-        Output(WORST, "rowData"),
+        Output(WORST_PLACE, "children"),
         Output(state("op"), "value"),
         Output(PANEL, "children"),
         Input(MOVED, "data"),
         *(Input(state(key), "value") for key in CHOICES),
         Input("timeline-jump", "n_clicks"),
         Input("timeline-all", "n_clicks"),
-        Input(WORST, "selectedRows"),
+        Input(PICKED, "data"),
         Input(FOUND, "selectedRows", allow_optional=True),
         Input(GRAPH, "clickData"),
         Input("timeline-close", "n_clicks", allow_optional=True),
-        State(WORST, "rowData"),
         State("timeline-place", "data"),
         State(state("window"), "value"),
         State(state("op"), "value"),
@@ -293,6 +297,7 @@ def register(app: Dash, context: PageContext) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(restate, context))
+    _register_later(app, context)
     app.clientside_callback(
         ClientsideFunction("fourfold", "svg"),
         Output("timeline-svg", "n_clicks"),
@@ -301,6 +306,37 @@ def register(app: Dash, context: PageContext) -> None:
     )
     register_pipelines(app, context)
     register_files(app, context)
+
+
+def _register_later(app: Dash, context: PageContext) -> None:
+    """Tables below the picture come when it is drawn: their scripts and cells would hold it up."""
+    app.clientside_callback(ClientsideFunction("fourfold", "drawn"), Output(SEEN, "data"), Input(SEEN, "storage_type"))
+    # A table that is new reports that nothing is chosen: asked of the server, that would supersede a zoom.
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "picked"),
+        Output(PICKED, "data"),
+        Input(WORST, "selectedRows", allow_optional=True),
+        prevent_initial_call=True,
+    )
+    app.callback(
+        Output(WORST_PLACE, "children", allow_duplicate=True),
+        Input(SEEN, "data"),
+        *(State(state(key), "value") for key in CHOICES),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )(partial(list_worst, context))
+
+
+def list_worst(context: PageContext, _seen: Any, *arguments: Any) -> Any:
+    """List the ops that differ most, or take longest, of the lanes that are drawn."""
+    *values, search = arguments
+    wanted = dict(zip(CHOICES, values, strict=True))
+    try:
+        query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
+        found = open_all(context, query, meet=False)
+    except DescriptionError:
+        return no_update
+    return worst_table(found.pair, found.laid)
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:

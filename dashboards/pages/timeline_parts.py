@@ -17,6 +17,7 @@ from dashboards.timeline.lanes import HOST, Lanes, unpaired, worst
 from dashboards.timeline.view import Pair, View, all_ranks, ranges
 
 WORST, WINDOW, FOUND = "timeline-worst", "timeline-window", "timeline-found"
+WORST_PLACE, WORST_PIXELS = "timeline-worst-rows", 320
 KEYS = (
     "Wheel: zoom at the pointer. Drag: zoom to a window. Shift and drag: measure. Keys: ← → or A D move, + − or W S "
     "zoom, N P next and previous op, Home all, Escape leaves the figure; Back undoes a zoom. A click on a lane's name "
@@ -99,16 +100,19 @@ def jumps(pair: Pair) -> Component:
     )
 
 
-def worst_card(pair: Pair, laid: Lanes) -> Component:
-    """The ops that differ most, or of one run those that take longest."""
+def worst_card(pair: Pair) -> Component:
+    """A place for the ops that differ most, or of one run those that take longest."""
+    title = "Largest differences" if len(pair.steps) > 1 else "Longest ops"
+    room = html.Div(id=WORST_PLACE, style={"minHeight": f"{WORST_PIXELS + 40}px"})  # so that nothing jumps
+    return card(title, "Choose an op to see it on the timeline.", room)
+
+
+def worst_table(pair: Pair, laid: Lanes) -> Component:
+    """List the ops that differ most, or of one run those that take longest."""
     fields = ("op", "rank", "stream", *(f"{label} (s)" for label in pair.labels), "difference (s)")
     columns = [{"field": name, "headerName": name} for name in (fields if len(pair.steps) > 1 else fields[:-1])]
-    several = len(pair.steps) > 1
-    return card(
-        "Largest differences" if several else "Longest ops",
-        "Choose an op to see it on the timeline.",
-        table(WORST, worst_rows(pair, laid), columns, height=320, getRowId="params.data.key", dashGridOptions=SELECT),
-    )
+    look: dict[str, Any] = {"getRowId": "params.data.key", "dashGridOptions": SELECT}
+    return table(WORST, worst_rows(pair, laid), columns, height=WORST_PIXELS, **look)
 
 
 def plain_table(rows: list[dict[str, Any]]) -> Component:

@@ -73,8 +73,8 @@ def _within(off: Floats) -> str:
     if not len(off):
         return "No op took any time in both."
     return (
-        f"{len(off)} ops; half of them are within {100 * np.median(off):.0f} % of the measured time, 90 % within "
-        f"{100 * np.quantile(off, 0.9):.0f} %."
+        f"{len(off):,} ops; half of them are within {100 * np.median(off):,.0f} % of the measured time, 90 % within "
+        f"{100 * np.quantile(off, 0.9):,.0f} %."
     )
 
 

@@ -10,7 +10,7 @@ import json
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -68,6 +68,17 @@ class Record:
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.step)
+
+    def as_it_is(self) -> Record:
+        """Return a copy: who draws it may hold its columns while the next line is read."""
+        return replace(
+            self,
+            step=self.step[:],
+            columns={name: column[:] for name, column in self.columns.items()},
+            validation={name: list(found) for name, found in self.validation.items()},
+            back=list(self.back),
+            why=list(self.why),
+        )
 
     def take_all(self, lines: list[bytes]) -> None:
         """Add what whole lines say; those of steps at once, if all are as `train` writes them."""
@@ -142,7 +153,10 @@ def _float(value: Any) -> float:
 
 
 class Reader:
-    """Keeps the records of some trainings, each read on as its file grows; the one read longest ago is forgotten."""
+    """Keeps the records of some trainings, each read on as its file grows; the one read longest ago is forgotten.
+
+    What it gives away is a copy: several visitors look at a training while it writes.
+    """
 
     def __init__(self, most: int = 64) -> None:
         self._records: dict[str, Record] = {}
@@ -161,7 +175,7 @@ class Reader:
             self._records[entry.name] = record
             while len(self._records) > self._most:
                 del self._records[next(iter(self._records))]
-            return record
+            return record.as_it_is()
 
 
 def metrics_file(catalog: Catalog, entry: Entry) -> Path:

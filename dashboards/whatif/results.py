@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import html, no_update
+from dash import html
 from dash.development.base_component import Component
 
 from dashboards.events import columns
-from dashboards.figures.change import NAMES, change, terms
+from dashboards.figures.change import NAMES, change, lengths, terms
 from dashboards.figures.timeline import timeline
 from dashboards.page import PageContext, Query
 from dashboards.parts import NUMBER, aria, card, finished, graph, table, with_table
@@ -113,10 +113,12 @@ def figure_rows(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[Any, str]:
+def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[go.Figure, str]:
     """Draw the same ranks of both jobs on one axis, and say what is seen."""
-    if not answer.tables:
-        return (no_update, "The step has too many ops to be drawn here; download the job and simulate it with --out.")
+    if not answer.tables:  # nor may the picture of another answer stay
+        ops = max(answer.old["ops"], answer.new["ops"])
+        many = f"A rank's step of {ops:,} ops is too long to be drawn here op by op: the bars are both steps."
+        return lengths(answer.old, answer.new), f"{many} Download the job and simulate it with --out to see its ops."
     events = tuple(columns(one) for one in answer.tables)
     pair = paired(NAMES, tuple(step_of(one, None) for one in events))
     view = View()

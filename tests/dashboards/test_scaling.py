@@ -79,8 +79,8 @@ def test_measured_points_stand_beside_predicted_ones(tmp_path):
     assert (list(lines["measured"].x), list(lines["measured"].y)) == ([8], [2.5])
     assert list(figures(found)["Efficiency"].data[0].y) == [100.0, 80.0]
     assert summary_of(opened(*found)) == (
-        "Weak scaling: 2 of 2 points are possible. Largest: 16 ranks, 2.5 s, 80% efficient. Against 1 measured points "
-        "the median error is 20.0%."
+        "Weak scaling: 2 of 2 points are possible. Largest: 16 ranks, 2.5 s, 80 % efficient. Against 1 measured points "
+        "the median error is 20.0 %."
     )
 
 
@@ -113,7 +113,7 @@ def test_a_tornado_has_the_largest_effect_first(tmp_path):
     ]
     found = opened(*written(tmp_path, SENSITIVITY, rows))
     assert [(row["parameter"], row["swing"]) for row in effect_rows(found)] == [("b", "100.0%"), ("a", "20.0%")]
-    assert "What matters most: b, 100.0% of the step of 1 s." in summary_of(found)
+    assert "What matters most: b, 100.0 % of the step of 1 s." in summary_of(found)
     (low, _high) = drawn(found)[0][2].data
     assert [round(x, 6) for x in low.x] == [10.0, 100.0]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
 from dash._utils import to_json
+from dash_ag_grid import AgGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,8 @@ from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
 from dashboards.figures.timeline_marks import reframed
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of, spelled_out
+from dashboards.pages.timeline import CHOICES, list_worst, open_all, shown
+from dashboards.pages.timeline_parts import worst_rows
 from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
 from dashboards.timeline.raster import coverage, painted
@@ -323,3 +327,15 @@ def test_what_is_shown_can_be_one_axis():
     assert {CATEGORIES[c] for c in shown.category} == {"x", "wait"}
     assert {CATEGORIES[c] for c in lanes(pair, View(show="compute")).category} == {"compute"}
     assert dataclasses.is_dataclass(shown)
+
+
+def test_the_first_answer_has_no_large_table(context, queries):
+    """Their scripts and cells would hold up the picture; the ops that differ most are listed when it is seen."""
+    query = queries["/timeline"]
+    made = shown(context, query)
+    assert not [part for part in made._traverse() if isinstance(part, AgGrid)]
+    later = list_worst(context, 1, *("" for _ in CHOICES), urlencode(query))
+    (table,) = [part for part in later._traverse() if isinstance(part, AgGrid)]
+    assert table.id == "timeline-worst"
+    found = open_all(context, query, meet=False)
+    assert [row["key"] for row in table.rowData] == [row["key"] for row in worst_rows(found.pair, found.laid)]

@@ -53,6 +53,19 @@ def test_a_training_is_found_and_read(trained):
     assert summary_of(catalog, entry).tokens_per_second == 4096
 
 
+def test_who_draws_a_training_keeps_it_as_it_was_while_others_read_on(trained):
+    """Columns that are held do not grow, and do not stop the next line from being read."""
+    _, catalog, add = trained
+    reader = Reader()
+    before = reader.record(catalog, only(catalog))
+    held = np.frombuffer(before.step, dtype=np.int64)
+    steps = len(before)
+    add(step_line(steps, 2.0))
+    assert len(reader.record(catalog, only(catalog))) == steps + 1
+    assert len(before) == len(held) == steps
+    assert {len(column) for column in before.columns.values()} == {steps}
+
+
 def test_it_is_read_on_while_it_writes(trained):
     """Half a line counts when its other half is there; a file that was cut is read anew."""
     folder, catalog, add = trained

@@ -96,7 +96,18 @@ def test_the_timeline_has_the_ranks_of_both(found):
 
 
 def test_a_step_of_too_many_ops_says_what_to_do(found):
-    assert "simulate" in drawn(Answer(found.old, found.new, (), ()), None)[1]
+    """And has axes as all others: of time with its unit, of names; nothing of another answer stays."""
+    figure, words = drawn(Answer(found.old, found.new, (), ()), None)
+    assert "simulate" in words
+    assert f"{max(found.old['ops'], found.new['ops']):,} ops" in words
+    axis = figure.layout.xaxis
+    assert (axis.ticksuffix, axis.tickformat, axis.visible) == ("s", "~s", None)
+    assert "time" in axis.title.text
+    assert dict(zip(figure.data[0].y, figure.data[0].x, strict=True)) == {
+        "as it is": found.old["step_seconds"],
+        "what if": found.new["step_seconds"],
+    }
+    assert axis.range[1] > max(figure.data[0].x)
 
 
 def test_a_job_that_does_not_fit_says_so(found):
