@@ -44,8 +44,7 @@ class StepEnergy:
     def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int8]]:
         device, clock = self.simulation.job.machine.device, self.simulation.clock
         watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int8)
-        amounts = np.asarray(program.amount)[np.asarray(program.ops.firsts)]
-        for number, (op, seconds) in enumerate(zip(program.ops.distinct, amounts.tolist(), strict=True)):
+        for number, (op, seconds) in enumerate(zip(program.ops.distinct, program.amounts, strict=True)):
             if isinstance(op, Compute):
                 kinds[number] = KINDS.index(PRODUCTS if follows_clock(op.kernel) else OTHERS)
                 moved = memory_watts(device, self.power, op.kernel, seconds)
