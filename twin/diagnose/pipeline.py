@@ -90,7 +90,7 @@ class _Columns:
         if len(several) == 1:
             return several[0]
         ops = np.concatenate([each.op for each in several])
-        order = np.argsort(ops)
+        order = np.argsort(ops, kind="stable")  # each has its own in order
         code = np.concatenate([each.code for each in several])
         return cls(ops[order], Times.joined([each.times for each in several])[order], code[order])
 
