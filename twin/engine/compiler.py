@@ -67,7 +67,7 @@ class _Body:
     firsts: array[int]
     """Where each copy begins."""
     values: dict[str, array[int]]
-    """What the variables of each copy stand for."""
+    """What the variables in names of starts and waits stand for, in each copy."""
     starts: list[tuple[int, str]]
     """Places of the starts in the body, and their names."""
     open: list[tuple[int, str]]
@@ -85,7 +85,7 @@ class _Body:
             tuple(column[own].tobytes() for column in columns),
             [place for place, _ in waits if first + place not in open_],
             array("q", [first]),
-            {name: array("q", [value]) for name, value in copy.values.items()},
+            {variable: array("q", [copy.values[variable]]) for variable in _variables([*starts, *waits])},
             starts,
             [(place, name) for place, name in waits if first + place in open_],
         )
@@ -93,8 +93,8 @@ class _Body:
     def again(self, first: int, values: Mapping[str, int]) -> None:
         """Note another copy."""
         self.firsts.append(first)
-        for name, value in values.items():
-            self.values[name].append(value)
+        for name, column in self.values.items():
+            column.append(values[name])
 
     def rounds(self, begin: int, count: int, length: int, by: int) -> None:
         """Let the copies from one on come so many times in all, so many ops apart."""
@@ -112,6 +112,11 @@ class _Body:
 
 _Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 """What a variable stands for, and the op where it does."""
+
+
+def _variables(places: Sequence[tuple[int, str]]) -> set[str]:
+    """Return the variables in the names of some ops."""
+    return {found[1] for _, name in places if (found := VARIABLE.search(name)) is not None}
 
 
 def _joined(several: Sequence[_Places]) -> _Places:
