@@ -6,9 +6,11 @@ import numpy as np
 from hypothesis import given
 
 from tests.profiles import examples
+from tests.strategies.pipelined import described
 from tests.strategies.test_megatron_step import any_jobs
 from twin.engine.compiler import compile_program
-from twin.schedule.ops import Copy, Schedule
+from twin.schedule.kernels import Memory
+from twin.schedule.ops import Compute, Copy, Schedule
 from twin.strategies import strategy_of
 
 
@@ -35,3 +37,11 @@ def test_copies_are_compiled_as_if_written_out(job: Any) -> None:
         assert [program.name(i) for i in range(len(program))] == [name for name, _ in schedule.named()]
         micros = [values.get("micro", -1) for _, values in program.ops]
         np.testing.assert_array_equal(program.ops.values_of("micro", np.arange(len(program))), micros)
+
+
+def test_bodies_without_ops_may_have_other_variables() -> None:
+    """Passes of stages without layers: alone they have one micro-batch, two at once have two."""
+    work = Compute("micro{micro}/F/work", "fwd", Memory(1.0))
+    copies = (Copy((), {"micro": 0, "behind": 1}), Copy((), {"micro": 2}), Copy((work,), {"micro": 3}))
+    program = compile_program(Schedule(copies), described({"pipeline": 2}))
+    assert [program.name(i) for i in range(len(program))] == ["micro3/F/work"]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.engine.test_des import all_apart
 from tests.profiles import examples
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
@@ -22,7 +23,9 @@ repeatable = examples(2, derandomize=True)
 def parallel(transfers: list[Transfer], capacity: list[float], delays: list[float] | None = None) -> list[float]:
     """Run collectives of ranks that have nothing in common but links; return when each ends."""
     ranks = len(transfers)
-    made = Program([], [COMPUTE, START, WAIT], [1.0, 0.0, 0.0], [-1, 0, 1], [0.0] * 3, [("x", "all_reduce", 1.0)])
+    made = Program(
+        all_apart(3), [COMPUTE, START, WAIT], [1.0, 0.0, 0.0], [-1, 0, 1], [0.0] * 3, [("x", "all_reduce", 1.0)]
+    )
     (timeline,) = des.run(
         [made],
         Setting(

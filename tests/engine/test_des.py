@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from twin.engine import des
 from twin.engine.links import Transfer
-from twin.engine.program import COMPUTE, START, WAIT, Program
+from twin.engine.program import COMPUTE, START, WAIT, Ops, Program
 from twin.engine.setting import Setting, Timeline
 
 Step = tuple[str, float] | tuple[str, str] | tuple[str, str, str]
 COMMUNICATORS = ("x", "y", "z_gather", "z_scatter", "data")
+
+
+def all_apart(count: int) -> Ops:
+    """Return as many ops, of which no two are alike."""
+    ops = Ops()
+    ops.which.extend(range(count))
+    return ops
 
 
 def program(steps: Sequence[Step], host: Sequence[float] | None = None) -> Program:
@@ -22,7 +29,7 @@ def program(steps: Sequence[Step], host: Sequence[float] | None = None) -> Progr
 
     Every start is a call of its own; call numbers go up in program order.
     """
-    made = Program([], [], [], [], list(host or [0.0] * len(steps)), [])
+    made = Program(all_apart(len(steps)), [], [], [], list(host or [0.0] * len(steps)), [])
     handles: dict[str, int] = {}
     for number, step in enumerate(steps):
         amount, target = 0.0, -1
@@ -35,7 +42,7 @@ def program(steps: Sequence[Step], host: Sequence[float] | None = None) -> Progr
         else:
             code, target = WAIT, handles[str(step[1])]
         made.code.append(code)
-        made.amount.append(amount)
+        made.amounts.append(amount)
         made.target.append(target)
     return made
 

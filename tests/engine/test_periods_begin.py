@@ -40,12 +40,12 @@ class _Written:
         if key not in self._known:
             self._known[key] = len(ops.distinct)
             ops.append(op, {})
+            self.program.amounts.append(amount)
+            self.program.hosts.append(0.0)
         else:
             ops.which.append(self._known[key])
         self.program.code.append(code)
-        self.program.amount.append(amount)
         self.program.target.append(target)
-        self.program.host_seconds.append(0.0)
 
     def compute(self, seconds: float) -> None:
         for _ in range(COMPUTES):

@@ -25,8 +25,8 @@ def test_stretches_are_numbered_by_their_ops(before, inner, inner_count, count, 
     ops.which = array("i", which)
     repeats = [Repeated(len(before), len(inner), inner_count), Repeated(len(before), len(round_), count)]
     size = len(which)
-    columns = (array("b", bytes(size)), array("d", bytes(8 * size)), array("i", bytes(4 * size)))
-    program = Program(ops, *columns, array("d", bytes(8 * size)), [], repeats)
+    columns = (array("b", bytes(size)), array("d"), array("i", bytes(4 * size)))
+    program = Program(ops, *columns, array("d"), [], repeats)
     cuts = Cuts.of(program, np.flatnonzero(np.array(which) == 0))
     seen: dict[tuple[int, ...], int] = {}
     places, op = 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from twin.commands.options import Json, Overrides, rank_list
 from twin.description.problems import fail
+from twin.engine.garbage import uncollected
 
 if TYPE_CHECKING:
     from twin.engine.simulate import Simulation
@@ -92,40 +94,44 @@ def simulate(
             as_json=as_json,
         )
         return
-    from twin import api
-    from twin.engine.parallel import cores
-    from twin.show import console
-    from twin.show import step as shown
-
-    if job is None:
-        raise fail("JOB", "name a job file, or a recording with --schedule")
     changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
-    described = api.load_job(job, changed)
-    chosen = rank_list(show_ranks, described.ranks)
-    with console.progress("simulating") as advance:
-        found = api.simulate(
-            described,
-            engine=engine.value,
-            seeds=seeds,
-            interval=with_interval,
-            ranks=chosen if engine is EngineName.ranks else None,
-            workers=cores(),
-            progress=advance,
-        )
-    if out is not None:
-        found.write(out, chosen, overwrite=force)
-    if chrome is not None:
-        found.write_chrome(chrome, chosen, overwrite=force)
-    if as_json:
-        console.print_json(found.as_json)
-        return
-    if found.choice is not None:
-        shown.choice(found.choice)
-    if found.every_rank is not None:
-        shown.every_rank(found.every_rank, found.as_json, out)
-    else:
-        shown.step(found.simulation, found.figures, found.as_json, out, found.pipeline)
-    _Keep(out, chrome, force).say(found.simulation, chosen)
+    with ExitStack() as stack:
+        stack.enter_context(uncollected())  # modules and one step are no garbage; of many steps there is some
+        from twin import api
+        from twin.engine.parallel import cores
+        from twin.show import console
+        from twin.show import step as shown
+
+        if job is None:
+            raise fail("JOB", "name a job file, or a recording with --schedule")
+        described = api.load_job(job, changed)
+        if engine is EngineName.ranks or not described.is_concrete:
+            stack.close()
+        chosen = rank_list(show_ranks, described.ranks)
+        with console.progress("simulating") as advance:
+            found = api.simulate(
+                described,
+                engine=engine.value,
+                seeds=seeds,
+                interval=with_interval,
+                ranks=chosen if engine is EngineName.ranks else None,
+                workers=cores(),
+                progress=advance,
+            )
+        if out is not None:
+            found.write(out, chosen, overwrite=force)
+        if chrome is not None:
+            found.write_chrome(chrome, chosen, overwrite=force)
+        if as_json:
+            console.print_json(found.as_json)
+            return
+        if found.choice is not None:
+            shown.choice(found.choice)
+        if found.every_rank is not None:
+            shown.every_rank(found.every_rank, found.as_json, out)
+        else:
+            shown.step(found.simulation, found.figures, found.as_json, out, found.pipeline)
+        _Keep(out, chrome, force).say(found.simulation, chosen)
 
 
 def _replay(

@@ -14,7 +14,7 @@ from twin.engine.segment import Segment
 from twin.engine.simulate import Part, Simulation
 from twin.engine.times import Ints, Times
 from twin.trace.bubbles import PipelineRun
-from twin.trace.passes import PassName, RankOps, numbered, pass_of, variable_of
+from twin.trace.passes import PassName, RankOps, numbered, pass_and_variable_of
 
 
 def pipeline_of(simulation: Simulation) -> PipelineRun | None:
@@ -42,7 +42,8 @@ def _ops(part: Part, number: int, merged: _Merged) -> RankOps:
     """Columns of one class of ranks: what is known of segments is one op for each pass in them."""
     program, row = part.program, part.timeline.rows[number]
     code, which = np.asarray(program.code), np.asarray(program.ops.which)
-    distinct = [pass_of(op.name) for op in program.ops.distinct]
+    read = [pass_and_variable_of(op.name) for op in program.ops.distinct]
+    distinct, variables = [each for each, _ in read], [variable for _, variable in read]
     known: dict[PassName, int] = {}
     template = np.array([each if isinstance(each, int) else known.setdefault(each, len(known)) for each in distinct])
     several = [_Columns(row.ops, row.times, code[row.ops])]
@@ -52,7 +53,6 @@ def _ops(part: Part, number: int, merged: _Merged) -> RankOps:
     columns = _Columns.joined(several)
     of_op = which[columns.op]
     micro = program.ops.values_of("micro", columns.op)
-    variables = [variable_of(op.name) for op in program.ops.distinct]
     for variable in sorted(set(variables) - {"micro"}):
         named = np.array([each == variable for each in variables], dtype=bool)[of_op]
         micro = np.where(named, program.ops.values_of(variable, columns.op), micro)
@@ -90,7 +90,7 @@ class _Columns:
         if len(several) == 1:
             return several[0]
         ops = np.concatenate([each.op for each in several])
-        order = np.argsort(ops)
+        order = np.argsort(ops, kind="stable")  # each has its own in order
         code = np.concatenate([each.code for each in several])
         return cls(ops[order], Times.joined([each.times for each in several])[order], code[order])
 

@@ -13,13 +13,12 @@ from twin.schedule.ops import Compute
 
 def work_of(program: Program, device: Device, power: Power) -> list[Work]:
     """Return the kernels of a program that is not slowed by a cap, one entry for those that are equal."""
-    which, amount = np.asarray(program.ops.which), np.asarray(program.amount)
-    total = np.bincount(which, weights=amount, minlength=len(program.ops.distinct)).tolist()
-    once = amount[np.asarray(program.ops.firsts)].tolist()
+    which, distinct = np.asarray(program.ops.which), len(program.ops.distinct)
+    total = np.bincount(which, weights=np.asarray(program.amount), minlength=distinct).tolist()
     return [
         Work(
             seconds, unit_watts(power, op.kernel), memory_watts(device, power, op.kernel, own), follows_clock(op.kernel)
         )
-        for op, seconds, own in zip(program.ops.distinct, total, once, strict=True)
+        for op, seconds, own in zip(program.ops.distinct, total, program.amounts, strict=True)
         if isinstance(op, Compute)
     ]

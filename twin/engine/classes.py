@@ -9,6 +9,8 @@ begins. Equal to the SimPy engine to rounding, which tests hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 
 from twin.description.problems import fail
 from twin.engine.clock import Clock
@@ -68,6 +70,8 @@ class _Engine:
             name: [Stream([self.ranks[m] for m in of], beside, quiet=name in setting.quiet) for of in members]
             for name, members in setting.members.items()
         }
+        for stream in chain.from_iterable(streams.values()):
+            stream.finished = partial(self._finish, stream, 0)
         for rank in self.ranks:
             for call, (communicator, _, _) in enumerate(rank.program.calls):
                 group = setting.group_class[communicator][rank.number]
@@ -75,7 +79,7 @@ class _Engine:
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
             own = dict.fromkeys(known[0] for known in rank.calls if known is not None)
             rank.heeded = [stream for stream in own if not stream.steady]
-        return [stream for of in streams.values() for stream in of]
+        return list(chain.from_iterable(streams.values()))
 
     def run(self) -> list[Timeline]:
         """Let everything happen."""
@@ -92,15 +96,16 @@ class _Engine:
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
         now, program = self.clock.now, rank.program
-        code, amounts, host_seconds = program.code, program.amount, program.host_seconds
+        code, which, amounts, hosts = program.code, program.ops.which, program.amounts, program.hosts
         while True:
             op = rank.op
             if op == rank.stop:
                 if self._next_part(rank):
                     return
                 continue
+            own = which[op]
             if rank.issued < op:
-                rank.host += host_seconds[op]
+                rank.host += hosts[own]
                 rank.issued = op
             kind = code[op]
             if kind == WAIT:
@@ -117,9 +122,9 @@ class _Engine:
                 rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
                 return
-            elif kind == START and amounts[op] == 0.0:
+            elif kind == START and amounts[own] == 0.0:
                 self._arrive(rank, op)
-            elif self._begin(rank, op, amounts[op]):
+            elif self._begin(rank, op, amounts[own]):
                 return
             rank.op = op + 1
 
@@ -177,14 +182,19 @@ class _Engine:
 
     def _take(self, rank: Member, first: int, segment: Segment) -> None:
         """Begin a segment, which takes now what it takes alone or beside messages."""
-        now = self.clock.now
+        clock = self.clock
+        now = clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
         rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
-        rank.alone = not rank.collectives
-        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
-        self._plan(rank)
+        rank.alone, rank.run = not rank.collectives, None
+        if rank.alone or self.stretch == 1.0:
+            rank.plan += 1
+            clock.at(now + segment.seconds, self._done, rank, rank.plan)
+        else:
+            rank.run = Run(segment, now, slow=True)
+            self._plan(rank)
 
     def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""
@@ -242,13 +252,15 @@ class _Engine:
         known = rank.calls[call]
         assert known is not None
         stream, transfer = known
-        place = stream.arrived[rank.number] - stream.done
-        stream.arrived[rank.number] += 1
-        if place == len(stream.queue):
+        queue, number = stream.queue, rank.number
+        arrived = stream.arrived[number]
+        stream.arrived[number] = arrived + 1
+        place = arrived - stream.done
+        if place == len(queue):
             pending = Pending(call, transfer)
-            stream.queue.append(pending)
+            queue.append(pending)
         else:
-            pending = stream.queue[place]
+            pending = queue[place]
             if pending.call != call:
                 raise fail("schedule", differing(rank.program, op, pending.call, call))
         pending.arrived.append((rank, at))
@@ -279,7 +291,7 @@ class _Engine:
     def _start_flow(self, stream: Stream, _plan: int) -> None:
         """The start-up of a collective is over."""
         transfer = stream.queue[0].transfer
-        stream.flow = self.links.begin(transfer, stream.limit(), lambda: self._finish(stream, 0))
+        stream.flow = self.links.begin(transfer, stream.limit(), stream.finished)
 
     def _finish(self, stream: Stream, _plan: int) -> None:
         now, pending, steady = self.clock.now, stream.queue.popleft(), stream.steady

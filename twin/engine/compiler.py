@@ -61,15 +61,13 @@ class _Body:
 
     length: int
     columns: tuple[bytes, ...]
-    """Which of the distinct ops they are, codes, amounts, targets, seconds of the host."""
+    """Which of the distinct ops they are, codes, targets."""
     inner: list[int]
     """Places of waits for what the same copy starts."""
-    firsts: list[int]
+    firsts: array[int]
     """Where each copy begins."""
-    values: list[Mapping[str, int]]
-    """Of each copy."""
-    more: list[int]
-    """By how much more than these its variables stand for."""
+    values: dict[str, array[int]]
+    """What the variables in names of starts and waits stand for, in each copy."""
     starts: list[tuple[int, str]]
     """Places of the starts in the body, and their names."""
     open: list[tuple[int, str]]
@@ -79,41 +77,46 @@ class _Body:
     def written(cls, program: Program, first: int, copy: Copy, open_: Set[int]) -> _Body:
         """Take what was written last; `open_` are ops that wait for something else."""
         own = slice(first, len(program))
-        columns = (program.ops.which, program.code, program.amount, program.target, program.host_seconds)
+        columns = (program.ops.which, program.code, program.target)
         starts = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Start)]
         waits = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Wait)]
         return cls(
             len(program) - first,
             tuple(column[own].tobytes() for column in columns),
             [place for place, _ in waits if first + place not in open_],
-            [first],
-            [copy.values],
-            [0],
+            array("q", [first]),
+            {variable: array("q", [copy.values[variable]]) for variable in _variables([*starts, *waits])},
             starts,
             [(place, name) for place, name in waits if first + place in open_],
         )
 
+    def again(self, first: int, values: Mapping[str, int]) -> None:
+        """Note another copy."""
+        self.firsts.append(first)
+        for name, column in self.values.items():
+            column.append(values[name])
+
     def rounds(self, begin: int, count: int, length: int, by: int) -> None:
         """Let the copies from one on come so many times in all, so many ops apart."""
         later = np.arange(1, count)[:, None]
-        self.firsts += (np.array(self.firsts[begin:]) + length * later).ravel().tolist()
-        self.more += (np.array(self.more[begin:]) + by * later).ravel().tolist()
-        self.values += self.values[begin:] * (count - 1)
+        for column, step in ((self.firsts, length), *((column, by) for column in self.values.values())):
+            column.frombytes((np.array(column[begin:]) + step * later).tobytes())
 
     def found(self, places: Sequence[tuple[int, str]]) -> Iterator[tuple[str, _Places]]:
         """Yield the ops at some places in all copies by name, its variable left out, and what that stands for."""
-        firsts, known = np.array(self.firsts), dict[str, NDArray[np.int64]]()
+        firsts = np.asarray(self.firsts)
         for place, name in places:
-            if (variable := VARIABLE.search(name)) is None:
-                continue
-            if variable[1] not in known:
-                values = np.array([values[variable[1]] for values in self.values])
-                known[variable[1]] = values + np.array(self.more)
-            yield name.replace(variable[0], "{}"), (known[variable[1]], firsts + place)
+            if (variable := VARIABLE.search(name)) is not None:
+                yield name.replace(variable[0], "{}"), (np.asarray(self.values[variable[1]]), firsts + place)
 
 
 _Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 """What a variable stands for, and the op where it does."""
+
+
+def _variables(places: Sequence[tuple[int, str]]) -> set[str]:
+    """Return the variables in the names of some ops."""
+    return {found[1] for _, name in places if (found := VARIABLE.search(name)) is not None}
 
 
 def _joined(several: Sequence[_Places]) -> _Places:
@@ -159,8 +162,8 @@ class _Compiler:
         """
         program, calls, by_name = self._program, self.calls, {}
         append_op, append_code = program.ops.append, program.code.append
-        append_amount, append_target = program.amount.append, program.target.append
-        append_host, issued = program.host_seconds.append, self._issued
+        append_amount, append_target = program.amounts.append, program.target.append
+        append_host, issued = program.hosts.append, self._issued
         for op in ops:
             if isinstance(op, Copy):
                 self._copy(op)
@@ -211,13 +214,11 @@ class _Compiler:
         places = []
         for body, values in self._again:
             places.append(first)
-            body.firsts.append(first)
-            body.values.append(values)
-            body.more.append(0)
+            body.again(first, values)
             first += body.length
         bodies = [body.columns for body, _ in self._again]
         program.ops.add(b"".join([body[0] for body in bodies]), places, [values for _, values in self._again])
-        columns: tuple[array[Any], ...] = (program.code, program.amount, program.target, program.host_seconds)
+        columns: tuple[array[Any], ...] = (program.code, program.target)
         for number, column in enumerate(columns, 1):
             column.frombytes(b"".join([body[number] for body in bodies]))
         self._again.clear()
@@ -228,7 +229,7 @@ class _Compiler:
         target, bodies = np.asarray(self._program.target), self._copied.values()
         started: dict[str, list[_Places]] = {}
         for body in bodies:
-            firsts = np.array(body.firsts)[:, None]
+            firsts = np.asarray(body.firsts)[:, None]
             target[firsts + np.array(body.inner, dtype=np.int64)] += (firsts - body.firsts[0]).astype(target.dtype)
             for name, places in body.found(body.starts):
                 started.setdefault(name, []).append(places)
@@ -258,9 +259,7 @@ class _Compiler:
         program.repeats.append(Repeated(first, length, count))
         program.ops.rounds(first, count, rounds.by)
         program.code.extend(program.code[first:] * (count - 1))
-        program.amount.extend(program.amount[first:] * (count - 1))
         program.target.extend(program.target[first:] * (count - 1))
-        program.host_seconds.extend(program.host_seconds[first:] * (count - 1))
 
     def _repeat(self, repeat: Repeat, values: Mapping[str, int]) -> None:
         """Write the body for the first value, and copy it for the others; or copy what was written of it before."""
@@ -288,8 +287,6 @@ class _Compiler:
         for value in again:
             program.ops.again(first, stop, {**values, repeat.variable: value})
         program.code.extend(program.code[first:stop] * len(again))
-        program.amount.extend(program.amount[first:stop] * len(again))
-        program.host_seconds.extend(program.host_seconds[first:stop] * len(again))
 
     def _issue(self, seconds: float) -> tuple[float, float]:
         """Return what issuing a collective takes as seconds on the device, and of the host."""

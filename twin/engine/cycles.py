@@ -57,7 +57,7 @@ class Cycle:
         parts = again - first
         same = _same_parts(rank, parts, chosen.length)
         begin, end = around(same, first)
-        hosts = np.asarray(program.host_seconds[firsts[first] : firsts[again]])
+        hosts = np.asarray(program.hosts)[program.ops.which[firsts[first] : firsts[again]]]
         places = np.searchsorted(singles, firsts[[first, again]])
         return cls(chosen.length, parts, int(places[1] - places[0]), float(hosts.sum()), begin, end + parts)
 

@@ -21,6 +21,7 @@ from twin.engine.program import Program
 from twin.engine.rows import Occurrences
 from twin.engine.simulate import Simulation
 from twin.engine.times import Floats
+from twin.schedule.kernels import Kernel
 from twin.schedule.ops import Compute, Start, Wait
 
 CONTEXT, PRODUCTS, OTHERS, LINKS = "context", "products", "other kernels", "links and copies"
@@ -39,34 +40,44 @@ class StepEnergy:
     @cached_property
     def _watts(self) -> list[tuple[Floats, NDArray[np.int8]]]:
         """Of each part: watts that each of its distinct ops adds, and what kind of work that is."""
-        return [self._watts_of(part.program) for part in self.simulation.parts]
+        known: dict[tuple[Kernel, float], tuple[float, int]] = {}
+        return [self._watts_of(part.program, known) for part in self.simulation.parts]
 
-    def _watts_of(self, program: Program) -> tuple[Floats, NDArray[np.int8]]:
-        device, clock = self.simulation.job.machine.device, self.simulation.clock
+    def _watts_of(
+        self, program: Program, known: dict[tuple[Kernel, float], tuple[float, int]]
+    ) -> tuple[Floats, NDArray[np.int8]]:
+        """Return those of a part; `known` are kernels that have been looked at, with the seconds that they take."""
         watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int8)
-        amounts = np.asarray(program.amount)[np.asarray(program.ops.firsts)]
-        for number, (op, seconds) in enumerate(zip(program.ops.distinct, amounts.tolist(), strict=True)):
+        for number, (op, seconds) in enumerate(zip(program.ops.distinct, program.amounts, strict=True)):
             if isinstance(op, Compute):
-                kinds[number] = KINDS.index(PRODUCTS if follows_clock(op.kernel) else OTHERS)
-                moved = memory_watts(device, self.power, op.kernel, seconds)
-                watts[number] = unit_watts(self.power, op.kernel, clock) + moved
+                key = (op.kernel, seconds)
+                if key not in known:
+                    known[key] = self._kernel_watts(*key)
+                watts[number], kinds[number] = known[key]
             elif isinstance(op, Start):
                 kinds[number] = KINDS.index(LINKS)
                 watts[number] = 0.0 if op.kind in OFF_DEVICE else self.power.links_watts
         return watts, kinds
 
-    def _seconds(self, number: int) -> Floats:
-        """Seconds that each distinct op of a part runs on a device of typical speed, (rank classes, distinct ops)."""
-        part = self.simulation.parts[number]
-        ops = part.program.ops.distinct
-        slower = np.array([self.simulation.typical_slowness if isinstance(op, Compute) else 1.0 for op in ops])
-        runs = np.array([not isinstance(op, Wait) for op in ops], dtype=bool)
-        found: Floats = np.where(runs, part.distinct_seconds / slower, 0.0)
-        return found
+    def _kernel_watts(self, kernel: Kernel, seconds: float) -> tuple[float, int]:
+        """Return what a kernel that takes so long adds, and what kind of work it is."""
+        device, clock = self.simulation.job.machine.device, self.simulation.clock
+        moved = memory_watts(device, self.power, kernel, seconds)
+        kind = KINDS.index(PRODUCTS if follows_clock(kernel) else OTHERS)
+        return unit_watts(self.power, kernel, clock) + moved, kind
+
+    @cached_property
+    def _seconds(self) -> list[Floats]:
+        """Of each part: seconds of its distinct ops on a device of typical speed, (rank classes, distinct ops)."""
+        slower = {Compute: self.simulation.typical_slowness, Start: 1.0, Wait: np.inf}
+        return [
+            part.distinct_seconds / np.array([slower[type(op)] for op in part.program.ops.distinct])
+            for part in self.simulation.parts
+        ]
 
     def op_joules(self, part: int) -> Floats:
         """Return what each distinct op of a part adds in all to a rank of each class, (rank classes, distinct ops)."""
-        found: Floats = self._seconds(part) * self._watts[part][0]
+        found: Floats = self._seconds[part] * self._watts[part][0]
         return found
 
     @property
@@ -115,7 +126,7 @@ class StepEnergy:
         ranks, seconds = self._ranks_of_class, 0.0
         for number, part in enumerate(self.simulation.parts):
             computes = _computes(self._watts[number][1])
-            seconds += float(ranks[part.classes] @ self._seconds(number)[:, computes].sum(axis=1))
+            seconds += float(ranks[part.classes] @ self._seconds[number][:, computes].sum(axis=1))
         kernels = self.joules_by_kind[PRODUCTS] + self.joules_by_kind[OTHERS]
         return float(self.power.context_watts) + (kernels / seconds if seconds else 0.0)
 
@@ -163,7 +174,7 @@ class StepEnergy:
         saved = clocks = 0.0
         ranks = self._ranks_of_class
         for number, part in enumerate(self.simulation.parts):
-            kinds, seconds = self._watts[number][1], self._seconds(number)
+            kinds, seconds = self._watts[number][1], self._seconds[number]
             compute = seconds[:, _computes(kinds)].sum(axis=1)
             products = seconds[:, kinds == KINDS.index(PRODUCTS)].sum(axis=1)
             room = np.maximum(self.simulation.step_seconds - compute, 0.0)

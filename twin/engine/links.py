@@ -117,10 +117,24 @@ class Links:
     def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
         """Let a flow start now; `finish` is called when all its bytes have moved."""
         flow = ActiveFlow(transfer, limit, finish, self._environment.now)
+        short = bool(self._cores)
         for resource, rate in flow.demands:
             self._users[resource][flow] = rate
-        self._change(flow)
+            short = short or self._is_short(resource)
+        if short:
+            self._change(flow)
+        else:  # nobody is held up, and nobody else's speed changes
+            self._give(flow, limit)
         return flow
+
+    def _is_short(self, resource: int) -> bool:
+        """Tell whether a resource is asked for too much, or was when it was last looked at."""
+        if self._short[resource]:
+            return True
+        asked = 0.0
+        for flow, rate in self._users[resource].items():
+            asked += rate * flow.limit
+        return asked > self._enough[resource]
 
     def limit(self, flow: ActiveFlow, limit: float) -> None:
         """Give a flow another speed limit."""

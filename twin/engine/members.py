@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -154,6 +155,7 @@ class Stream:
         "arrived",
         "beside",
         "done",
+        "finished",
         "flow",
         "members",
         "queue",
@@ -178,6 +180,8 @@ class Stream:
         self.done = 0
         self.running = False
         self.flow: ActiveFlow | None = None
+        self.finished: Callable[[], None]
+        """What is done when a flow has moved all its bytes."""
 
     def limit(self) -> float:
         """Return the speed of a transfer with links to itself."""

@@ -60,11 +60,10 @@ class Observer:
         first, parts = self.ranks[0], self.cycles[0].parts
         first.watched += parts
         self._looks += 1
-        if any(rank.held for rank in self.ranks):
+        if any(rank.held for rank in self.ranks):  # since the last look: what comes may come again all the same
             for rank in self.ranks:
                 rank.held = False
             self._last.clear()
-            return
         state = State.of(self.ranks, self.streams, self.clock, [MAX_ROUNDS * cycle.ops for cycle in self.cycles])
         left = min((c.stop - rank.part) // c.parts for c, rank in zip(self.cycles, self.ranks, strict=True))
         for rounds, before in enumerate(reversed(self._last), 1):

@@ -86,13 +86,18 @@ class Plan:
 
 def _numbers(program: Program, begins: Ints, stops: Ints) -> Ints:
     """Number stretches that differ, in the order in which they come."""
-    as_before = _round_before(program.repeats, begins, stops)
-    which, size = program.ops.which.tobytes(), program.ops.which.itemsize
-    known = dict[bytes, int]()
-    found: list[int] = []
-    for begin, stop, before in zip((size * begins).tolist(), (size * stops).tolist(), as_before.tolist(), strict=True):
-        found.append(found[before] if before >= 0 else known.setdefault(which[begin:stop], len(known)))
-    return np.array(found, dtype=np.int64)
+    origin, stretches = _round_before(program.repeats, begins, stops), np.arange(len(begins))
+    origin = np.where(origin < 0, stretches, origin)
+    while (origin[origin] != origin).any():  # of the round before that one, and so on
+        origin = origin[origin]
+    first = np.flatnonzero(origin == stretches)
+    which, known = program.ops.which, dict[bytes, int]()
+    numbers = [
+        known.setdefault(which[begin:stop].tobytes(), len(known))
+        for begin, stop in zip(begins[first].tolist(), stops[first].tolist(), strict=True)
+    ]
+    found: Ints = np.array(numbers, dtype=np.int64)[np.searchsorted(first, origin)]
+    return found
 
 
 def _round_before(repeats: Sequence[Repeated], begins: Ints, stops: Ints) -> Ints:

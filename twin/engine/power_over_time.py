@@ -98,8 +98,9 @@ class Segments:
         """Take those of one segment whose ops draw the same."""
         segment = several[0].segment
         ops = Ops.of(segment.times, segment.code, watts, slowness)
-        at = np.concatenate([ops.begins, ops.begins + ops.seconds])
-        return cls(np.sort(np.concatenate([each.begins for each in several])), at, np.append(ops.watts, -ops.watts))
+        at, changes = np.concatenate([ops.begins, ops.begins + ops.seconds]), np.append(ops.watts, -ops.watts)
+        order = np.argsort(at)
+        return cls(np.sort(np.concatenate([each.begins for each in several])), at[order], changes[order])
 
     @property
     def changes(self) -> int:
@@ -162,7 +163,7 @@ class PowerOverTime:
                     changes.append(by)
                     done[number] = stop
             at, change = np.concatenate(ats), np.concatenate(changes)
-            order = np.argsort(at)
+            order = np.argsort(at, kind="stable")  # each op or segment brings what is in order: this sort merges it
             at, change = at[order], change[order]
             cut = int(np.searchsorted(at, edges[stretch])) if stretch < len(edges) else len(at)
             moments, watts = at[:cut], level + np.cumsum(change[:cut])

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import overload
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from twin.description.library import CollectiveKind
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
-from twin.schedule.ops import Compute, Simple
+from twin.schedule.ops import Compute, Simple, Start
 
 COMPUTE, START, WAIT = 0, 1, 2
 
@@ -45,14 +46,12 @@ class Ops(Sequence[Named]):
 
     def __init__(self) -> None:
         self.distinct: list[Simple] = []
-        self.firsts = array("i")
-        """Where each of them comes first."""
         self.which = array("i")
         """Of each op: which of the distinct ones it is."""
-        self._begins: list[int] = []
+        self._begins = array("q")
         self._values: list[Mapping[str, int]] = []
         """Values of the ops from each beginning on."""
-        self._more: list[int] = []
+        self._more = array("q")
         """By how much more than these."""
         self._arrays: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
@@ -62,15 +61,14 @@ class Ops(Sequence[Named]):
             self._begins.append(len(self.which))
             self._values.append(values)
             self._more.append(0)
-        self.firsts.append(len(self.which))
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 
     def add(self, which: bytes, begins: Sequence[int], values: Sequence[Mapping[str, int]]) -> None:
         """Add ops that have been there, by their numbers among the distinct ones; with each stretch come its values."""
-        self._begins += begins
+        self._begins.extend(begins)
         self._values += values
-        self._more += [0] * len(values)
+        self._more.frombytes(bytes(8 * len(values)))
         self.which.frombytes(which)
 
     def again(self, first: int, stop: int, changed: Mapping[str, int]) -> None:
@@ -89,10 +87,16 @@ class Ops(Sequence[Named]):
         begins, more = np.array(self._begins[number:]), np.array(self._more[number:])
         begins[0] = first
         later = np.arange(1, count)[:, None]
-        self._begins += (begins + length * later).ravel().tolist()
+        self._begins.frombytes((begins + length * later).tobytes())
         self._values += self._values[number:] * (count - 1)
-        self._more += (more + by * later).ravel().tolist()
+        self._more.frombytes((more + by * later).tobytes())
         self.which.extend(self.which[first:] * (count - 1))
+
+    def part(self, first: int, stop: int) -> Ops:
+        """Return the ops of a stretch by what they are, without their names' values."""
+        found = Ops()
+        found.distinct, found.which = self.distinct, self.which[first:stop]
+        return found
 
     def _value(self, number: int) -> Mapping[str, int]:
         """Return the values of a stretch."""
@@ -145,19 +149,30 @@ class Ops(Sequence[Named]):
 class Program:
     """One rank's ops in program order.
 
-    `code[i]` says what op i is. `amount[i]` is the seconds of compute at nominal speed, for a start
-    those before it begins;
+    `code[i]` says what op i is;
     `target[i]` is, for a start, the index into `calls`; for a wait, the op index of its start.
     """
 
     ops: Ops
     code: array[int]
-    amount: array[float]
+    amounts: array[float]
+    """Of each distinct op: seconds of compute at nominal speed, of a start those before it begins."""
     target: array[int]
-    host_seconds: array[float]
+    hosts: array[float]
+    """Of each distinct op: seconds of the host."""
     calls: list[Call]
     repeats: list[Repeated] = field(default_factory=list)
     """Stretches of the program that come several times in a row."""
+
+    @cached_property
+    def amount(self) -> array[float]:
+        """The same of every op: a long program has millions, so whoever needs few asks for those."""
+        return array("d", np.asarray(self.amounts)[np.asarray(self.ops.which)].tobytes())
+
+    @cached_property
+    def host_seconds(self) -> array[float]:
+        """Seconds of the host of every op."""
+        return array("d", np.asarray(self.hosts)[np.asarray(self.ops.which)].tobytes())
 
     @classmethod
     def empty(cls) -> Program:
@@ -183,11 +198,17 @@ class Program:
         """All compute ops, one after the other, at nominal speed."""
         return float(np.sum(np.asarray(self.amount)[np.asarray(self.code) == COMPUTE]))
 
+    @property
+    def start_seconds(self) -> float:
+        """The longest that a start takes before it begins."""
+        own = (amount for op, amount in zip(self.ops.distinct, self.amounts, strict=True) if isinstance(op, Start))
+        return max(own, default=0.0)
+
     def stretched(self, factor: Callable[[Kernel], float]) -> Program:
         """Return the same program with other times of its kernels; a CPU's start of a collective is memory-bound."""
         start = factor(Memory(0.0))
-        factors = self.each(lambda op: factor(op.kernel) if isinstance(op, Compute) else start)
-        return replace(self, amount=array("d", (np.asarray(self.amount) * factors).tobytes()))
+        factors = [factor(op.kernel) if isinstance(op, Compute) else start for op in self.ops.distinct]
+        return replace(self, amounts=array("d", (np.asarray(self.amounts) * factors).tobytes()))
 
     def flops(self) -> NDArray[np.float64]:
         """Flops of every op."""

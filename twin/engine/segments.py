@@ -24,7 +24,7 @@ from twin.engine import lockstep
 from twin.engine.links import Transfer
 from twin.engine.marks import axes_of
 from twin.engine.plans import Cuts, Plan
-from twin.engine.program import START, WAIT, Call, Ops, Program
+from twin.engine.program import START, WAIT, Call, Program
 from twin.engine.segment import Segment
 from twin.engine.setting import Setting
 from twin.engine.times import Floats, Ints
@@ -93,7 +93,7 @@ class Segments:
         if setting.quiet:  # a segment's clocks take every op of a stream to slow compute
             return None
         traffic = [_Traffic.of(program) for program in programs]
-        if any(np.asarray(p.amount)[t.starts].any() for p, t in zip(programs, traffic, strict=True)):
+        if any(p.start_seconds for p in programs):
             return None  # starts take seconds of compute, as on a CPU
         calls = programs[0].calls
         outer = _outer(calls, traffic, setting)
@@ -118,30 +118,30 @@ class Segments:
         Stretches of one program that differ have segments of their own, for their ops are not the same: `again` counts.
         """
         first, stop = place
-        target = np.array(program.target[first:stop])
-        code = np.asarray(program.code[first:stop])
+        target, code = np.array(program.target[first:stop]), np.asarray(program.code[first:stop])
+        ops = program.ops.part(first, stop)
+        hosts = np.asarray(program.hosts)[np.asarray(ops.which)]
         target[code == WAIT] -= first
         calls = np.unique(target[code == START]).tolist()
         key = (
             self.setting.slowness[rank_class],
             program.code[first:stop].tobytes(),
-            program.amount[first:stop].tobytes(),
+            np.asarray(program.amounts)[np.asarray(ops.which)].tobytes(),
             target.tobytes(),
-            program.host_seconds[first:stop].tobytes(),
+            hosts.tobytes(),
             tuple([self._transfer(call, program.calls[call][0], rank_class) for call in calls]),
         )
         number = again[key]
         again[key] += 1
         if (key, number) not in self._known:
             part = Program(
-                Ops(),
+                ops,
                 program.code[first:stop],
-                program.amount[first:stop],
+                program.amounts,
                 array("i", target.tobytes()),
-                array("d", bytes(8 * (stop - first))),
+                array("d", bytes(8 * len(program.hosts))),
                 program.calls,
             )
-            hosts = np.asarray(program.host_seconds[first:stop])
             self._known[key, number] = self._alone(rank_class, part, hosts)
         return self._known[key, number]
 

@@ -49,6 +49,7 @@ class PassName(NamedTuple):
     """None in a name whose micro-batch is left open."""
 
 
+@lru_cache(maxsize=4096)
 def pass_of(name: str) -> PassName | int:
     """Read the name of an op; a variable such as `{micro}` may stand for its micro-batch.
 
@@ -57,7 +58,7 @@ def pass_of(name: str) -> PassName | int:
     >>> pass_of("messages/micro3/F1/send") == MESSAGE, pass_of("micro0/fwd/block3/norm1") == NEITHER
     (True, True)
     """
-    return _read(name)[0]
+    return pass_and_variable_of(name)[0]
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,12 @@ class PassNames(Sequence[PassName]):
         return self.distinct[int(self.which[index])]._replace(micro=int(self.micro[index]))
 
 
-def variable_of(name: str) -> str:
-    """Return which variable stands for the micro-batch in a name that leaves it open.
+def pass_and_variable_of(name: str) -> tuple[PassName | int, str]:
+    """Return the pass of an op, and which variable stands for its micro-batch in a name that leaves it open.
 
-    >>> variable_of("micro{behind}/B1/block7/norm1"), variable_of("reduce/adamw")
+    >>> pass_and_variable_of("micro{behind}/B1/block7/norm1")[1], pass_and_variable_of("reduce/adamw")[1]
     ('behind', 'micro')
     """
-    return _read(name)[1]
-
-
-@lru_cache(maxsize=4096)
-def _read(name: str) -> tuple[PassName | int, str]:
-    """Return the pass of an op and the variable that stands for its micro-batch; names begin alike by the dozen."""
     first, _, rest = name.partition("/")
     second, slash, _ = rest.partition("/")
     return _read_beginning(f"{first}/{second}{slash}" if first.startswith("micro") else f"{first}/")
@@ -104,6 +99,7 @@ def _read(name: str) -> tuple[PassName | int, str]:
 
 @lru_cache(maxsize=4096)
 def _read_beginning(beginning: str) -> tuple[PassName | int, str]:
+    """Read what names begin with, by the dozen alike."""
     if beginning == "messages/":
         return MESSAGE, "micro"
     found = _PASS.match(beginning)

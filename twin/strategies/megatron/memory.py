@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import lcm
+from operator import ge
 
 from twin.description.attention import UNFUSED
 from twin.strategies import work
@@ -232,7 +233,7 @@ def most_held(
 
 
 def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
-    return all(a >= b for a, b in zip(many, few, strict=True))
+    return all(map(ge, many, few))
 
 
 def kept_results(job: MegatronJob, local: Local) -> float:

@@ -53,9 +53,10 @@ class Pattern:
 
     def __init__(self, units: Sequence[Unit]) -> None:
         sizes = np.array([len(unit) for unit in units])
-        kinds, micros, chunks, _ = (np.array(column) for column in zip(*chain.from_iterable(units), strict=True))
-        kind_numbers = np.unique(kinds, return_inverse=True)[1]
-        shape = chunks * len(KINDS) + kind_numbers
+        kinds, micro, chunk, _ = zip(*chain.from_iterable(units), strict=True)
+        numbers = {kind: number for number, kind in enumerate(KINDS)}
+        micros = np.array(micro)
+        shape = np.array(chunk) * len(KINDS) + np.array([numbers[kind] for kind in kinds])
         ends = np.concatenate(
             [np.unique(shape, return_index=True)[1], len(shape) - 1 - np.unique(shape[::-1], return_index=True)[1]]
         )
