@@ -10,7 +10,7 @@ import pytest
 from dashboards.events import CATEGORIES, WAIT, columns
 from dashboards.figures.timeline import timeline
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
-from dashboards.pages.timeline import open_all
+from dashboards.pages.timeline_open import open_all
 from dashboards.timeline.lanes import Lanes, lanes
 from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, paired
