@@ -20,7 +20,7 @@ from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.memory import row, stacked
-from dashboards.pages.timeline import laid_out
+from dashboards.pages.timeline_open import laid_out
 from dashboards.pages.verdict import compared, term_row
 from dashboards.pairs import pairs_of
 from dashboards.parts import aria, card, minus, percent, problem, seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,15 +10,15 @@ import plotly.graph_objects as go
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.events import Events
 from dashboards.figures.timeline import height, timeline, whole_window
 from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path, reframed
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_files import register_files
+from dashboards.pages.timeline_later import PICKED, SEEN, register_later
+from dashboards.pages.timeline_open import CHOICES, Opened, open_all
 from dashboards.pages.timeline_parts import (
     FOUND,
     WINDOW,
-    WORST,
     WORST_PLACE,
     found_table,
     jumps,
@@ -36,52 +35,16 @@ from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
 from dashboards.parts import aria, card, graph
 from dashboards.query import query_of
 from dashboards.timeline.inspect import chosen_op, looked_at
-from dashboards.timeline.lanes import Lanes, lanes
-from dashboards.timeline.meetings import Meetings, critical_path, meetings_of
-from dashboards.timeline.opened import opened, view_of
+from dashboards.timeline.lanes import Lanes
+from dashboards.timeline.meetings import critical_path
+from dashboards.timeline.opened import opened
 from dashboards.timeline.statistics import found_rows, window_rows
-from dashboards.timeline.view import Pair, View
+from dashboards.timeline.view import Pair
 from twin.description.problems import DescriptionError
 
 GRAPH, MAP, MOVED, PANEL = "timeline", "timeline-map", "timeline-moved", "timeline-panel"
-PICKED, SEEN = "timeline-picked", "timeline-seen"
-CHOICES = ("ranks", "pins", "turned", "lay", "show", "colour", "align", "path")
-"""Controls that say what is drawn, and how."""
 AROUND = 6.0
 """A jump to an op shows so many times its length."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What an address says is to be drawn, read and laid out."""
-
-    pair: Pair
-    events: tuple[Events, ...]
-    view: View
-    laid: Lanes
-    meetings: tuple[Meetings, ...]
-
-
-def laid_out(context: PageContext, query: Query, pair: Pair, view: View) -> Lanes:
-    """Lay out what is wanted, or take what was laid out for the last window."""
-    entry = context.catalog.entry(query["run"])
-    what = f"lanes {query.get('other')} {pair.steps[-1].number} {view}"
-    return context.catalog.kept(entry, what, lambda: lanes(pair, view))
-
-
-def open_all(context: PageContext, query: Query, *, meet: bool) -> Opened:
-    """Open and lay out what an address names; `meet` finds out who met whom. Raises DescriptionError."""
-    pair, events = opened(context, query)
-    view = view_of(query, pair)
-    laid = laid_out(context, query, pair, view)
-    met: tuple[Meetings, ...] = ()
-    if meet:
-        entry = context.catalog.entry(query["run"])
-        what = f"met {query.get('other')} {pair.steps[-1].number} {view.align}"
-        met = context.catalog.kept(
-            entry, what, lambda: tuple(meetings_of(step, of) for step, of in zip(pair.steps, events, strict=True))
-        )
-    return Opened(pair, events, view, laid, met)
 
 
 def drawn(found: Opened, query: Query, at: tuple[float, float] | None) -> tuple[go.Figure, str]:
@@ -297,7 +260,7 @@ def register(app: Dash, context: PageContext) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(restate, context))
-    _register_later(app, context)
+    register_later(app, context)
     app.clientside_callback(
         ClientsideFunction("fourfold", "svg"),
         Output("timeline-svg", "n_clicks"),
@@ -306,37 +269,6 @@ def register(app: Dash, context: PageContext) -> None:
     )
     register_pipelines(app, context)
     register_files(app, context)
-
-
-def _register_later(app: Dash, context: PageContext) -> None:
-    """Tables below the picture come when it is drawn: their scripts and cells would hold it up."""
-    app.clientside_callback(ClientsideFunction("fourfold", "drawn"), Output(SEEN, "data"), Input(SEEN, "storage_type"))
-    # A table that is new reports that nothing is chosen: asked of the server, that would supersede a zoom.
-    app.clientside_callback(
-        ClientsideFunction("fourfold", "picked"),
-        Output(PICKED, "data"),
-        Input(WORST, "selectedRows", allow_optional=True),
-        prevent_initial_call=True,
-    )
-    app.callback(
-        Output(WORST_PLACE, "children", allow_duplicate=True),
-        Input(SEEN, "data"),
-        *(State(state(key), "value") for key in CHOICES),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )(partial(list_worst, context))
-
-
-def list_worst(context: PageContext, _seen: Any, *arguments: Any) -> Any:
-    """List the ops that differ most, or take longest, of the lanes that are drawn."""
-    *values, search = arguments
-    wanted = dict(zip(CHOICES, values, strict=True))
-    try:
-        query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}}
-        found = open_all(context, query, meet=False)
-    except DescriptionError:
-        return no_update
-    return worst_table(found.pair, found.laid)
 
 
 def moved_to(data: Any) -> tuple[float, float] | tuple[()] | None:

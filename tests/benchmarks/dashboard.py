@@ -50,7 +50,7 @@ LIVE_CHANGES = (
     "train.checkpoints.every=0",
 )
 """A training whose steps are timed with the live page open, and without: short steps, of which a turn has many."""
-LIVE_WARM_UP, LIVE_SETTLES, LIVE_TURN = 30, 3.0, 6.5
+LIVE_WARM_UP, LIVE_SETTLES, LIVE_TURN = 30, 2.5, 6.0
 """Steps that are not counted; seconds in which a page opens or closes, and of a turn: two looks of the page."""
 CHANGED = """before => new Promise(done => {
   const look = () => document.querySelector("#timeline-words").innerText !== before
@@ -218,9 +218,9 @@ def measured(folder: Path, repeats: int, turns: int) -> dict[str, Any]:
 def live(folder: Path, visitor: Visitor, turns: int) -> tuple[list[float], list[float]]:
     """Train a small job while a live page is open for a while, and is not, by turns.
 
-    Returns the median step of each turn without the page and with it. Both kinds of a pair of turns are of one
-    process and lie beside each other, in changing order, so that other work meets both; steps in which the page
-    opens or closes are left out.
+    Returns the mean step of each turn without the page and with it: a look takes its time from one step of many, which
+    a median would not see. Both kinds of a pair of turns are of one process and lie beside each other, in changing
+    order, so that other work meets both; steps in which the page opens or closes are left out.
     """
     out = folder / "live"
     command = [
@@ -250,7 +250,7 @@ def live(folder: Path, visitor: Visitor, turns: int) -> tuple[list[float], list[
                 time.sleep(LIVE_SETTLES)
                 first = len(step_seconds(out)) + 1
                 time.sleep(LIVE_TURN)
-                (watched if page else alone).append(statistics.median(step_seconds(out)[first:]))
+                (watched if page else alone).append(statistics.fmean(step_seconds(out)[first:]))
         assert process.poll() is None, "the training ended before it was measured"
         process.terminate()
         process.wait()

@@ -10,12 +10,12 @@ import pytest
 from dashboards.events import CATEGORIES, WAIT, columns
 from dashboards.figures.timeline import timeline
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
-from dashboards.pages.timeline import open_all
+from dashboards.pages.timeline_open import open_all
 from dashboards.timeline.lanes import Lanes, lanes
 from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, paired
 from tests.compare.compare_traces import Row, table
-from tests.dashboards.test_browser import expect
+from tests.dashboards.test_browser import expect, redrawn
 from tests.dashboards.test_timeline_parts import pixels_of
 from twin.description.problems import DescriptionError
 
@@ -103,3 +103,13 @@ def test_the_timeline_is_saved_as_svg(visitor, names, tmp_path):
     drawn = (tmp_path / "timeline.svg").read_text()
     assert drawn.startswith("<svg")
     assert "rank 2 compute" in drawn
+
+
+def test_the_table_below_the_picture_comes_after_it_and_leads_to_its_ops(visitor, queries):
+    page = visitor.go("/timeline", queries["/timeline"])
+    row = page.locator("#timeline-worst .ag-row").first
+    row.wait_for()
+    assert page.locator("#timeline .xtick").count() > 0
+    redrawn(page, row.locator(".ag-cell").first.click)
+    page.wait_for_url(re.compile("op="))
+    expect(page.locator("#timeline-members, #timeline-elsewhere").first).to_be_visible()

@@ -17,8 +17,8 @@ from dashboards.chooser import suited
 from dashboards.events import CATEGORIES, columns
 from dashboards.jobs import contents, partners
 from dashboards.pages import PAGES, compare, rank_map, runs
-from dashboards.pages.timeline import open_all
 from dashboards.pages.timeline_files import as_chrome, as_csv
+from dashboards.pages.timeline_open import open_all
 from dashboards.run_rows import rows_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import lanes

@@ -20,7 +20,7 @@ from dashboards.figures.waterfall import waterfall
 from dashboards.jobs import contents
 from dashboards.pages import PAGES
 from dashboards.pages.scaling import opened, table_of
-from dashboards.pages.timeline import open_all
+from dashboards.pages.timeline_open import open_all
 from dashboards.pages.training import READER
 from dashboards.parts import minus, percent, seconds
 from dashboards.run_rows import rows_of

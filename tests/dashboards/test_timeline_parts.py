@@ -17,7 +17,9 @@ from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
 from dashboards.figures.timeline_marks import reframed
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of, spelled_out
-from dashboards.pages.timeline import CHOICES, list_worst, open_all, shown
+from dashboards.pages.timeline import shown
+from dashboards.pages.timeline_later import list_worst
+from dashboards.pages.timeline_open import CHOICES, open_all
 from dashboards.pages.timeline_parts import worst_rows
 from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst

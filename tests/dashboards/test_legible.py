@@ -1,0 +1,78 @@
+"""What stands on pages can be read: whole, beside its neighbours, on the colour that it has behind it."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from tests.dashboards.test_browser import Visitor
+
+CONTRAST = """field => {
+  const rgb = (text) => (text.match(/[\\d.]+/g) || []).slice(0, 3).map(Number);
+  const light = (text) => rgb(text).map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const one = light(getComputedStyle(field, "::placeholder").color);
+  const other = light(getComputedStyle(field).backgroundColor);
+  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+}"""
+"""WCAG's contrast of what stands in an empty field."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_stands_in_an_empty_field_can_be_read(browser, server, queries, theme: str):
+    visitor = Visitor(browser, server, theme)
+    page = visitor.go("/timeline", queries["/timeline"])
+    fields = page.locator("#content input[placeholder]:visible")
+    assert fields.count() >= 3
+    assert min(field.evaluate(CONTRAST) for field in fields.all()) >= 4.5
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_marks_of_a_lever_can_be_read_and_lie_apart(browser, server, queries, theme: str):
+    visitor = Visitor(browser, server, theme)
+    page = visitor.go("/whatif", queries["/whatif"])
+    marks = page.locator(".mantine-Slider-markLabel:visible")
+    marks.first.wait_for()
+    one = CONTRAST.replace('getComputedStyle(field, "::placeholder")', "getComputedStyle(field)")
+    on_page = one.replace("getComputedStyle(field).backgroundColor", "getComputedStyle(document.body).backgroundColor")
+    assert marks.count() > 20
+    assert min(mark.evaluate(on_page) for mark in marks.all()) >= 4.5
+    boxes = [mark.bounding_box() for mark in marks.all()]
+    for before, after in pairwise(boxes):
+        assert before["y"] != after["y"] or before["x"] > after["x"] or before["x"] + before["width"] < after["x"]
+    visitor.context.close()
+
+
+def test_a_legend_has_the_colours_of_its_bars_on_a_dark_page(browser, server, queries):
+    """Points and lines are lightened there, and so are theirs in the legend; bars are not."""
+    visitor = Visitor(browser, server, "dark")
+    filters = "all => [...new Set(all.map(e => getComputedStyle(e).filter))]"
+    page = visitor.go("/memory", queries["/memory"])
+    page.locator(".legend .legendpoints").first.wait_for(state="attached")
+    assert page.locator(".legend .legendpoints, .legend .legendpoints path").evaluate_all(filters) == ["none"]
+    page = visitor.go("/trust", queries["/trust"])
+    page.locator(".legend .scatterpts").first.wait_for(state="attached")
+    assert page.locator(".legend .scatterpts").evaluate_all(filters) == ["brightness(1.5)"]
+    visitor.context.close()
+    assert visitor.wrong == []
+
+
+@pytest.mark.parametrize("width", [1024, 1440, 3840])
+def test_what_a_search_and_a_study_hold_is_read_without_scrolling(browser, server, width: int):
+    """Whole, inside the table, at every width of a window."""
+    visitor = Visitor(browser, server)
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.go("/", {"sort": "-kind"})  # only rows that are seen are there
+    cells = page.locator(".ag-cell[col-id=holds]", has_text=re.compile("candidates|points"))
+    cells.nth(1).wait_for()
+    assert cells.count() == 2
+    right = page.locator("#runs").bounding_box()
+    for cell in cells.all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= right["x"] + right["width"]
+        assert cell.evaluate("e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight")
+    visitor.context.close()
+    assert visitor.wrong == []
