@@ -13,12 +13,12 @@ from dashboards.training.record import summary_of
 HEADINGS = {
     "label": "run",
     "kind": "kind",
+    "step": "step (s)",
     "holds": "holds",
     "model": "model",
     "machine": "machine",
     "ranks": "ranks",
     "grid": "grid",
-    "step": "step (s)",
     "error": "prediction off (%)",
     "tokens": "tokens/s",
     "peak": "of peak (%)",
