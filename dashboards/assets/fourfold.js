@@ -67,10 +67,12 @@ window.dash_clientside.fourfold = {
   asked() {
     return window.performance.now();
   },
-  // What moved the time axis; anything else that a figure reports is left out.
-  moved(data) {
-    const about = Object.keys(data || {}).some((key) => key.startsWith("xaxis"));
-    return about ? data : window.dash_clientside.no_update;
+  // Note what moved the time axis; anything else that a figure reports is left out.
+  moved() {
+    const [told] = window.dash_clientside.callback_context.triggered, data = told && told.value;
+    if (data && Object.keys(data).some((key) => key.startsWith("xaxis"))) {
+      window.dash_clientside.set_props("timeline-moved", { data });
+    }
   },
   // When the timeline's first picture is seen: what stands below it is asked for then.
   drawn() {
@@ -84,9 +86,9 @@ window.dash_clientside.fourfold = {
       look();
     });
   },
-  // The row of a table that was chosen; nothing of a table that is new.
+  // Note the row of a table that was chosen; nothing of a table that is new.
   picked(rows) {
-    return rows && rows.length ? rows : window.dash_clientside.no_update;
+    if (rows && rows.length) window.dash_clientside.set_props("timeline-picked", { data: rows });
   },
   // The timeline as it is seen, as a file for a paper.
   svg(_clicks) {

@@ -220,10 +220,10 @@ def restate(context: PageContext, window: Any, find: Any, *arguments: Any) -> An
 
 def register(app: Dash, context: PageContext) -> None:
     """Zooming, choices and jumps give another picture."""
-    # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's.
+    # A figure that only fits itself into the page asks for nothing. What it moves is no output here: Dash would take the
+    # drawing for something that is to come again whatever a figure reports, and drop what a click just asked of it.
     app.clientside_callback(
         ClientsideFunction("fourfold", "moved"),
-        Output(MOVED, "data"),
         Input(GRAPH, "relayoutData"),
         Input(MAP, "relayoutData"),
         prevent_initial_call=True,

@@ -19,10 +19,10 @@ PICKED, SEEN = "timeline-picked", "timeline-seen"
 def register_later(app: Dash, context: PageContext) -> None:
     """Tables below the picture come when it is drawn: their scripts and cells would hold it up."""
     app.clientside_callback(ClientsideFunction("fourfold", "drawn"), Output(SEEN, "data"), Input(SEEN, "storage_type"))
-    # A table that is new reports that nothing is chosen: asked of the server, that would supersede a zoom.
+    # A table that is new reports that nothing is chosen. The store is no output here: Dash would take the drawing for
+    # something that is to come again, and drop what a click just asked of it.
     app.clientside_callback(
         ClientsideFunction("fourfold", "picked"),
-        Output(PICKED, "data"),
         Input(WORST, "selectedRows", allow_optional=True),
         prevent_initial_call=True,
     )

@@ -35,7 +35,8 @@ def lane_controls(query: Query, pair: Pair, view: View) -> list[Component]:
     return [
         _text("ranks", f"ranks ({ranges(all_ranks(pair))})", query, "all, or 0,3,8-15"),
         _text("pins", "pinned above", query, "ranks, such as 0,7"),
-        _text("turned", "folded, or unfolded", query, "ranks, or click a name"),
+        # names write it too: a field that reports what was typed some time ago would take a later click back
+        _text("turned", "folded, or unfolded", query, "ranks, or click a name", debounce=True),
         _select("lay", "lanes", view.lay, lays, 170),
         _select(
             "show",
@@ -61,10 +62,11 @@ def pair_controls(query: Query, pair: Pair, view: View) -> list[Component]:
     ]
 
 
-def _text(key: str, label: str, query: Query, placeholder: str) -> Component:
+def _text(key: str, label: str, query: Query, placeholder: str, debounce: int | bool = 600) -> Component:
+    """Return a field that says what is written after so many milliseconds, or when it is left or Enter pressed."""
     value = query.get(key, "")
     return dmc.TextInput(
-        id=state(key), label=label, value=value, debounce=600, placeholder=placeholder, w=180, size="xs"
+        id=state(key), label=label, value=value, debounce=debounce, placeholder=placeholder, w=180, size="xs"
     )
 
 

@@ -93,6 +93,30 @@ def test_a_click_on_a_name_folds_its_rank_and_another_unfolds_it(visitor, names)
     expect(ticks).to_have_text(before)
 
 
+def test_clicks_that_follow_each_other_are_all_heard(visitor, names):
+    """A field that reported with delay what a click had written took the next click back."""
+    page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
+    ticks = page.locator("#timeline .ytick text")
+    for folded in (True, False) * 3:
+        ticks.filter(has_text=re.compile("^rank 1 compute" if folded else "^rank 1$")).click()
+        expect(ticks.filter(has_text=re.compile("^rank 1$"))).to_have_count(int(folded))
+
+
+def test_a_drag_on_the_whole_step_zooms_there(visitor, names):
+    page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
+    small = page.locator("#timeline-map .nsewdrag").first
+    box = small.bounding_box()
+    left, right, middle = (box["x"] + share * box["width"] for share in (0.3, 0.5, 0.4))
+    page.mouse.move(left, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(middle, box["y"] + box["height"] / 2)
+    page.mouse.move(right, box["y"] + box["height"] / 2)
+    page.mouse.up()
+    page.wait_for_url(re.compile("window="))
+    low, high = map(float, visitor.query()["window"].split(".."))
+    assert 0.15 < (high - low) / 0.504 < 0.25  # a fifth of the step
+
+
 def test_the_timeline_is_saved_as_svg(visitor, names, tmp_path):
     page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
     page.locator("#timeline .barlayer .point").first.wait_for(state="attached")
