@@ -19,8 +19,8 @@ PICKED, SEEN = "timeline-picked", "timeline-seen"
 def register_later(app: Dash, context: PageContext) -> None:
     """Tables below the picture come when it is drawn: their scripts and cells would hold it up."""
     app.clientside_callback(ClientsideFunction("fourfold", "drawn"), Output(SEEN, "data"), Input(SEEN, "storage_type"))
-    # A table that is new reports that nothing is chosen. The store is no output here: Dash would take the drawing for
-    # something that is to come again, and drop what a click just asked of it.
+    # A table that is new reports that nothing is chosen: asked of the server, that would supersede a zoom. So what is
+    # chosen is written by the script, and not an output, for which Dash would keep the drawing waiting.
     app.clientside_callback(
         ClientsideFunction("fourfold", "picked"),
         Input(WORST, "selectedRows", allow_optional=True),
