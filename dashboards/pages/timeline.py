@@ -220,8 +220,8 @@ def restate(context: PageContext, window: Any, find: Any, *arguments: Any) -> An
 
 def register(app: Dash, context: PageContext) -> None:
     """Zooming, choices and jumps give another picture."""
-    # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's. So what it moves
-    # is written by the script, and not an output, for which Dash would keep the drawing waiting.
+    # A figure that only fits itself into the page asks for nothing: its request would supersede a zoom's. So what it
+    # moves is written by the script, and not an output, for which Dash would keep the drawing waiting.
     app.clientside_callback(
         ClientsideFunction("fourfold", "moved"),
         Input(GRAPH, "relayoutData"),
