@@ -53,7 +53,8 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
-# Figures in the documents that commands print; ten minutes, most of them trainings of the page on memorization. DATA=DIR: where tables that are not in the repository are.
+# Figures in the documents that commands print; ten minutes, most of them trainings of the page on memorization.
+# DATA=DIR: where tables that are not in the repository are.
 figures: $(STAMP)
 	$(BIN)/python -m tools.figures $(if $(DATA),--data $(DATA))
 

@@ -155,11 +155,12 @@ def _float(value: Any) -> float:
 class Reader:
     """Keeps the records of some trainings, each read on as its file grows; the one read longest ago is forgotten.
 
-    What it gives away is a copy: several visitors look at a training while it writes.
+    What it gives away is a copy, the same one until more is read: several visitors look at a training while it writes.
     """
 
     def __init__(self, most: int = 64) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, tuple[Record, Record]] = {}
+        """What is read on, and what was given away last."""
         self._lock = Lock()
         self._most = most
 
@@ -167,15 +168,17 @@ class Reader:
         """Return all that a training has written until now. Raises DescriptionError."""
         path = metrics_file(catalog, entry)
         with self._lock:
-            record = self._records.pop(entry.name, None) or Record()
+            record, given = self._records.pop(entry.name, (Record(), Record()))
             try:
                 record = _read_on(record, path, entry.label)
             except OSError as error:
                 raise fail(f"{entry.label}/{METRICS}", f"cannot be read: {error.strerror}") from None
-            self._records[entry.name] = record
+            if (record.inode, record.read_bytes) != (given.inode, given.read_bytes):
+                given = record.as_it_is()
+            self._records[entry.name] = record, given
             while len(self._records) > self._most:
                 del self._records[next(iter(self._records))]
-            return record.as_it_is()
+            return given
 
 
 def metrics_file(catalog: Catalog, entry: Entry) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dashboards.events import CATEGORIES, WAIT, columns
-from dashboards.figures.timeline import timeline
+from dashboards.figures.timeline import timeline, whole_window
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of
 from dashboards.pages.timeline_open import open_all
 from dashboards.timeline.lanes import Lanes, lanes
@@ -102,7 +102,7 @@ def test_clicks_that_follow_each_other_are_all_heard(visitor, names):
         expect(ticks.filter(has_text=re.compile("^rank 1$"))).to_have_count(int(folded))
 
 
-def test_a_drag_on_the_whole_step_zooms_there(visitor, names):
+def test_a_drag_on_the_whole_step_zooms_there(visitor, context, names):
     page = visitor.go("/timeline", {"run": names["testbed/2x2x2x1-measured"], "ranks": "0-2"})
     small = page.locator("#timeline-map .nsewdrag").first
     box = small.bounding_box()
@@ -114,7 +114,9 @@ def test_a_drag_on_the_whole_step_zooms_there(visitor, names):
     page.mouse.up()
     page.wait_for_url(re.compile("window="))
     low, high = map(float, visitor.query()["window"].split(".."))
-    assert 0.15 < (high - low) / 0.504 < 0.25  # a fifth of the step
+    first, last = whole_window(laid(context, names))
+    shares = [(end - first) / (last - first) for end in (low, high)]
+    assert shares == pytest.approx([0.3, 0.5], abs=0.02)
 
 
 def test_the_timeline_is_saved_as_svg(visitor, names, tmp_path):

@@ -182,19 +182,14 @@ class _Engine:
 
     def _take(self, rank: Member, first: int, segment: Segment) -> None:
         """Begin a segment, which takes now what it takes alone or beside messages."""
-        clock = self.clock
-        now = clock.now
+        now = self.clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
         rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
+        rank.alone = not rank.collectives
+        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
-        rank.alone, rank.run = not rank.collectives, None
-        if rank.alone or self.stretch == 1.0:
-            rank.plan += 1
-            clock.at(now + segment.seconds, self._done, rank, rank.plan)
-        else:
-            rank.run = Run(segment, now, slow=True)
-            self._plan(rank)
+        self._plan(rank)
 
     def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""

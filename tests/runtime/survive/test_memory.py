@@ -141,7 +141,9 @@ def test_a_checkpoint_is_put_together_from_any_one_host(two_hosts, tmp_path, los
 
 def numbers(place: Place) -> list[Path]:
     """Numbers of the parts that a host holds; of one that was being written there may be none, and it is no part."""
-    return [data_file(folder, rank) for folder, rank in place.parts()]
+    found = [data_file(folder, rank) for folder, rank in place.parts()]
+    assert found
+    return found
 
 
 def test_a_damaged_part_is_taken_from_the_other_host(two_hosts, tmp_path):
