@@ -34,11 +34,18 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
         linears.forward(emit.under("mlp_up"), block["mlp_up"], gathered=together)
     elif job.model.mlp_kind == "swiglu":
         linears.forward(emit.under("mlp_up"), local.gate_alone, gathered=together)
-    emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=False))
+    emit.compute(job.model.mlp_kind, _activation(linears, backward=False))
     if again and job.flavour == "torch" and not job.dropout:
         return  # nothing needs what comes now (`torch.utils.checkpoint.set_checkpoint_early_stop`), but for a mask
     linears.forward(emit.under("mlp_down"), block["mlp_down"])
     _residual(emit, linears, "mlp_down", "residual2")
+
+
+def _activation(linears: Linears, *, backward: bool) -> Memory:
+    """GELU or SwiGLU of the MLP."""
+    job, local = linears.job, linears.local
+    jit = job.flavour != "torch"
+    return work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=backward, jit=jit)
 
 
 def _together(linears: Linears) -> bool:
@@ -105,7 +112,7 @@ def backward(emit: Emitter, linears: Linears) -> None:
     branch = work.residual_branch(job, local.residual_elements)
     _dropout(emit, linears, "residual2")
     linears.backward(emit.under("mlp_down"), block["mlp_down"])
-    emit.compute(job.model.mlp_kind, work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=True))
+    emit.compute(job.model.mlp_kind, _activation(linears, backward=True))
     # GPT-NeoX sums the input gradients of both over tensor ranks apart
     linears.backward(emit.under("mlp_up"), block["mlp_up"], summed=not together or job.flavour == "deepspeed")
     if _second_norm(linears):
