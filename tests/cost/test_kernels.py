@@ -16,9 +16,17 @@ from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
 from twin.schedule.kernels import Attention, Gemm, Memory
-from twin.schedule.ops import Compute
+from twin.schedule.ops import Compute, Phase
 from twin.strategies.four_d.step import generate
-from twin.strategies.work import activation
+from twin.strategies.work import (
+    activation,
+    norm,
+    norm_gradient,
+    norm_gradient_in_steps,
+    norm_in_steps,
+    rotary,
+    rotary_in_steps,
+)
 
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "attention.csv"
 needs_table = pytest.mark.skipif(not TABLE.exists(), reason="../shared/data/attention.csv is not here")
@@ -211,9 +219,8 @@ def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None
         if isinstance(op, Compute) and not isinstance(op.kernel, Gemm)
         for work in ((op.kernel,) if isinstance(op.kernel, Memory) else op.kernel.between)
     }
-    chains = {"norm/chain", "bwd/norm/chain", "rotary/chain", "bwd/rotary/chain"}  # megatron's `layers_in_steps`
     jit = {"swiglu/jit", "bwd/swiglu/jit"}  # megatron's, but for flavour torch
-    of_other_strategies = {"collect", *chains, *jit}
+    of_other_strategies = {"collect", *jit}
     for device in DEVICES.values():
         assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
 
@@ -229,6 +236,34 @@ def test_swiglu_fused_by_the_compiler_is_never_slower_than_in_steps(name: str, p
         kernel = activation(option, 8192, 2 * 14336, 14336, backward=phase == "bwd")
         seconds.append(kernel_seconds(device, kernel, kind=measured_kind(device, kernel, phase)))
     assert seconds[0] < seconds[1]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_layers_in_steps_take_longer_than_single_kernels_on_every_device(name: str) -> None:
+    """Where a device named no rate of the chains they ran at that of one kernel, and faster than a norm of one."""
+    job, device, elements = JOBS["llama"], DEVICES[name], 8192 * 4096
+    pairs: list[tuple[Memory, Memory, Phase]] = [
+        (norm_in_steps(job, elements), norm(job, elements), "fwd"),
+        (norm_gradient_in_steps(job, elements), norm_gradient(job, elements), "bwd"),
+        (rotary_in_steps(job, elements), rotary(job, elements, 8192), "fwd"),
+    ]
+    for chain, single, phase in pairs:
+        seconds = [
+            kernel_seconds(device, kernel, kind=measured_kind(device, kernel, phase)) for kernel in (chain, single)
+        ]
+        assert seconds[0] > 2 * seconds[1], chain.work
+
+
+@pytest.mark.parametrize(("kernel", "share"), [("norm", 0.07), ("gradient", 0.04), ("rotary", 0.09)])
+def test_layers_in_steps_reach_what_was_measured_on_a100(kernel: str, share: float) -> None:
+    device, job, elements = DEVICES["a100-sxm4-80gb"], JOBS["llama"].model_copy(update={"precision": "bf16"}), 10**9
+    chain = {"norm": norm_in_steps, "gradient": norm_gradient_in_steps, "rotary": rotary_in_steps}[kernel](
+        job, elements
+    )
+    ideal = (3 if kernel == "gradient" else 2) * elements * 2
+    assert ideal / kernel_seconds(device, chain) == pytest.approx(
+        share * device.memory_bandwidth_bytes_per_second, rel=0.01
+    )
 
 
 def test_megatrons_swiglu_is_priced_as_measured() -> None:
