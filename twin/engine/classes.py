@@ -77,8 +77,6 @@ class _Engine:
                 group = setting.group_class[communicator][rank.number]
                 there = group != NOWHERE
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
-            own = dict.fromkeys(known[0] for known in rank.calls if known is not None)
-            rank.heeded = [stream for stream in own if not stream.steady]
         return list(chain.from_iterable(streams.values()))
 
     def run(self) -> list[Timeline]:
@@ -95,56 +93,64 @@ class _Engine:
 
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
-        now, program = self.clock.now, rank.program
-        code, which, amounts, hosts = program.code, program.ops.which, program.amounts, program.hosts
-        while True:
-            op = rank.op
-            if op == rank.stop:
-                if self._next_part(rank):
-                    return
-                continue
-            own = which[op]
+        while self._walk(rank):
+            if self._next_part(rank):
+                return
+
+    def _walk(self, rank: Member) -> bool:
+        """Go through the rest of a part op by op; tell if the rank has come to its end."""
+        now, program, shift = self.clock.now, rank.program, rank.shift
+        code, target, which, amounts, hosts = (
+            program.code,
+            program.target,
+            program.ops.which,
+            program.amounts,
+            program.hosts,
+        )
+        for op in range(rank.op, rank.stop):
+            own, kind, at = which[op], code[op], op + shift
             if rank.issued < op:
                 rank.host += hosts[own]
                 rank.issued = op
-            kind = code[op]
             if kind == WAIT:
-                at = op + rank.shift
                 rank.start[at] = rank.arrival[at] = now
-                pending = rank.pending.pop(program.target[op])
+                pending = rank.pending.pop(target[op])
                 if not pending.over:
+                    rank.op = op
                     self._is_at(rank, op)
                     pending.waiting.append(rank)
-                    return
+                    return False
                 rank.end[at] = now
             elif rank.host > now:
+                rank.op = op
                 self._is_at(rank, op)
                 rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
-                return
+                return False
             elif kind == START and amounts[own] == 0.0:
                 self._arrive(rank, op)
             elif self._begin(rank, op, amounts[own]):
-                return
-            rank.op = op + 1
+                return False
+        rank.op = rank.stop
+        return True
 
     def _next_part(self, rank: Member) -> bool:
         """Come to the next part of the plan; tell if that takes time, or there is none."""
-        if rank.part == len(rank.parts):
+        part = rank.part
+        if part == len(rank.stops):
             self._is_at(rank, rank.op)
             return True
-        first, rank.stop, segment, rank.shift = rank.parts[rank.part]
-        rank.part += 1
+        rank.stop, rank.shift, segment = rank.stops[part], rank.shifts[part], rank.segments[rank.numbers[part]]
+        rank.part = part + 1
         if rank.part == rank.watched and self.observer is not None:
             self.clock.when_over(self.observer.look)
         if segment is None:
             return False
-        busy = rank.heeded and any(stream.queue for stream in rank.heeded)
-        if busy or rank.host + segment.lead_seconds > self.clock.now:
-            rank.walk(first, rank.stop)
+        if rank.disturbed or rank.host + segment.lead_seconds > self.clock.now:
+            rank.walk()
             return False
         rank.op = rank.stop
-        self._take(rank, first, segment)
+        self._take(rank, segment)
         return True
 
     def _begin(self, rank: Member, op: int, amount: float) -> bool:
@@ -155,6 +161,7 @@ class _Engine:
             rank.start[at] = rank.arrival[at] = now
         if computes or (amount > 0.0 and rank.prepared < op):  # a CPU issues what it runs itself
             rank.prepared = op
+            rank.op = op
             self._is_at(rank, BUSY)
             if amount > 0.0:
                 self._work(rank, amount * rank.slowness)
@@ -180,12 +187,12 @@ class _Engine:
 
     # Work
 
-    def _take(self, rank: Member, first: int, segment: Segment) -> None:
+    def _take(self, rank: Member, segment: Segment) -> None:
         """Begin a segment, which takes now what it takes alone or beside messages."""
         now = self.clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
-        rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
+        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
         rank.alone = not rank.collectives
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
@@ -213,8 +220,7 @@ class _Engine:
         if plan != rank.plan:
             return
         if rank.works_at == SEGMENT:
-            assert rank.segment is not None
-            rank.known.add(rank.first, rank.segment, rank.since, rank.run, alone=rank.alone)
+            rank.known.add(rank.part - 1, rank.since, rank.run, alone=rank.alone)
         elif rank.program.code[rank.op] == COMPUTE:
             rank.end[rank.op + rank.shift] = self.clock.now
             rank.op += 1
@@ -254,6 +260,8 @@ class _Engine:
         if place == len(queue):
             pending = Pending(call, transfer)
             queue.append(pending)
+            if not place and not stream.steady:
+                stream.disturb(1)
         else:
             pending = queue[place]
             if pending.call != call:
@@ -290,6 +298,8 @@ class _Engine:
 
     def _finish(self, stream: Stream, _plan: int) -> None:
         now, pending, steady = self.clock.now, stream.queue.popleft(), stream.steady
+        if not stream.queue and not steady:
+            stream.disturb(-1)
         share = 1.0 if stream.flow is None else stream.flow.share(now)
         stream.flow = None
         stream.done += 1

@@ -45,19 +45,18 @@ class Member:
         "calls",
         "collectives",
         "cuts",
+        "disturbed",
         "end",
-        "first",
-        "heeded",
         "held",
         "host",
         "idle_at",
         "issued",
         "known",
         "number",
+        "numbers",
         "op",
         "ops",
         "part",
-        "parts",
         "pending",
         "plan",
         "prepared",
@@ -65,12 +64,15 @@ class Member:
         "remaining",
         "run",
         "segment",
+        "segments",
         "share",
         "shift",
+        "shifts",
         "since",
         "slowness",
         "start",
         "stop",
+        "stops",
         "under_way",
         "watched",
         "works_at",
@@ -80,7 +82,11 @@ class Member:
         self.number = number
         self.program = program
         self.slowness = slowness
-        self.cuts, self.parts = plan.cuts, plan.parts
+        self.cuts = plan.cuts
+        self.segments = [*plan.segments, None]
+        """By their numbers; the last is that of SINGLES."""
+        self.stops, self.numbers, self.shifts = map(memoryview, (plan.cuts.stops, plan.cuts.numbers, plan.cuts.shifts))
+        """Of each part of the plan: numbers from views are those of Python, and quick to read."""
         self.ops = [plan.cuts.singles]
         """Ops that it goes through one by one, in the order of their places in the columns."""
         self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.cuts.singles) for _ in range(4))
@@ -102,8 +108,8 @@ class Member:
         """Collectives that are awaited later, by op."""
         self.calls: list[tuple[Stream, Transfer] | None] = []
         """Where each call runs, and what it takes; None for those of others."""
-        self.heeded: list[Stream] = []
-        """Streams whose speed depends on what their members do."""
+        self.disturbed = 0
+        """Streams with something on them whose speed depends on what their members do."""
         self.under_way: list[Stream] = []
         """Those of them on which a collective is running."""
         self.collectives = 0
@@ -114,17 +120,16 @@ class Member:
         self.plan = 0
         self.since = self.remaining = 0.0
         """Of an op: seconds left at a time, undisturbed."""
-        self.first = 0
-        """Of a segment: its first op."""
         self.segment: Segment | None = None
         self.run: Run | None = None
         """Of a segment, if something has run beside it."""
         self.alone = True
         """Of a segment: whether nothing has run beside it."""
-        self.known = Known()
+        self.known = Known(plan)
 
-    def walk(self, first: int, stop: int) -> None:
+    def walk(self) -> None:
         """Make place for the ops of a segment that is gone through op by op."""
+        first, stop = self.op, self.stop
         self.held = True
         self.shift = len(self.start) - first
         self.ops.append(np.arange(first, stop))
@@ -182,6 +187,11 @@ class Stream:
         self.flow: ActiveFlow | None = None
         self.finished: Callable[[], None]
         """What is done when a flow has moved all its bytes."""
+
+    def disturb(self, by: int) -> None:
+        """Tell the members that something has come to the empty queue, or that it is empty again (-1)."""
+        for member in self.members:
+            member.disturbed += by
 
     def limit(self) -> float:
         """Return the speed of a transfer with links to itself."""
