@@ -288,6 +288,8 @@ class _Engine:
         if stream.steady and not transfer.demands:
             end = now + transfer.startup_seconds + transfer.transfer_seconds / stream.beside
             self.clock.at(end, self._finish, stream)
+        elif stream.steady:
+            stream.flow = self.links.begin_after_startup(transfer, stream.beside, stream.finished)
         else:
             self.clock.at(now + transfer.startup_seconds, self._start_flow, stream)
 
