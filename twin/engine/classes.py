@@ -77,6 +77,8 @@ class _Engine:
                 group = setting.group_class[communicator][rank.number]
                 there = group != NOWHERE
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
+            own = [known[0] for known in rank.calls if known is not None]
+            rank.shares_streams = any(stream.size > 1 and not stream.steady for stream in own)
         return list(chain.from_iterable(streams.values()))
 
     def run(self) -> list[Timeline]:
@@ -140,10 +142,8 @@ class _Engine:
         if part == len(rank.stops):
             self._is_at(rank, rank.op)
             return True
-        rank.stop, rank.shift, segment = rank.stops[part], rank.shifts[part], rank.segments[rank.numbers[part]]
-        rank.part = part + 1
-        if rank.part == rank.watched and self.observer is not None:
-            self.clock.when_over(self.observer.look)
+        self._come_to(rank, part)
+        segment = rank.segments[rank.numbers[part]]
         if segment is None:
             return False
         if rank.disturbed or rank.host + segment.lead_seconds > self.clock.now:
@@ -152,6 +152,13 @@ class _Engine:
         rank.op = rank.stop
         self._take(rank, segment)
         return True
+
+    def _come_to(self, rank: Member, part: int) -> None:
+        """Note which part of the plan a rank is at."""
+        rank.stop, rank.shift = rank.stops[part], rank.shifts[part]
+        rank.part = part + 1
+        if rank.part == rank.watched and self.observer is not None:
+            self.clock.when_over(self.observer.look)
 
     def _begin(self, rank: Member, op: int, amount: float) -> bool:
         """Begin to compute, or come to a collective; tell if that takes time."""
@@ -188,15 +195,51 @@ class _Engine:
     # Work
 
     def _take(self, rank: Member, segment: Segment) -> None:
-        """Begin a segment, which takes now what it takes alone or beside messages."""
-        now = self.clock.now
+        """Begin a segment, which takes now what it takes alone or beside messages.
+
+        Those that nothing can disturb are gone through at once: the last one before the next start begins later.
+        """
+        begin = self.clock.now
+        while (following := self._undisturbed(rank, segment, begin)) is not None:
+            begin = self._go_through(rank, segment, begin)
+            segment = following
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
-        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
+        rank.segment, rank.since, rank.works_at = segment, begin, SEGMENT
         rank.alone = not rank.collectives
-        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
+        rank.run = Run(segment, begin, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
         self._plan(rank)
+
+    def _undisturbed(self, rank: Member, segment: Segment, begin: float) -> Segment | None:
+        """Return the segment that comes next for certain, right behind one that begins then; None if none does.
+
+        All that the rank has started is over, and is what it waits for between the two: so nothing can begin beside it.
+        """
+        part, pending = rank.part, rank.pending
+        if not pending or rank.shares_streams or part + 1 >= len(rank.stops):
+            return None
+        waits, code = range(rank.op, rank.stops[part]), rank.program.code
+        if len(waits) != len(pending) or any(code[op] != WAIT for op in waits):
+            return None
+        following = rank.segments[rank.numbers[part + 1]]
+        if following is None or not all(one.over for one in pending.values()):
+            return None
+        host = rank.host + segment.host_seconds + following.lead_seconds
+        return following if host <= begin + segment.seconds else None
+
+    def _go_through(self, rank: Member, segment: Segment, begin: float) -> float:
+        """Go through a segment and what is waited for behind it; return when the next one begins."""
+        rank.host += segment.host_seconds
+        rank.known.add(rank.part - 1, begin, None, alone=True)
+        end, part = begin + segment.seconds, rank.part
+        for at in range(rank.op + rank.shifts[part], rank.stops[part] + rank.shifts[part]):
+            rank.start[at] = rank.arrival[at] = rank.end[at] = end
+        rank.pending.clear()
+        self._come_to(rank, part)
+        self._come_to(rank, part + 1)
+        rank.op = rank.stop
+        return end
 
     def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""
@@ -212,7 +255,8 @@ class _Engine:
             left = max(0.0, rank.run.left_seconds())
         else:
             assert rank.segment is not None
-            left = rank.segment.seconds
+            self.clock.at(rank.since + rank.segment.seconds, self._done, rank, rank.plan)
+            return
         self.clock.at(self.clock.now + left, self._done, rank, rank.plan)
 
     def _done(self, rank: Member, plan: int) -> None:
