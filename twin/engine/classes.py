@@ -95,12 +95,11 @@ class _Engine:
 
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
-        while self._walk(rank):
-            if self._next_part(rank):
-                return
+        while self._walk(rank) if rank.op < rank.stop else self._next_part(rank):
+            pass
 
     def _walk(self, rank: Member) -> bool:
-        """Go through the rest of a part op by op; tell if the rank has come to its end."""
+        """Go through the rest of a part op by op; tell if the rank has come to its end, and not to what takes time."""
         now, program, shift = self.clock.now, rank.program, rank.shift
         code, target, which, amounts, hosts = (
             program.code,
@@ -109,49 +108,54 @@ class _Engine:
             program.amounts,
             program.hosts,
         )
+        start, arrival, end, awaited = rank.start, rank.arrival, rank.end, rank.pending
         for op in range(rank.op, rank.stop):
-            own, kind, at = which[op], code[op], op + shift
-            if rank.issued < op:
-                rank.host += hosts[own]
-                rank.issued = op
-            if kind == WAIT:
-                rank.start[at] = rank.arrival[at] = now
-                pending = rank.pending.pop(target[op])
+            kind = code[op]
+            if kind == WAIT:  # the host issues nothing
+                at = op + shift
+                start[at] = arrival[at] = now
+                pending = awaited.pop(target[op])
                 if not pending.over:
                     rank.op = op
                     self._is_at(rank, op)
                     pending.waiting.append(rank)
                     return False
-                rank.end[at] = now
-            elif rank.host > now:
+                end[at] = now
+                continue
+            own = which[op]
+            if rank.issued < op:
+                rank.host += hosts[own]
+                rank.issued = op
+            if rank.host > now:
                 rank.op = op
                 self._is_at(rank, op)
                 rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
                 return False
-            elif kind == START and amounts[own] == 0.0:
-                self._arrive(rank, op)
+            if kind == START and amounts[own] == 0.0:
+                arrival[op + shift] = now
+                self._arrive(rank, op, target[op])
             elif self._begin(rank, op, amounts[own]):
                 return False
         rank.op = rank.stop
         return True
 
     def _next_part(self, rank: Member) -> bool:
-        """Come to the next part of the plan; tell if that takes time, or there is none."""
+        """Come to the next part of the plan; tell if its ops are to be walked, and it is not one that takes time."""
         part = rank.part
         if part == len(rank.stops):
             self._is_at(rank, rank.op)
-            return True
+            return False
         self._come_to(rank, part)
         segment = rank.segments[rank.numbers[part]]
         if segment is None:
-            return False
+            return True
         if rank.disturbed or rank.host + segment.lead_seconds > self.clock.now:
             rank.walk()
-            return False
+            return True
         rank.op = rank.stop
         self._take(rank, segment)
-        return True
+        return False
 
     def _come_to(self, rank: Member, part: int) -> None:
         """Note which part of the plan a rank is at."""
@@ -176,7 +180,8 @@ class _Engine:
         if computes:
             rank.end[at] = now
         else:
-            self._arrive(rank, op)
+            rank.arrival[at] = now
+            self._arrive(rank, op, rank.program.target[op])
         return False
 
     def _issued(self, rank: Member, _plan: int) -> None:
@@ -219,12 +224,12 @@ class _Engine:
         part, pending = rank.part, rank.pending
         if not pending or rank.shares_streams or part + 1 >= len(rank.stops):
             return None
-        waits, code = range(rank.op, rank.stops[part]), rank.program.code
-        if len(waits) != len(pending) or any(code[op] != WAIT for op in waits):
+        stop, following = rank.stops[part], rank.segments[rank.numbers[part + 1]]
+        if following is None or stop - rank.op != len(pending):
             return None
-        following = rank.segments[rank.numbers[part + 1]]
-        if following is None or not all(one.over for one in pending.values()):
-            return None
+        for op, one in zip(range(rank.op, stop), pending.values(), strict=True):
+            if rank.program.code[op] != WAIT or not one.over:
+                return None
         host = rank.host + segment.host_seconds + following.lead_seconds
         return following if host <= begin + segment.seconds else None
 
@@ -289,30 +294,26 @@ class _Engine:
 
     # Collectives
 
-    def _arrive(self, rank: Member, op: int) -> None:
+    def _arrive(self, rank: Member, op: int, call: int) -> None:
         """A member's stream has come to its next collective."""
-        at = op + rank.shift
-        rank.arrival[at] = self.clock.now
-        call = rank.program.target[op]
-        known = rank.calls[call]
+        known, member = rank.calls[call], (rank, op + rank.shift)
         assert known is not None
         stream, transfer = known
-        queue, number = stream.queue, rank.number
-        arrived = stream.arrived[number]
-        stream.arrived[number] = arrived + 1
-        place = arrived - stream.done
+        queue, place = stream.queue, stream.arrived[rank.number] - stream.done
+        stream.arrived[rank.number] += 1
         if place == len(queue):
-            pending = Pending(call, transfer)
+            pending = rank.pending[op] = Pending(call, transfer, member)
             queue.append(pending)
             if not place and not stream.steady:
                 stream.disturb(1)
+            if stream.size > 1:
+                return
         else:
-            pending = queue[place]
+            pending = rank.pending[op] = queue[place]
             if pending.call != call:
                 raise fail("schedule", differing(rank.program, op, pending.call, call))
-        pending.arrived.append((rank, at))
-        rank.pending[op] = pending
-        if place == 0 and len(pending.arrived) == stream.size and not stream.running:
+            pending.arrived.append(member)
+        if not place and not stream.running and len(pending.arrived) == stream.size:
             self._begin_first(stream)
 
     def _begin_first(self, stream: Stream) -> None:
@@ -321,13 +322,12 @@ class _Engine:
         pending, now = stream.queue[0], self.clock.now
         for rank, at in pending.arrived:
             rank.start[at] = now
-            if stream.quiet:
-                continue
-            rank.collectives += 1
-            if rank.collectives == 1 and rank.works_at != NOTHING:
-                self._change_pace(rank, slow=True)
-            if not stream.steady:
-                rank.under_way.append(stream)
+            if not stream.quiet:
+                rank.collectives += 1
+                if rank.works_at != NOTHING and rank.collectives == 1:
+                    self._change_pace(rank, slow=True)
+                if not stream.steady:
+                    rank.under_way.append(stream)
         transfer = pending.transfer
         if stream.steady and not transfer.demands:
             end = now + transfer.startup_seconds + transfer.transfer_seconds / stream.beside
@@ -352,14 +352,14 @@ class _Engine:
         stream.running = False
         for rank, at in pending.arrived:
             rank.end[at] = now
-            rank.share[at] = share
-            if stream.quiet:
-                continue
-            rank.collectives -= 1
-            if not rank.collectives and rank.works_at != NOTHING:
-                self._change_pace(rank, slow=False)
-            if not steady:
-                rank.under_way.remove(stream)
+            if share != 1.0:
+                rank.share[at] = share
+            if not stream.quiet:
+                rank.collectives -= 1
+                if rank.works_at != NOTHING and not rank.collectives:
+                    self._change_pace(rank, slow=False)
+                if not steady:
+                    rank.under_way.remove(stream)
         pending.over = True
         if stream.queue and len(stream.queue[0].arrived) == stream.size:
             self._begin_first(stream)

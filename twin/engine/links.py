@@ -23,6 +23,8 @@ from twin.engine.sharing import FULL, Flow, assign_speeds
 SAME_TIME = 1e-14
 """Of the time now: what ends so much later ends now, together with what made it be planned anew. Rounding leaves
 such rests, and where ranks share cores who is ahead gets further ahead: a rest doubles with every op."""
+FIRST_PLAN = 0
+"""That of a flow whose end was known before it began, as long as nothing changes that."""
 MAX_KNOWN = 10_000
 """Combinations of flows whose speeds are remembered: some megabytes."""
 
@@ -77,7 +79,7 @@ class ActiveFlow(Flow):
         self.remaining = transfer.transfer_seconds
         self.finish = finish
         self.since = now
-        self.plan = 0
+        self.plan = FIRST_PLAN
         self.alone = transfer.transfer_seconds
         self.allowed = 0.0
         self.limited_since = now
@@ -93,6 +95,8 @@ class ActiveFlow(Flow):
 
     def share(self, now: float) -> float:
         """Work done by now, at its end, over what the limit alone would have allowed."""
+        if self.plan == FIRST_PLAN:
+            return 1.0
         allowed = self.allowed + (now - self.limited_since) * self.limit
         return self.alone / allowed if self.demands and allowed > 0.0 else 1.0
 
@@ -184,7 +188,6 @@ class Links:
         """A flow has moved all its bytes, unless that was planned anew."""
         if plan != flow.plan:
             return
-        flow.plan += 1
         self._changed.pop(flow, None)
         for resource, _ in flow.demands:
             del self._users[resource][flow]

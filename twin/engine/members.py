@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.engine.known import Known
 from twin.engine.links import ActiveFlow, Transfer
 from twin.engine.plans import Plan
-from twin.engine.program import Program
+from twin.engine.program import START, Program
 from twin.engine.rows import Row
 from twin.engine.segment import Run, Segment
 from twin.engine.streams import BUSY
@@ -26,10 +27,10 @@ class Pending:
 
     __slots__ = ("arrived", "call", "over", "transfer", "waiting")
 
-    def __init__(self, call: int, transfer: Transfer) -> None:
+    def __init__(self, call: int, transfer: Transfer, first: tuple[Member, int]) -> None:
         self.call = call
         self.transfer = transfer
-        self.arrived: list[tuple[Member, int]] = []
+        self.arrived = [first]
         """Members with the places of the ops that start it."""
         self.waiting: list[Member] = []
         """Those whose compute stream stands still until it is over."""
@@ -90,7 +91,8 @@ class Member:
         """Of each part of the plan: numbers from views are those of Python, and quick to read."""
         self.ops = [plan.cuts.singles]
         """Ops that it goes through one by one, in the order of their places in the columns."""
-        self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.cuts.singles) for _ in range(4))
+        self.start, self.end, self.arrival = (array("d", bytes(8 * len(plan.cuts.singles))) for _ in range(3))
+        self.share = _undivided(np.asarray(program.code)[plan.cuts.singles])
         self.part = 0
         """The next part of the plan."""
         self.op = self.stop = 0
@@ -136,8 +138,9 @@ class Member:
         self.held = True
         self.shift = len(self.start) - first
         self.ops.append(np.arange(first, stop))
-        for column in (self.start, self.end, self.arrival, self.share):
+        for column in (self.start, self.end, self.arrival):
             column.frombytes(bytes(8 * (stop - first)))
+        self.share.extend(_undivided(np.asarray(self.program.code)[first:stop]))
 
     @property
     def place(self) -> int:
@@ -154,6 +157,11 @@ class Member:
             order = np.argsort(ops)
             ops, times = ops[order], times[order]
         return self.known.row(ops, times)
+
+
+def _undivided(code: NDArray[np.int8]) -> array[float]:
+    """Return the share of each op that has its links to itself: all of what a collective could have, none of others."""
+    return array("d", (code == START).astype(np.float64).tobytes())
 
 
 class Stream:
