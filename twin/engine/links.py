@@ -6,8 +6,8 @@ speeds (`twin.engine.sharing`), and the ends of those that changed are planned a
 * A link with room for all that its transfers could move holds nobody up, and connects nobody: progressive filling
   comes to their limits before it comes to the link's. So only what is connected through links that are asked for more
   than they have is shared out, and the same few meet again and again: their speeds are known.
-* A transfer that has to start up first is put on its links as soon as it is known of, if these have room for it beside all
-  that are there: its end is known then. Where room gets short before it begins, it is taken off until it does.
+* A transfer that has to start up first is put on its links as soon as it is known of, if these have room for it beside
+  all that are there: its end is known then. Where room gets short before it begins, it is taken off until it does.
 * What happens at one time is shared out once, where the environment can tell when a time is over: a speed that no time
   passes at moves nothing.
 """

@@ -87,8 +87,10 @@ class Member:
         self.cuts = plan.cuts
         self.segments = [*plan.segments, None]
         """By their numbers; the last is that of SINGLES."""
-        self.stops, self.numbers, self.shifts = map(memoryview, (plan.cuts.stops, plan.cuts.numbers, plan.cuts.shifts))
-        """Of each part of the plan: numbers from views are those of Python, and quick to read."""
+        self.stops, self.numbers, self.shifts = (
+            each.data for each in (plan.cuts.stops, plan.cuts.numbers, plan.cuts.shifts)
+        )
+        """Of each part of the plan, as in its cuts: a view gives numbers of Python, quickly."""
         self.ops = [plan.cuts.singles]
         """Ops that it goes through one by one, in the order of their places in the columns."""
         self.start, self.end, self.arrival = (array("d", bytes(8 * len(plan.cuts.singles))) for _ in range(3))

@@ -67,14 +67,7 @@ class State:
         planned = sorted((what, whose, time - now) for what, whose, time in _planned(clock, streams))
         facts.append([(what, whose) for what, whose, _ in planned])
         numbers += [time for _, _, time in planned]
-        return cls(
-            now,
-            facts,
-            numbers,
-            [(rank.op, rank.part) for rank in ranks],
-            [rank.host for rank in ranks],
-            over,
-        )
+        return cls(now, facts, numbers, [(rank.op, rank.part) for rank in ranks], [rank.host for rank in ranks], over)
 
 
 def _of_stream(stream: Stream) -> object:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Rich is imported where something is drawn: an answer in JSON needs none of it.
-# ruff: noqa: PLC0415
 
 
 def make_console() -> Console:

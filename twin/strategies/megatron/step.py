@@ -60,8 +60,8 @@ class _Writer:
             messages.update({way: message for way, message in found.items() if message is not None})
         begins = _firsts(self.actions, ("B", "I"), len(self.stages))
         self.begins = {chunk: action.micro for chunk, action in begins.items()}
-        firsts, lasts = (_firsts(ordered, ("F",), len(self.stages)) for ordered in (self.actions, reversed(self.actions)))
-        self.opened = tuple(firsts[chunk] for chunk in lasts)
+        opened = _firsts(self.actions, ("F",), len(self.stages))
+        self.opened = tuple(opened[chunk] for chunk in _firsts(reversed(self.actions), ("F",), len(self.stages)))
         self.sharding: Sharding | None = None
         self.whole: set[int] = set()
         """Chunks that UNSHARD has gathered, and that have not computed since: the next pass gathers nothing."""
