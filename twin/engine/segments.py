@@ -122,7 +122,7 @@ class Segments:
         ops = program.ops.part(first, stop)
         hosts = np.asarray(program.hosts)[np.asarray(ops.which)]
         target[code == WAIT] -= first
-        calls = np.unique(target[code == START]).tolist()
+        calls = sorted({*target[code == START].tolist()})
         key = (
             self.setting.slowness[rank_class],
             program.code[first:stop].tobytes(),
