@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 
 from twin.description.problems import fail
+from twin.engine.ahead import go_through, undisturbed
 from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
@@ -100,15 +101,9 @@ class _Engine:
 
     def _walk(self, rank: Member) -> bool:
         """Go through the rest of a part op by op; tell if the rank has come to its end, and not to what takes time."""
-        now, program, shift = self.clock.now, rank.program, rank.shift
-        code, target, which, amounts, hosts = (
-            program.code,
-            program.target,
-            program.ops.which,
-            program.amounts,
-            program.hosts,
-        )
-        start, arrival, end, awaited = rank.start, rank.arrival, rank.end, rank.pending
+        now, program, shift, awaited = self.clock.now, rank.program, rank.shift, rank.pending
+        code, target, which = program.code, program.target, program.ops.which
+        start, arrival, end = rank.start, rank.arrival, rank.end
         for op in range(rank.op, rank.stop):
             kind = code[op]
             if kind == WAIT:  # the host issues nothing
@@ -124,7 +119,7 @@ class _Engine:
                 continue
             own = which[op]
             if rank.issued < op:
-                rank.host += hosts[own]
+                rank.host += program.hosts[own]
                 rank.issued = op
             if rank.host > now:
                 rank.op = op
@@ -132,10 +127,11 @@ class _Engine:
                 rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
                 return False
-            if kind == START and amounts[own] == 0.0:
+            amount = program.amounts[own]
+            if kind == START and amount == 0.0:
                 arrival[op + shift] = now
                 self._arrive(rank, op, target[op])
-            elif self._begin(rank, op, amounts[own]):
+            elif self._begin(rank, op, amount):
                 return False
         rank.op = rank.stop
         return True
@@ -205,8 +201,11 @@ class _Engine:
         Those that nothing can disturb are gone through at once: the last one before the next start begins later.
         """
         begin = self.clock.now
-        while (following := self._undisturbed(rank, segment, begin)) is not None:
-            begin = self._go_through(rank, segment, begin)
+        while (following := undisturbed(rank, segment, begin)) is not None:
+            begin = go_through(rank, segment, begin)
+            self._come_to(rank, rank.part)
+            self._come_to(rank, rank.part)
+            rank.op = rank.stop
             segment = following
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
@@ -215,36 +214,6 @@ class _Engine:
         rank.run = Run(segment, begin, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
         self._plan(rank)
-
-    def _undisturbed(self, rank: Member, segment: Segment, begin: float) -> Segment | None:
-        """Return the segment that comes next for certain, right behind one that begins then; None if none does.
-
-        All that the rank has started is over, and is what it waits for between the two: so nothing can begin beside it.
-        """
-        part, pending = rank.part, rank.pending
-        if not pending or rank.shares_streams or part + 1 >= len(rank.stops):
-            return None
-        stop, following = rank.stops[part], rank.segments[rank.numbers[part + 1]]
-        if following is None or stop - rank.op != len(pending):
-            return None
-        for op, one in zip(range(rank.op, stop), pending.values(), strict=True):
-            if rank.program.code[op] != WAIT or not one.over:
-                return None
-        host = rank.host + segment.host_seconds + following.lead_seconds
-        return following if host <= begin + segment.seconds else None
-
-    def _go_through(self, rank: Member, segment: Segment, begin: float) -> float:
-        """Go through a segment and what is waited for behind it; return when the next one begins."""
-        rank.host += segment.host_seconds
-        rank.known.add(rank.part - 1, begin, None, alone=True)
-        end, part = begin + segment.seconds, rank.part
-        for at in range(rank.op + rank.shifts[part], rank.stops[part] + rank.shifts[part]):
-            rank.start[at] = rank.arrival[at] = rank.end[at] = end
-        rank.pending.clear()
-        self._come_to(rank, part)
-        self._come_to(rank, part + 1)
-        rank.op = rank.stop
-        return end
 
     def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""
