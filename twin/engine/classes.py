@@ -13,7 +13,6 @@ from functools import partial
 from itertools import chain
 
 from twin.description.problems import fail
-from twin.engine.ahead import go_through, undisturbed
 from twin.engine.clock import Clock
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links
@@ -78,8 +77,6 @@ class _Engine:
                 group = setting.group_class[communicator][rank.number]
                 there = group != NOWHERE
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
-            own = [known[0] for known in rank.calls if known is not None]
-            rank.shares_streams = any(stream.size > 1 and not stream.steady for stream in own)
         return list(chain.from_iterable(streams.values()))
 
     def run(self) -> list[Timeline]:
@@ -142,7 +139,10 @@ class _Engine:
         if part == len(rank.stops):
             self._is_at(rank, rank.op)
             return False
-        self._come_to(rank, part)
+        rank.stop, rank.shift = rank.stops[part], rank.shifts[part]
+        rank.part = part + 1
+        if rank.part == rank.watched and self.observer is not None:
+            self.clock.when_over(self.observer.look)
         segment = rank.segments[rank.numbers[part]]
         if segment is None:
             return True
@@ -152,13 +152,6 @@ class _Engine:
         rank.op = rank.stop
         self._take(rank, segment)
         return False
-
-    def _come_to(self, rank: Member, part: int) -> None:
-        """Note which part of the plan a rank is at."""
-        rank.stop, rank.shift = rank.stops[part], rank.shifts[part]
-        rank.part = part + 1
-        if rank.part == rank.watched and self.observer is not None:
-            self.clock.when_over(self.observer.look)
 
     def _begin(self, rank: Member, op: int, amount: float) -> bool:
         """Begin to compute, or come to a collective; tell if that takes time."""
@@ -196,22 +189,13 @@ class _Engine:
     # Work
 
     def _take(self, rank: Member, segment: Segment) -> None:
-        """Begin a segment, which takes now what it takes alone or beside messages.
-
-        Those that nothing can disturb are gone through at once: the last one before the next start begins later.
-        """
-        begin = self.clock.now
-        while (following := undisturbed(rank, segment, begin)) is not None:
-            begin = go_through(rank, segment, begin)
-            self._come_to(rank, rank.part)
-            self._come_to(rank, rank.part)
-            rank.op = rank.stop
-            segment = following
+        """Begin a segment, which takes now what it takes alone or beside messages."""
+        now = self.clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
-        rank.segment, rank.since, rank.works_at = segment, begin, SEGMENT
+        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
         rank.alone = not rank.collectives
-        rank.run = Run(segment, begin, slow=True) if rank.collectives and self.stretch != 1.0 else None
+        rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
         self._plan(rank)
 

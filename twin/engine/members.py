@@ -67,7 +67,6 @@ class Member:
         "segment",
         "segments",
         "share",
-        "shares_streams",
         "shift",
         "shifts",
         "since",
@@ -115,8 +114,6 @@ class Member:
         """Where each call runs, and what it takes; None for those of others."""
         self.disturbed = 0
         """Streams with something on them whose speed depends on what their members do."""
-        self.shares_streams = False
-        """Whether others may come to such a stream before it does."""
         self.under_way: list[Stream] = []
         """Those of them on which a collective is running."""
         self.collectives = 0
