@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +96,49 @@ def test_what_begins_moves_all_its_bytes(arrivals: list[tuple[float, Transfer, f
         if busy:
             first = min(t for t, flow, *_ in arrivals if any(on == resource for on, _ in flow.demands))
             assert moved <= room * (max(busy) - first) * (1 + 1e-9)
+
+
+@given(
+    arrivals=arrivals,
+    startups=st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.7]), min_size=12, max_size=12),
+    ahead=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+@examples(1.0)
+def test_what_is_put_on_its_links_before_it_begins_is_as_if_it_came_when_it_does(
+    arrivals: list[tuple[float, Transfer, float, float | None]], startups: list[float], ahead: list[bool]
+) -> None:
+    """Some transfers start up before they begin; those whose limits change never come ahead."""
+
+    def ends(*, early: bool) -> list[tuple[float, float]]:
+        clock, found, moving = Clock(), dict[int, tuple[float, float]](), dict[int, ActiveFlow]()
+        links = Links(clock, [10.0] * LINKS)
+
+        def finish(number: int) -> None:
+            found[number] = clock.now, moving.pop(number).share(clock.now)
+
+        def come(number: int, _plan: int) -> None:
+            _, transfer, limit, later = arrivals[number]
+            starting = replace(transfer, startup_seconds=startups[number])
+            if early and ahead[number] and later is None:
+                moving[number] = links.begin_after_startup(starting, limit, lambda: finish(number))
+            else:
+                clock.after(startups[number], begin, number)
+
+        def begin(number: int, _plan: int) -> None:
+            _, transfer, limit, later = arrivals[number]
+            moving[number] = links.begin(transfer, limit, lambda: finish(number))
+            if later is not None:
+                clock.after(0.3, change, number)
+
+        def change(number: int, _plan: int) -> None:
+            if number in moving:
+                limit = arrivals[number][3]
+                assert limit is not None
+                links.limit(moving[number], limit)
+
+        for number, (time, *_) in enumerate(arrivals):
+            clock.at(time, come, number)
+        clock.run()
+        return [found[number] for number in range(len(arrivals))]
+
+    assert np.array(ends(early=True)) == pytest.approx(np.array(ends(early=False)), rel=1e-9)

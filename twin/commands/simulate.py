@@ -100,7 +100,6 @@ def simulate(
         from twin import api
         from twin.engine.parallel import cores
         from twin.show import console
-        from twin.show import step as shown
 
         if job is None:
             raise fail("JOB", "name a job file, or a recording with --schedule")
@@ -125,6 +124,8 @@ def simulate(
         if as_json:
             console.print_json(found.as_json)
             return
+        from twin.show import step as shown
+
         if found.choice is not None:
             shown.choice(found.choice)
         if found.every_rank is not None:

@@ -77,8 +77,6 @@ class _Engine:
                 group = setting.group_class[communicator][rank.number]
                 there = group != NOWHERE
                 rank.calls.append((streams[communicator][group], setting.transfers[call][group]) if there else None)
-            own = dict.fromkeys(known[0] for known in rank.calls if known is not None)
-            rank.heeded = [stream for stream in own if not stream.steady]
         return list(chain.from_iterable(streams.values()))
 
     def run(self) -> list[Timeline]:
@@ -95,57 +93,65 @@ class _Engine:
 
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""
-        now, program = self.clock.now, rank.program
-        code, which, amounts, hosts = program.code, program.ops.which, program.amounts, program.hosts
-        while True:
-            op = rank.op
-            if op == rank.stop:
-                if self._next_part(rank):
-                    return
+        while self._walk(rank) if rank.op < rank.stop else self._next_part(rank):
+            pass
+
+    def _walk(self, rank: Member) -> bool:
+        """Go through the rest of a part op by op; tell if the rank has come to its end, and not to what takes time."""
+        now, program, shift, awaited = self.clock.now, rank.program, rank.shift, rank.pending
+        code, target, which = program.code, program.target, program.ops.which
+        start, arrival, end = rank.start, rank.arrival, rank.end
+        for op in range(rank.op, rank.stop):
+            kind = code[op]
+            if kind == WAIT:  # the host issues nothing
+                at = op + shift
+                start[at] = arrival[at] = now
+                pending = awaited.pop(target[op])
+                if not pending.over:
+                    rank.op = op
+                    self._is_at(rank, op)
+                    pending.waiting.append(rank)
+                    return False
+                end[at] = now
                 continue
             own = which[op]
             if rank.issued < op:
-                rank.host += hosts[own]
+                rank.host += program.hosts[own]
                 rank.issued = op
-            kind = code[op]
-            if kind == WAIT:
-                at = op + rank.shift
-                rank.start[at] = rank.arrival[at] = now
-                pending = rank.pending.pop(program.target[op])
-                if not pending.over:
-                    self._is_at(rank, op)
-                    pending.waiting.append(rank)
-                    return
-                rank.end[at] = now
-            elif rank.host > now:
+            if rank.host > now:
+                rank.op = op
                 self._is_at(rank, op)
                 rank.held = True
                 self.clock.at(rank.host, self._issued, rank)
-                return
-            elif kind == START and amounts[own] == 0.0:
-                self._arrive(rank, op)
-            elif self._begin(rank, op, amounts[own]):
-                return
-            rank.op = op + 1
+                return False
+            amount = program.amounts[own]
+            if kind == START and amount == 0.0:
+                arrival[op + shift] = now
+                self._arrive(rank, op, target[op])
+            elif self._begin(rank, op, amount):
+                return False
+        rank.op = rank.stop
+        return True
 
     def _next_part(self, rank: Member) -> bool:
-        """Come to the next part of the plan; tell if that takes time, or there is none."""
-        if rank.part == len(rank.parts):
+        """Come to the next part of the plan; tell if its ops are to be walked, and it is not one that takes time."""
+        part = rank.part
+        if part == len(rank.stops):
             self._is_at(rank, rank.op)
-            return True
-        first, rank.stop, segment, rank.shift = rank.parts[rank.part]
-        rank.part += 1
+            return False
+        rank.stop, rank.shift = rank.stops[part], rank.shifts[part]
+        rank.part = part + 1
         if rank.part == rank.watched and self.observer is not None:
             self.clock.when_over(self.observer.look)
+        segment = rank.segments[rank.numbers[part]]
         if segment is None:
-            return False
-        busy = rank.heeded and any(stream.queue for stream in rank.heeded)
-        if busy or rank.host + segment.lead_seconds > self.clock.now:
-            rank.walk(first, rank.stop)
-            return False
+            return True
+        if rank.disturbed or rank.host + segment.lead_seconds > self.clock.now:
+            rank.walk()
+            return True
         rank.op = rank.stop
-        self._take(rank, first, segment)
-        return True
+        self._take(rank, segment)
+        return False
 
     def _begin(self, rank: Member, op: int, amount: float) -> bool:
         """Begin to compute, or come to a collective; tell if that takes time."""
@@ -155,6 +161,7 @@ class _Engine:
             rank.start[at] = rank.arrival[at] = now
         if computes or (amount > 0.0 and rank.prepared < op):  # a CPU issues what it runs itself
             rank.prepared = op
+            rank.op = op
             self._is_at(rank, BUSY)
             if amount > 0.0:
                 self._work(rank, amount * rank.slowness)
@@ -162,7 +169,8 @@ class _Engine:
         if computes:
             rank.end[at] = now
         else:
-            self._arrive(rank, op)
+            rank.arrival[at] = now
+            self._arrive(rank, op, rank.program.target[op])
         return False
 
     def _issued(self, rank: Member, _plan: int) -> None:
@@ -180,12 +188,12 @@ class _Engine:
 
     # Work
 
-    def _take(self, rank: Member, first: int, segment: Segment) -> None:
+    def _take(self, rank: Member, segment: Segment) -> None:
         """Begin a segment, which takes now what it takes alone or beside messages."""
         now = self.clock.now
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
-        rank.first, rank.segment, rank.since, rank.works_at = first, segment, now, SEGMENT
+        rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
         rank.alone = not rank.collectives
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
@@ -205,7 +213,8 @@ class _Engine:
             left = max(0.0, rank.run.left_seconds())
         else:
             assert rank.segment is not None
-            left = rank.segment.seconds
+            self.clock.at(rank.since + rank.segment.seconds, self._done, rank, rank.plan)
+            return
         self.clock.at(self.clock.now + left, self._done, rank, rank.plan)
 
     def _done(self, rank: Member, plan: int) -> None:
@@ -213,8 +222,7 @@ class _Engine:
         if plan != rank.plan:
             return
         if rank.works_at == SEGMENT:
-            assert rank.segment is not None
-            rank.known.add(rank.first, rank.segment, rank.since, rank.run, alone=rank.alone)
+            rank.known.add(rank.part - 1, rank.since, rank.run, alone=rank.alone)
         elif rank.program.code[rank.op] == COMPUTE:
             rank.end[rank.op + rank.shift] = self.clock.now
             rank.op += 1
@@ -239,28 +247,26 @@ class _Engine:
 
     # Collectives
 
-    def _arrive(self, rank: Member, op: int) -> None:
+    def _arrive(self, rank: Member, op: int, call: int) -> None:
         """A member's stream has come to its next collective."""
-        at = op + rank.shift
-        rank.arrival[at] = self.clock.now
-        call = rank.program.target[op]
-        known = rank.calls[call]
+        known, member = rank.calls[call], (rank, op + rank.shift)
         assert known is not None
         stream, transfer = known
-        queue, number = stream.queue, rank.number
-        arrived = stream.arrived[number]
-        stream.arrived[number] = arrived + 1
-        place = arrived - stream.done
+        queue, place = stream.queue, stream.arrived[rank.number] - stream.done
+        stream.arrived[rank.number] += 1
         if place == len(queue):
-            pending = Pending(call, transfer)
+            pending = rank.pending[op] = Pending(call, transfer, member)
             queue.append(pending)
+            if not place and not stream.steady:
+                stream.disturb(1)
+            if stream.size > 1:
+                return
         else:
-            pending = queue[place]
+            pending = rank.pending[op] = queue[place]
             if pending.call != call:
                 raise fail("schedule", differing(rank.program, op, pending.call, call))
-        pending.arrived.append((rank, at))
-        rank.pending[op] = pending
-        if place == 0 and len(pending.arrived) == stream.size and not stream.running:
+            pending.arrived.append(member)
+        if not place and not stream.running and len(pending.arrived) == stream.size:
             self._begin_first(stream)
 
     def _begin_first(self, stream: Stream) -> None:
@@ -269,17 +275,18 @@ class _Engine:
         pending, now = stream.queue[0], self.clock.now
         for rank, at in pending.arrived:
             rank.start[at] = now
-            if stream.quiet:
-                continue
-            rank.collectives += 1
-            if rank.collectives == 1 and rank.works_at != NOTHING:
-                self._change_pace(rank, slow=True)
-            if not stream.steady:
-                rank.under_way.append(stream)
+            if not stream.quiet:
+                rank.collectives += 1
+                if rank.works_at != NOTHING and rank.collectives == 1:
+                    self._change_pace(rank, slow=True)
+                if not stream.steady:
+                    rank.under_way.append(stream)
         transfer = pending.transfer
         if stream.steady and not transfer.demands:
             end = now + transfer.startup_seconds + transfer.transfer_seconds / stream.beside
             self.clock.at(end, self._finish, stream)
+        elif stream.steady:
+            stream.flow = self.links.begin_after_startup(transfer, stream.beside, stream.finished)
         else:
             self.clock.at(now + transfer.startup_seconds, self._start_flow, stream)
 
@@ -290,20 +297,22 @@ class _Engine:
 
     def _finish(self, stream: Stream, _plan: int) -> None:
         now, pending, steady = self.clock.now, stream.queue.popleft(), stream.steady
+        if not stream.queue and not steady:
+            stream.disturb(-1)
         share = 1.0 if stream.flow is None else stream.flow.share(now)
         stream.flow = None
         stream.done += 1
         stream.running = False
         for rank, at in pending.arrived:
             rank.end[at] = now
-            rank.share[at] = share
-            if stream.quiet:
-                continue
-            rank.collectives -= 1
-            if not rank.collectives and rank.works_at != NOTHING:
-                self._change_pace(rank, slow=False)
-            if not steady:
-                rank.under_way.remove(stream)
+            if share != 1.0:
+                rank.share[at] = share
+            if not stream.quiet:
+                rank.collectives -= 1
+                if rank.works_at != NOTHING and not rank.collectives:
+                    self._change_pace(rank, slow=False)
+                if not steady:
+                    rank.under_way.remove(stream)
         pending.over = True
         if stream.queue and len(stream.queue[0].arrived) == stream.size:
             self._begin_first(stream)

@@ -46,7 +46,7 @@ class Cycle:
         """Find the longest stretch of a rank's program that comes again; None if there is none."""
         program, singles = rank.program, rank.ops[0]
         repeats = [each for each in program.repeats if each.count > 1]
-        if not repeats or len(rank.parts) < MIN_PARTS:
+        if not repeats or len(rank.stops) < MIN_PARTS:
             return None
         chosen = max(repeats, key=lambda each: each.length * (each.count - 1))
         firsts = rank.cuts.firsts

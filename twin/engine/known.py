@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from array import array
+from collections.abc import Iterator
 
 import numpy as np
 
+from twin.engine.plans import Plan
 from twin.engine.rows import Occurrences, Row
 from twin.engine.segment import Run, Segment, times_of
 from twin.engine.times import Ints, Times
 
+ALONE, UNCHANGED = 1, 2
+"""A segment with nothing ever beside it, and one that was not slowed by what ran beside it."""
+
 
 class Known:
-    """The segments that a rank has gone through: their ops' times are written when all is over, if then."""
+    """When the segments of a rank's plan began: their ops' times are written when all is over, if then."""
 
-    def __init__(self) -> None:
-        self._alone: dict[int, tuple[Segment, list[int], list[float]]] = {}
-        """By segment: where it began, op and time, with nothing ever beside it."""
-        self._unchanged: dict[int, tuple[Segment, list[int], list[float]]] = {}
-        """The same of those with something beside them that did not slow them."""
-        self._changed: dict[tuple[int, int], tuple[Segment, list[int], list[Run]]] = {}
-        """The same of those that it did, by segment and number of changes."""
+    __slots__ = ("_begins", "_how", "_plan", "_runs")
 
-    def add(self, first: int, segment: Segment, begin: float, run: Run | None, *, alone: bool) -> None:
-        """Note one that has ended, by its first op; if nothing was ever beside it, its begin says it all."""
+    def __init__(self, plan: Plan) -> None:
+        parts = len(plan.cuts.firsts)
+        self._plan = plan
+        self._begins = array("d", bytes(8 * parts))
+        """Of each part of the plan."""
+        self._how = bytearray(parts)
+        """ALONE or UNCHANGED, where the begin says when all its ops ran; 0 of all other parts."""
+        self._runs: dict[int, Run] = {}
+        """Of the parts that were slowed, how they went."""
+
+    def add(self, part: int, begin: float, run: Run | None, *, alone: bool) -> None:
+        """Note that the segment at a part of the plan has ended."""
         if run is not None:
-            _, firsts, runs = self._changed.setdefault((id(segment), len(run.marks)), (segment, [], []))
-            firsts.append(first)
-            runs.append(run)
+            self._runs[part] = run
             return
-        into = self._alone if alone else self._unchanged
-        known = into.get(id(segment))
-        if known is None:
-            known = into[id(segment)] = (segment, [], [])
-        known[1].append(first)
-        known[2].append(begin)
+        self._begins[part] = begin
+        self._how[part] = ALONE if alone else UNCHANGED
 
-    @property
-    def counts(self) -> dict[tuple[int, Any], int]:
-        """How many there are of each kind, for `again`."""
-        found: dict[tuple[int, Any], int] = {(2, key): len(of[1]) for key, of in self._changed.items()}
-        for number, kind in enumerate((self._alone, self._unchanged)):
-            found |= {(number, key): len(of[1]) for key, of in kind.items()}
-        return found
-
-    def again(self, before: Mapping[tuple[int, Any], int], times: int, ops: int, seconds: float) -> None:
-        """Add those since then so many times, each time so many ops and seconds later."""
-        later = range(1, times + 1)
-        for number, kind in enumerate((self._alone, self._unchanged)):
-            for key, (_, firsts, begins) in kind.items():
-                own = slice(before.get((number, key), 0), len(firsts))
-                firsts += [first + ops * more for more in later for first in firsts[own]]
-                begins += [begin + seconds * more for more in later for begin in begins[own]]
-        for kinds, (_, firsts, runs) in self._changed.items():
-            own = slice(before.get((2, kinds), 0), len(firsts))
-            firsts += [first + ops * more for more in later for first in firsts[own]]
-            runs += [run.later(seconds * more) for more in later for run in runs[own]]
+    def again(self, stop: int, parts: int, times: int, seconds: float) -> None:
+        """Let the last so many parts before `stop` come so many times more, each time so many seconds later."""
+        before, behind = slice(stop - parts, stop), slice(stop, stop + times * parts)
+        begins, later = np.asarray(self._begins), np.arange(1, times + 1)[:, None]
+        begins[behind] = (begins[before] + seconds * later).ravel()
+        self._how[behind] = self._how[before] * times
+        for part in [part for part in self._runs if stop - parts <= part < stop]:
+            for more in range(1, times + 1):
+                self._runs[part + more * parts] = self._runs[part].later(seconds * more)
 
     def row(self, ops: Ints, times: Times) -> Row:
         """Return what the rank did; these are the ops that it went through one by one."""
         parts, several = [ops], [times]
-        for segment, firsts, begins in self._unchanged.values():
-            occurrences = Occurrences(segment, np.array(firsts), np.array(begins))
+        for occurrences in self._occurrences(UNCHANGED):
             parts.append(occurrences.ops.ravel())
             several.append(occurrences.times)
-        for segment, firsts, runs in self._changed.values():
-            parts.append((np.array(firsts)[:, None] + np.arange(len(segment.code))).ravel())
+        for segment, firsts, runs in self._slowed():
+            parts.append((firsts[:, None] + np.arange(len(segment.code))).ravel())
             alone = segment.times
             start, end, arrival = (times_of(runs, each).ravel() for each in (alone.start, alone.end, alone.arrival))
             several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
@@ -74,5 +64,20 @@ class Known:
             ops = np.concatenate(parts)
             order = np.argsort(ops)
             ops, times = ops[order], Times.joined(several)[order]
-        known = (Occurrences(segment, np.array(f), np.array(b)) for segment, f, b in self._alone.values())
-        return Row(ops, times, tuple(known))
+        return Row(ops, times, tuple(self._occurrences(ALONE)))
+
+    def _occurrences(self, how: int) -> Iterator[Occurrences]:
+        """Yield the segments whose begins say it all, each with all of its begins, in the order of their first ones."""
+        parts = np.flatnonzero(np.frombuffer(self._how, dtype=np.uint8) == how)
+        numbers, begins = self._plan.cuts.numbers[parts], np.asarray(self._begins)
+        for first in np.sort(np.unique(numbers, return_index=True)[1]):
+            own = parts[numbers == numbers[first]]
+            yield Occurrences(self._plan.segments[numbers[first]], self._plan.cuts.firsts[own], begins[own])
+
+    def _slowed(self) -> Iterator[tuple[Segment, Ints, list[Run]]]:
+        """Yield the others with their first ops, those together that are equal and have changed their pace as often."""
+        together: dict[tuple[int, int], list[int]] = {}
+        for part, run in self._runs.items():
+            together.setdefault((int(self._plan.cuts.numbers[part]), len(run.marks)), []).append(part)
+        for (number, _), parts in together.items():
+            yield self._plan.segments[number], self._plan.cuts.firsts[parts], [self._runs[part] for part in parts]

@@ -6,6 +6,8 @@ speeds (`twin.engine.sharing`), and the ends of those that changed are planned a
 * A link with room for all that its transfers could move holds nobody up, and connects nobody: progressive filling
   comes to their limits before it comes to the link's. So only what is connected through links that are asked for more
   than they have is shared out, and the same few meet again and again: their speeds are known.
+* A transfer that has to start up first is put on its links as soon as it is known of, if these have room for it beside
+  all that are there: its end is known then. Where room gets short before it begins, it is taken off until it does.
 * What happens at one time is shared out once, where the environment can tell when a time is over: a speed that no time
   passes at moves nothing.
 """
@@ -21,6 +23,8 @@ from twin.engine.sharing import FULL, Flow, assign_speeds
 SAME_TIME = 1e-14
 """Of the time now: what ends so much later ends now, together with what made it be planned anew. Rounding leaves
 such rests, and where ranks share cores who is ahead gets further ahead: a rest doubles with every op."""
+FIRST_PLAN = 0
+"""That of a flow whose end was known before it began, as long as nothing changes that."""
 MAX_KNOWN = 10_000
 """Combinations of flows whose speeds are remembered: some megabytes."""
 
@@ -34,6 +38,9 @@ class Environment(Protocol):
 
     def after(self, delay: float, happen: Callable[[Any, int], None], subject: Any, plan: int) -> None:
         """Call `happen(subject, plan)` so many seconds from now."""
+
+    def at(self, time: float, happen: Callable[[Any, int], None], subject: Any, plan: int) -> None:
+        """Call `happen(subject, plan)` then."""
 
     def before_time_passes(self, do: Callable[[], None]) -> None:
         """Call `do()` while it is still now, at once or later."""
@@ -72,7 +79,7 @@ class ActiveFlow(Flow):
         self.remaining = transfer.transfer_seconds
         self.finish = finish
         self.since = now
-        self.plan = 0
+        self.plan = FIRST_PLAN
         self.alone = transfer.transfer_seconds
         self.allowed = 0.0
         self.limited_since = now
@@ -88,6 +95,8 @@ class ActiveFlow(Flow):
 
     def share(self, now: float) -> float:
         """Work done by now, at its end, over what the limit alone would have allowed."""
+        if self.plan == FIRST_PLAN:
+            return 1.0
         allowed = self.allowed + (now - self.limited_since) * self.limit
         return self.alone / allowed if self.demands and allowed > 0.0 else 1.0
 
@@ -117,24 +126,58 @@ class Links:
     def begin(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
         """Let a flow start now; `finish` is called when all its bytes have moved."""
         flow = ActiveFlow(transfer, limit, finish, self._environment.now)
-        short = bool(self._cores)
-        for resource, rate in flow.demands:
-            self._users[resource][flow] = rate
-            short = short or self._is_short(resource)
-        if short:
-            self._change(flow)
-        else:  # nobody is held up, and nobody else's speed changes
-            self._give(flow, limit)
+        self._begin(flow, flow.plan)
         return flow
 
-    def _is_short(self, resource: int) -> bool:
-        """Tell whether a resource is asked for too much, or was when it was last looked at."""
-        if self._short[resource]:
-            return True
-        asked = 0.0
-        for flow, rate in self._users[resource].items():
-            asked += rate * flow.limit
-        return asked > self._enough[resource]
+    def begin_after_startup(self, transfer: Transfer, limit: float, finish: Callable[[], None]) -> ActiveFlow:
+        """Let a flow start when its start-up is over; its limit must stay what it is."""
+        flow = ActiveFlow(transfer, limit, finish, self._environment.now + transfer.startup_seconds)
+        if self._has_room(flow):
+            self._put(flow)
+            flow.speed = limit
+            self._environment.at(flow.since + _left(flow), self._end, flow, flow.plan)
+        else:
+            self._environment.at(flow.since, self._begin, flow, flow.plan)
+        return flow
+
+    def _begin(self, flow: ActiveFlow, _plan: int) -> None:
+        """A flow begins."""
+        room = self._has_room(flow)
+        self._put(flow)
+        if room:  # nobody is held up, and nobody else's speed changes
+            self._give(flow, flow.limit)
+        else:
+            self._change(flow)
+
+    def _put(self, flow: ActiveFlow) -> None:
+        """Put a flow on its links."""
+        for resource, rate in flow.demands:
+            self._users[resource][flow] = rate
+
+    def _has_room(self, flow: ActiveFlow) -> bool:
+        """Tell whether no link of a flow is asked for too much with it, or was when it was last looked at."""
+        if self._cores:  # threads share cores by other rules
+            return False
+        limit = flow.limit
+        for resource, rate in flow.demands:
+            if self._short[resource]:
+                return False
+            asked = 0.0
+            for user, own in self._users[resource].items():
+                asked += own * user.limit
+            if asked + rate * limit > self._enough[resource]:
+                return False
+        return True
+
+    def _take_off(self, resource: int) -> None:
+        """Take flows that have not begun off their links until they do: these have not enough for all any more."""
+        now = self._environment.now
+        for flow in [user for user in self._users[resource] if user.since > now]:
+            for each, _ in flow.demands:
+                del self._users[each][flow]
+            flow.plan += 1
+            flow.speed = 0.0
+            self._environment.at(flow.since, self._begin, flow, flow.plan)
 
     def limit(self, flow: ActiveFlow, limit: float) -> None:
         """Give a flow another speed limit."""
@@ -145,7 +188,6 @@ class Links:
         """A flow has moved all its bytes, unless that was planned anew."""
         if plan != flow.plan:
             return
-        flow.plan += 1
         self._changed.pop(flow, None)
         for resource, _ in flow.demands:
             del self._users[resource][flow]
@@ -160,6 +202,7 @@ class Links:
         self._changed[flow] = None
         for resource, _ in flow.demands:
             self._touched[resource] = None
+            self._take_off(resource)
         self._ask()
 
     def _ask(self) -> None:
@@ -242,7 +285,10 @@ class Links:
         flow.since = now
         flow.speed = speed
         flow.plan += 1
-        seconds = max(0.0, flow.remaining) / speed
-        if seconds <= SAME_TIME * now:
-            seconds = 0.0
-        self._environment.after(seconds, self._end, flow, flow.plan)
+        self._environment.after(_left(flow), self._end, flow, flow.plan)
+
+
+def _left(flow: ActiveFlow) -> float:
+    """Return the seconds from when a flow was last looked at to its end, at its speed."""
+    seconds = max(0.0, flow.remaining) / flow.speed
+    return 0.0 if seconds <= SAME_TIME * flow.since else seconds

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.engine.known import Known
 from twin.engine.links import ActiveFlow, Transfer
 from twin.engine.plans import Plan
-from twin.engine.program import Program
+from twin.engine.program import START, Program
 from twin.engine.rows import Row
 from twin.engine.segment import Run, Segment
 from twin.engine.streams import BUSY
@@ -26,10 +27,10 @@ class Pending:
 
     __slots__ = ("arrived", "call", "over", "transfer", "waiting")
 
-    def __init__(self, call: int, transfer: Transfer) -> None:
+    def __init__(self, call: int, transfer: Transfer, first: tuple[Member, int]) -> None:
         self.call = call
         self.transfer = transfer
-        self.arrived: list[tuple[Member, int]] = []
+        self.arrived = [first]
         """Members with the places of the ops that start it."""
         self.waiting: list[Member] = []
         """Those whose compute stream stands still until it is over."""
@@ -45,19 +46,18 @@ class Member:
         "calls",
         "collectives",
         "cuts",
+        "disturbed",
         "end",
-        "first",
-        "heeded",
         "held",
         "host",
         "idle_at",
         "issued",
         "known",
         "number",
+        "numbers",
         "op",
         "ops",
         "part",
-        "parts",
         "pending",
         "plan",
         "prepared",
@@ -65,12 +65,15 @@ class Member:
         "remaining",
         "run",
         "segment",
+        "segments",
         "share",
         "shift",
+        "shifts",
         "since",
         "slowness",
         "start",
         "stop",
+        "stops",
         "under_way",
         "watched",
         "works_at",
@@ -80,10 +83,17 @@ class Member:
         self.number = number
         self.program = program
         self.slowness = slowness
-        self.cuts, self.parts = plan.cuts, plan.parts
+        self.cuts = plan.cuts
+        self.segments = [*plan.segments, None]
+        """By their numbers; the last is that of SINGLES."""
+        self.stops, self.numbers, self.shifts = (
+            each.data for each in (plan.cuts.stops, plan.cuts.numbers, plan.cuts.shifts)
+        )
+        """Of each part of the plan, as in its cuts: a view gives numbers of Python, quickly."""
         self.ops = [plan.cuts.singles]
         """Ops that it goes through one by one, in the order of their places in the columns."""
-        self.start, self.end, self.arrival, self.share = (array("d", [0.0]) * len(plan.cuts.singles) for _ in range(4))
+        self.start, self.end, self.arrival = (array("d", bytes(8 * len(plan.cuts.singles))) for _ in range(3))
+        self.share = _undivided(np.asarray(program.code)[plan.cuts.singles])
         self.part = 0
         """The next part of the plan."""
         self.op = self.stop = 0
@@ -102,8 +112,8 @@ class Member:
         """Collectives that are awaited later, by op."""
         self.calls: list[tuple[Stream, Transfer] | None] = []
         """Where each call runs, and what it takes; None for those of others."""
-        self.heeded: list[Stream] = []
-        """Streams whose speed depends on what their members do."""
+        self.disturbed = 0
+        """Streams with something on them whose speed depends on what their members do."""
         self.under_way: list[Stream] = []
         """Those of them on which a collective is running."""
         self.collectives = 0
@@ -114,22 +124,22 @@ class Member:
         self.plan = 0
         self.since = self.remaining = 0.0
         """Of an op: seconds left at a time, undisturbed."""
-        self.first = 0
-        """Of a segment: its first op."""
         self.segment: Segment | None = None
         self.run: Run | None = None
         """Of a segment, if something has run beside it."""
         self.alone = True
         """Of a segment: whether nothing has run beside it."""
-        self.known = Known()
+        self.known = Known(plan)
 
-    def walk(self, first: int, stop: int) -> None:
+    def walk(self) -> None:
         """Make place for the ops of a segment that is gone through op by op."""
+        first, stop = self.op, self.stop
         self.held = True
         self.shift = len(self.start) - first
         self.ops.append(np.arange(first, stop))
-        for column in (self.start, self.end, self.arrival, self.share):
+        for column in (self.start, self.end, self.arrival):
             column.frombytes(bytes(8 * (stop - first)))
+        self.share.extend(_undivided(np.asarray(self.program.code)[first:stop]))
 
     @property
     def place(self) -> int:
@@ -146,6 +156,11 @@ class Member:
             order = np.argsort(ops)
             ops, times = ops[order], times[order]
         return self.known.row(ops, times)
+
+
+def _undivided(code: NDArray[np.int8]) -> array[float]:
+    """Return the share of each op that has its links to itself: all of what a collective could have, none of others."""
+    return array("d", (code == START).astype(np.float64).tobytes())
 
 
 class Stream:
@@ -182,6 +197,11 @@ class Stream:
         self.flow: ActiveFlow | None = None
         self.finished: Callable[[], None]
         """What is done when a flow has moved all its bytes."""
+
+    def disturb(self, by: int) -> None:
+        """Tell the members that something has come to the empty queue, or that it is empty again (-1)."""
+        for member in self.members:
+            member.disturbed += by
 
     def limit(self) -> float:
         """Return the speed of a transfer with links to itself."""

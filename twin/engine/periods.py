@@ -91,7 +91,8 @@ class Observer:
                 return False  # something has been under way for longer
         for number, (rank, cycle) in enumerate(zip(self.ranks, cycles, strict=True)):
             _fill(rank, cycle.places, times, seconds, under_way[rank.number])
-            rank.known.again(before.known[number], times, cycle.ops, seconds)
+            done = rank.part - (rank.works_at == SEGMENT)
+            rank.known.again(done, cycle.parts, times, seconds)
             over = sorted({*state.over[number]} - {*before.over[number]})
             _shift(rank, cycle, times, seconds, over)
         for stream in self.streams:
@@ -145,7 +146,6 @@ def _shift(rank: Member, cycle: Cycle, times: int, seconds: float, over: Sequenc
     rank.op += ops
     rank.stop += ops
     rank.part += times * cycle.parts
-    rank.first += ops
     rank.issued += ops
     rank.prepared += ops
     rank.shift += place - ops

@@ -70,14 +70,6 @@ class Plan:
     segments: Sequence[Segment]
     """By the numbers of the stretches."""
 
-    @cached_property
-    def parts(self) -> list[tuple[int, int, Segment | None, int]]:
-        """First op, the one behind the last, the segment if it is one, and how places are shifted; in order."""
-        cuts, segments = self.cuts, [*self.segments, None]  # the last is that of SINGLES
-        columns = (cuts.firsts, cuts.stops, cuts.numbers, cuts.shifts)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [(first, stop, segments[number], shift) for first, stop, number, shift in rows]
-
     @classmethod
     def op_by_op(cls, length: int) -> Plan:
         """Return one without segments."""

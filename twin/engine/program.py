@@ -50,23 +50,23 @@ class Ops(Sequence[Named]):
         """Of each op: which of the distinct ones it is."""
         self._begins = array("q")
         self._values: list[Mapping[str, int]] = []
-        """Values of the ops from each beginning on."""
+        self._which_values = array("i")
+        """Which of them the ops from each beginning on have."""
         self._more = array("q")
         """By how much more than these."""
         self._arrays: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def append(self, op: Simple, values: Mapping[str, int]) -> None:
         """Add an op that has not been there yet."""
-        if not self._values or self._values[-1] is not values or self._more[-1]:
-            self._begins.append(len(self.which))
-            self._values.append(values)
-            self._more.append(0)
+        if not self._begins or self._values[self._which_values[-1]] is not values or self._more[-1]:
+            self._begin(len(self.which), values)
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 
     def add(self, which: bytes, begins: Sequence[int], values: Sequence[Mapping[str, int]]) -> None:
         """Add ops that have been there, by their numbers among the distinct ones; with each stretch come its values."""
         self._begins.extend(begins)
+        self._which_values.extend(range(len(self._values), len(self._values) + len(values)))
         self._values += values
         self._more.frombytes(bytes(8 * len(values)))
         self.which.frombytes(which)
@@ -76,9 +76,7 @@ class Ops(Sequence[Named]):
         begin, end = bisect_right(self._begins, first) - 1, bisect_right(self._begins, stop - 1)
         shift = len(self.which) - first
         for number in range(begin, end):
-            self._begins.append(max(self._begins[number], first) + shift)
-            self._values.append({**self._value(number), **changed})
-            self._more.append(0)
+            self._begin(max(self._begins[number], first) + shift, {**self._value(number), **changed})
         self.which.extend(self.which[first:stop])
 
     def rounds(self, first: int, count: int, by: int) -> None:
@@ -88,9 +86,16 @@ class Ops(Sequence[Named]):
         begins[0] = first
         later = np.arange(1, count)[:, None]
         self._begins.frombytes((begins + length * later).tobytes())
-        self._values += self._values[number:] * (count - 1)
+        self._which_values.extend(self._which_values[number:] * (count - 1))
         self._more.frombytes((more + by * later).tobytes())
         self.which.extend(self.which[first:] * (count - 1))
+
+    def _begin(self, first: int, values: Mapping[str, int]) -> None:
+        """Let the ops from one on have these values."""
+        self._begins.append(first)
+        self._which_values.append(len(self._values))
+        self._values.append(values)
+        self._more.append(0)
 
     def part(self, first: int, stop: int) -> Ops:
         """Return the ops of a stretch by what they are, without their names' values."""
@@ -100,13 +105,14 @@ class Ops(Sequence[Named]):
 
     def _value(self, number: int) -> Mapping[str, int]:
         """Return the values of a stretch."""
-        values, more = self._values[number], self._more[number]
+        values, more = self._values[self._which_values[number]], self._more[number]
         return {name: of + more for name, of in values.items()} if more else values
 
     def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
         """Return what a variable stands for in the names of these ops."""
         absent, (_, more) = np.iinfo(np.int64).min, self._stretches
-        values = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
+        known = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
+        values = known[np.asarray(self._which_values)]
         values = np.where(values == absent, missing, values + more)
         found: NDArray[np.int64] = values[self.stretch_of(ops)]
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from twin.cost.energy import step_joules
 from twin.cost.memory import MemoryUse, TierUse, advice, memory_use
 from twin.description.grid import Axis
 from twin.description.job import Job
-from twin.engine.all_ranks import AllRanks
 from twin.engine.bill import bill
 from twin.engine.energy import StepEnergy, step_energy
 from twin.engine.part_sums import of_part
 from twin.engine.simulate import Simulation
 from twin.trace.metrics import hardware_flops, job_flops, job_peak_flops_per_second
+
+if TYPE_CHECKING:
+    from twin.engine.all_ranks import AllRanks
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class _Traffic:
     def singles(self, is_outer: NDArray[np.bool_]) -> Ints:
         """Return which ops begin or await such calls, ascending."""
         found = np.concatenate([self.starts[is_outer[self.call]], self.waits[is_outer[self.call_begun]]])
-        found.sort()
+        found.sort(kind="stable")  # two that are in order: this sort merges them
         return found
 
     def going_on(self, is_outer: NDArray[np.bool_]) -> Ints:
@@ -122,7 +122,7 @@ class Segments:
         ops = program.ops.part(first, stop)
         hosts = np.asarray(program.hosts)[np.asarray(ops.which)]
         target[code == WAIT] -= first
-        calls = np.unique(target[code == START]).tolist()
+        calls = sorted({*target[code == START].tolist()})
         key = (
             self.setting.slowness[rank_class],
             program.code[first:stop].tobytes(),

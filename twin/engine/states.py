@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,6 @@ class State:
     at: list[tuple[int, int]]
     """Each rank's next op, and the next part of its plan."""
     hosts: Numbers
-    known: list[dict[tuple[int, Any], int]]
-    """How many segments of each kind each rank has gone through."""
     over: list[list[int]]
     """Collectives of each rank that are over and not yet awaited, of the last rounds."""
 
@@ -70,15 +67,7 @@ class State:
         planned = sorted((what, whose, time - now) for what, whose, time in _planned(clock, streams))
         facts.append([(what, whose) for what, whose, _ in planned])
         numbers += [time for _, _, time in planned]
-        return cls(
-            now,
-            facts,
-            numbers,
-            [(rank.op, rank.part) for rank in ranks],
-            [rank.host for rank in ranks],
-            [rank.known.counts for rank in ranks],
-            over,
-        )
+        return cls(now, facts, numbers, [(rank.op, rank.part) for rank in ranks], [rank.host for rank in ranks], over)
 
 
 def _of_stream(stream: Stream) -> object:
@@ -123,7 +112,7 @@ def _facts(rank: Member) -> object:
         rank.stop - rank.op,
         rank.issued - rank.op,
         len(rank.under_way),
-        (id(rank.segment), rank.first - rank.op, rank.alone) if works == SEGMENT else None,
+        (id(rank.segment), rank.alone) if works == SEGMENT else None,
         [slow for _, _, slow in rank.run.marks] if works == SEGMENT and rank.run is not None else None,
     )
 

@@ -46,6 +46,10 @@ class Timers:
         """Call `happen(subject, plan)` so many seconds from now."""
         listen(self._environment.timeout(delay), lambda _event: happen(subject, plan))
 
+    def at(self, time: float, happen: Callable[[Any, int], None], subject: Any, plan: int) -> None:
+        """Call `happen(subject, plan)` then."""
+        self.after(time - self.now, happen, subject, plan)
+
     def before_time_passes(self, do: Callable[[], None]) -> None:
         """Call `do()` at once."""
         do()

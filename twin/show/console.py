@@ -6,17 +6,20 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from twin.description.units import format_si, split_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Rich is imported where something is drawn: an answer in JSON needs none of it.
 
 
 def make_console() -> Console:
     """Make the console for standard output; plain and 120 wide if it is not a terminal."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else 120
     return Console(width=width, highlight=False)
 
@@ -34,13 +37,13 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error, if it is a terminal, for work that reports (done, all)."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
+    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=console, transient=True) as bars:
+    with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
@@ -50,6 +53,9 @@ def answer(values: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(values)
         return
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, value in values.items():
         name, dimension = split_name(key)

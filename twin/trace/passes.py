@@ -184,7 +184,7 @@ class RankOps:
         names = self.names.distinct
         which, chunks = self.names.which[order], np.array([name.chunk for name in names], dtype=np.int64)
         return Passes(
-            tuple([names[i].kind for i in which.tolist()]),
+            tuple(np.array([name.kind for name in names], dtype=object)[which].tolist()),
             chunks[which],
             self.names.micro[order],
             begin[order],

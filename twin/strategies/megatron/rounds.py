@@ -56,7 +56,7 @@ class Pattern:
         kinds, micro, chunk, _ = zip(*chain.from_iterable(units), strict=True)
         numbers = {kind: number for number, kind in enumerate(KINDS)}
         micros = np.array(micro)
-        shape = np.array(chunk) * len(KINDS) + np.array([numbers[kind] for kind in kinds])
+        shape = np.array(chunk) * len(KINDS) + np.array(list(map(numbers.__getitem__, kinds)))
         ends = np.concatenate(
             [np.unique(shape, return_index=True)[1], len(shape) - 1 - np.unique(shape[::-1], return_index=True)[1]]
         )

@@ -53,14 +53,15 @@ class _Writer:
         self.bodies = Bodies(self.job, self.local, self.several)
         self.post = Post(self.emit, self.local, self.several)
         self.actions = self.pipeline.actions(self.rank)
-        self.ends = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
+        self.ends = _firsts(reversed(self.actions), ("B", "W"), len(self.stages))
         ways = [(kind, chunk) for kind in PASSES for chunk in range(self.pipeline.chunks)]
         for messages, of in ((self.incoming, self.pipeline.incoming), (self.outgoing, self.pipeline.outgoing)):
             found = {way: of(self.rank, way[1], forward=way[0] == "F") for way in ways}
             messages.update({way: message for way, message in found.items() if message is not None})
-        self.begins = {action.chunk: action.micro for action in reversed(self.actions) if action.kind in ("B", "I")}
-        firsts = {action.chunk: action for action in reversed(self.actions) if action.kind == "F"}
-        self.opened = tuple(firsts.values())
+        begins = _firsts(self.actions, ("B", "I"), len(self.stages))
+        self.begins = {chunk: action.micro for chunk, action in begins.items()}
+        opened = _firsts(self.actions, ("F",), len(self.stages))
+        self.opened = tuple(opened[chunk] for chunk in _firsts(reversed(self.actions), ("F",), len(self.stages)))
         self.sharding: Sharding | None = None
         self.whole: set[int] = set()
         """Chunks that UNSHARD has gathered, and that have not computed since: the next pass gathers nothing."""
@@ -287,6 +288,17 @@ class _Writer:
                 self.gathers[stage.chunk] = gathers
 
 
+def _firsts(actions: Iterable[Action], kinds: Sequence[Kind], chunks: int) -> dict[int, Action]:
+    """Return the first action of these kinds of each chunk."""
+    found: dict[int, Action] = {}
+    for action in actions:
+        if action.kind in kinds and action.chunk not in found:
+            found[action.chunk] = action
+            if len(found) == chunks:
+                break
+    return found
+
+
 def _copies(ops: Iterable[Op]) -> tuple[Copy | Rounds, ...]:
     """Return what a round is written of; an op of one micro-batch alone cannot come again."""
     found: list[Copy | Rounds] = []
@@ -315,12 +327,15 @@ def _at_once(actions: Sequence[Action]) -> list[Unit]:
 
 def _pairs(actions: Sequence[Action]) -> list[Unit]:
     """Divide a rank's actions where it communicates: a forward pass alone, or with the backward pass after it."""
-    steady = next((i for i, action in enumerate(actions) if action.kind != "F"), len(actions)) - 1
-    found: list[Unit] = [(action,) for action in actions[:steady]]
-    rest = actions[steady:]
+    forward = [action.kind == "F" for action in actions]
+    forward.append(True)  # nothing comes behind the last one
+    found: list[Unit] = []
     at = 0
-    while at < len(rest):
-        size = 2 if at + 1 < len(rest) and rest[at].kind == "F" and rest[at + 1].kind != "F" else 1
-        found.append(tuple(rest[at : at + size]))
-        at += size
+    while at < len(actions):
+        if forward[at] and not forward[at + 1]:
+            found.append((actions[at], actions[at + 1]))
+            at += 2
+        else:
+            found.append((actions[at],))
+            at += 1
     return found
