@@ -6,6 +6,29 @@ function placeOf(text) {
   query.delete("window");
   return window.location.pathname + "?" + query.toString();
 }
+// Tells when the timeline's picture is seen: true, or false if the page has none, or it is left.
+function pictured() {
+  return new Promise((done) => {
+    const look = () => {
+      if (!document.getElementById("timeline-frame")) done(false);
+      else if (document.querySelector("#timeline .xtick")) window.requestAnimationFrame(() => window.setTimeout(() => done(true)));
+      else window.setTimeout(look, 20);
+    };
+    look();
+  });
+}
+// What comes when the picture is seen (`later.py`): fields cost a browser as much as the picture. Their room is kept.
+window.fourfold = {
+  Later({ width, height, children }) {
+    const React = window.React, [come, setCome] = React.useState(false);
+    React.useEffect(() => {
+      let here = true;
+      pictured().then(() => here && setCome(true));
+      return () => { here = false; };
+    }, []);
+    return come ? children : React.createElement("div", { style: { width, height } });
+  },
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.fourfold = {
   // Controls' values go into the address, so that it can be shared; empty ones are left out.
@@ -76,15 +99,7 @@ window.dash_clientside.fourfold = {
   },
   // When the timeline's first picture is seen: what stands below it is asked for then.
   drawn() {
-    const none = window.dash_clientside.no_update;
-    return new Promise((done) => {
-      const look = () => {
-        if (!document.getElementById("timeline-frame")) done(none);
-        else if (document.querySelector("#timeline .xtick")) window.requestAnimationFrame(() => window.setTimeout(() => done(1)));
-        else window.setTimeout(look, 20);
-      };
-      look();
-    });
+    return pictured().then((seen) => (seen ? 1 : window.dash_clientside.no_update));
   },
   // Note the row of a table that was chosen; nothing of a table that is new.
   picked(rows) {

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.figures.timeline import height, timeline, whole_window
 from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path, reframed
+from dashboards.later import Later
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_files import register_files
 from dashboards.pages.timeline_later import PICKED, SEEN, register_later
@@ -97,18 +98,16 @@ def shown(context: PageContext, query: Query) -> Component:
                 " above ".join(pair.labels),
                 dmc.Text(summary(pair, laid), span=True),
                 dmc.Group(controls, align="end", mb="xs"),
-                small,
+                Later(small, height=MAP_PIXELS),
                 html.Div(picture, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
                 html.Div(words, id="timeline-words", role="status"),
-                jumps(pair),
+                Later(jumps(pair)),
                 *(dcc.Input(id=state(key), type="hidden", value=query.get(key, "")) for key in ("window", "op")),
                 dcc.Store(id="timeline-place", data=-1),
                 *(dcc.Store(id=name) for name in (MOVED, PICKED, SEEN)),
             ),
             html.Div(panel_of(found, query), id=PANEL, role="status"),
-            _window_card(pair, laid, at or whole),
-            _found_card(query, pair, laid),
-            worst_card(pair),
+            Later([_window_card(pair, laid, at or whole), _found_card(query, pair, laid), worst_card(pair)]),
         ]
     )
 
