@@ -85,7 +85,8 @@ def header(page: Page, catalog: Catalog, query: Query) -> Component:
         )
         for key in keys
     ]
-    return dmc.Group([*(Later(one, one.w, FIELD_PIXELS) for one in (*selects, *_step(page, catalog, query)))], mb="sm", align="end", className="chooser")
+    shown = [Later(one, one.w, FIELD_PIXELS) for one in (*selects, *_step(page, catalog, query))]
+    return dmc.Group(shown, mb="sm", align="end", className="chooser")
 
 
 def _step(page: Page, catalog: Catalog, query: Query) -> list[Component]:
