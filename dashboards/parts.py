@@ -25,7 +25,11 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 """No button sends a figure anywhere."""
 
 
-FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
+FITTED = {
+    "autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True},
+    "suppressColumnVirtualisation": True,
+}
+"""Columns as wide as what they hold: one out of view is not drawn otherwise, and keeps a width that shifts it out."""
 NUMBER = {"valueFormatter": {"function": "number(params.value)"}}
 SECONDS = {
     "valueFormatter": {"function": "seconds(params.value)"},
@@ -39,6 +43,8 @@ MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
 """The look of a column of milliseconds since the epoch: time where the visitor is."""
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
 TEMPLATE.layout.yaxis.ticklabelstandoff = 4  # else names touch what they name
+TEMPLATE.layout.xaxis.ticklabelstandoff = 8  # else the first of an axis touches the lowest of the other
+TEMPLATE.layout.xaxis.separatethousands = TEMPLATE.layout.yaxis.separatethousands = True
 """The look of axes alone: what Plotly's own says of every kind of trace costs a tenth of a second a figure to copy."""
 
 
