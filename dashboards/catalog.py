@@ -178,7 +178,8 @@ class Catalog:
                 raise fail(label, f"kind is {str(found)[:40]!r}; expected predicted or measured")
             return Entry(name, label, found, path, changed, head)
         except (DescriptionError, OSError) as error:
-            return Entry(name, label, None, path, changed, {}, str(error))
+            why = "; ".join(map(str, error.problems)) if isinstance(error, DescriptionError) else str(error)
+            return Entry(name, label, None, path, changed, {}, why)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dashboards.pages.timeline_parts import (
     worst_table,
 )
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
-from dashboards.parts import aria, card, graph
+from dashboards.parts import aria, card, graph, reasons
 from dashboards.query import query_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import Lanes
@@ -189,7 +189,7 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             no_update if cause == MOVED else panel_of(found, query),
         )
     except DescriptionError as error:
-        return no_update, no_update, str(error), *nothing[3:]
+        return no_update, no_update, reasons(error), *nothing[3:]
 
 
 def around_op(context: PageContext, query: Query) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
 from dashboards.jobs import grid_words, job_in, key_of
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import card, graph, table
+from dashboards.parts import card, graph, reasons, table
 from dashboards.query import query_of
 from dashboards.run_rows import tokens_per_second
 from dashboards.training.growth import Seen, grown, seen_of
@@ -119,7 +119,7 @@ def drawn(curves: list[Curve | DescriptionError], by: str) -> list[Component]:
     said: list[Component] = []
     for one in curves:
         if isinstance(one, DescriptionError):
-            said.append(dmc.Alert(str(one), color="orange", variant="light", mb="xs", className="problem"))
+            said.append(dmc.Alert(reasons(one), color="orange", variant="light", mb="xs", className="problem"))
             continue
         said.append(dmc.Alert(id=_said(there.index(one)), variant="light", mb="xs", **verdict(one)))
         if one.record.bad_lines:

@@ -35,7 +35,7 @@ LIVE_CHANGES = (
 """A training whose steps are timed with the live page open, and without: short steps, of which a turn has many."""
 TURNS = ("alone", "asked", "watched")
 """No page is open; its questions are asked by a script; it is open in Chromium."""
-LIVE_WARM_UP, LIVE_SETTLES, LIVE_TURN = 30, 2.5, 20.0
+LIVE_WARM_UP, LIVE_SETTLES, LIVE_TURN = 30, 8.0, 20.0
 """Steps that are not counted; seconds in which a page opens or closes, and of a turn: several looks of the page."""
 
 
