@@ -30,9 +30,9 @@ window.fourfold = {
   },
 };
 // A training's page is drawn on while the training writes, on its processors perhaps: what nobody sees is not drawn, and
-// looks come as seldom as it takes for drawing to stay below SHARE of the time: a browser spends about three times that.
+// looks come as seldom as it takes for drawing to stay below SHARE of the time: a browser spends about four times that.
 const growing = (function () {
-  const SHARE = 0.005, SHORTEST = 3000, LONGEST = 60000;
+  const SHARE = 0.004, SHORTEST = 3000, LONGEST = 60000;
   let waiting = {}, latest = {};
   const set = (id, props) => window.dash_clientside.set_props(id, props);
   const page = () => document.getElementById("training-drawn");
