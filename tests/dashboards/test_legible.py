@@ -109,3 +109,14 @@ def test_the_first_tick_of_an_axis_does_not_touch_that_of_the_other(browser, ser
         apart = box["x"] > lowest["x"] + lowest["width"] + 2 or box["y"] > lowest["y"] + lowest["height"] + 2
         assert apart, (box, lowest)
     visitor.context.close()
+
+
+def test_a_bar_of_colours_is_as_light_as_the_points_that_it_explains(browser, server, queries):
+    """On a dark page points are lightened; a map's cells are not, and neither is its bar."""
+    visitor = Visitor(browser, server, "dark")
+    for path, expected in (("/configurations", "brightness(1.5)"), ("/ranks", "none")):
+        page = visitor.go(path, queries[path])
+        page.locator("#content .colorbar .cbfills").first.wait_for(state="attached")
+        bar = page.locator("#content .colorbar .cbfills").first
+        assert bar.evaluate("one => getComputedStyle(one).filter") == expected, path
+    visitor.context.close()
