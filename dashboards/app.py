@@ -229,9 +229,17 @@ def content(page: Page | None, context: PageContext, query: dict[str, str]) -> C
         else:
             shown = picker(page, context, why)
     except DescriptionError as error:
-        shown = problem(str(error))
+        shown = problem(error, *_without_choices(page, context, query))
     title = dmc.Title(page.title, order=1, size="h2", mb="sm")
     return html.Div([title, header(page, context.catalog, query), shown])
+
+
+def _without_choices(page: Page, context: PageContext, query: dict[str, str]) -> list[Component]:
+    """Offer the same page without what else its address asks for, which may be what is wrong."""
+    if not set(query) - set(page.needs.split(",")):
+        return []
+    href = context.settings.prefix.rstrip("/") + page.path + carried(page, query)
+    return [dmc.Anchor("Show it without further choices", href=href, size="sm")]
 
 
 def titled(page: Page | None, context: PageContext, query: dict[str, str]) -> str:

@@ -70,6 +70,7 @@ class Catalog:
         self._heads: dict[Path, tuple[tuple[float, int], Entry]] = {}
         self._cache: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._notes: dict[tuple[Any, ...], Any] = {}
+        self._seen: list[Entry] = []
         self._lock = Lock()
 
     @property
@@ -80,7 +81,12 @@ class Catalog:
     def entries(self) -> list[Entry]:
         """List everything, newest first."""
         found = [entry for path in self._directories() if (entry := self._entry(path))]
-        return sorted(found[:MAX_ENTRIES], key=lambda e: (-e.changed, e.label))
+        self._seen = sorted(found[:MAX_ENTRIES], key=lambda e: (-e.changed, e.label))
+        return list(self._seen)
+
+    def seen(self) -> list[Entry]:
+        """List what was found when it was listed last: for who looks every few seconds at one that is known."""
+        return list(self._seen)
 
     def entry(self, name: str) -> Entry:
         """Return an entry by its name. Raises DescriptionError if there is none, or it is damaged."""
@@ -172,7 +178,8 @@ class Catalog:
                 raise fail(label, f"kind is {str(found)[:40]!r}; expected predicted or measured")
             return Entry(name, label, found, path, changed, head)
         except (DescriptionError, OSError) as error:
-            return Entry(name, label, None, path, changed, {}, str(error))
+            why = "; ".join(map(str, error.problems)) if isinstance(error, DescriptionError) else str(error)
+            return Entry(name, label, None, path, changed, {}, why)
 
 
 def read_json(file: Path) -> dict[str, Any]:

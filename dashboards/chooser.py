@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import steps_of
 from dashboards.jobs import partners
+from dashboards.later import FIELD_PIXELS, Later
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import aria, card
 from dashboards.query import query_of
@@ -20,6 +21,8 @@ from twin.description.problems import DescriptionError
 
 MAX_OFFERED = 40
 """Rows of a picker: of more the list of runs, which can be searched, is the better place."""
+WIDTH = 300
+"""Pixels of a choice."""
 WORDS = {
     "predicted": "a predicted run",
     "measured": "a measured run",
@@ -76,13 +79,14 @@ def header(page: Page, catalog: Catalog, query: Query) -> Component:
             searchable=True,
             clearable=key == "other",
             limit=60,
-            w=300,
+            w=WIDTH,
             placeholder="none",
             size="xs",
         )
         for key in keys
     ]
-    return dmc.Group([*selects, *_step(page, catalog, query)], mb="sm", align="end", className="chooser")
+    shown = [Later(one, one.w, FIELD_PIXELS) for one in (*selects, *_step(page, catalog, query))]
+    return dmc.Group(shown, mb="sm", align="end", className="chooser")
 
 
 def _step(page: Page, catalog: Catalog, query: Query) -> list[Component]:

@@ -9,6 +9,7 @@ from typing import Any
 from dashboards.catalog import Catalog, Entry
 from dashboards.collectives import job_of
 from dashboards.events import grid_of
+from dashboards.parts import reasons
 from twin.compare.side import read_side
 from twin.description.problems import DescriptionError, fail
 from twin.diagnose.diagnose import diagnose_side
@@ -60,7 +61,7 @@ def diagnosis_of(catalog: Catalog, entry: Entry) -> Shown:
         try:
             found = diagnose_side(read_side(entry.path, entry.label), job)
         except DescriptionError as error:
-            return Shown(why_not=str(error))
+            return Shown(why_not=reasons(error))
         return read_watch(found.as_json(), job.ranks, entry.label)
 
     return catalog.kept(entry, "diagnosis", made)

@@ -13,6 +13,7 @@ import plotly.io as pio
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from twin.description.problems import DescriptionError
 from twin.description.units import format_seconds
 
 GRAPH_CONFIG: Mapping[str, Any] = {
@@ -25,7 +26,11 @@ GRAPH_CONFIG: Mapping[str, Any] = {
 """No button sends a figure anywhere."""
 
 
-FITTED = {"autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True}}
+FITTED = {
+    "autoSizeStrategy": {"type": "fitCellContents", "scaleUpToFitGridWidth": True},
+    "suppressColumnVirtualisation": True,
+}
+"""Columns as wide as what they hold: one out of view is not drawn otherwise, and keeps a width that shifts it out."""
 NUMBER = {"valueFormatter": {"function": "number(params.value)"}}
 SECONDS = {
     "valueFormatter": {"function": "seconds(params.value)"},
@@ -39,9 +44,12 @@ MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}
 """The look of a column of milliseconds since the epoch: time where the visitor is."""
 TEMPLATE = go.layout.Template(layout=pio.templates["plotly_white"].layout)
 TEMPLATE.layout.yaxis.ticklabelstandoff = 4  # else names touch what they name
+TEMPLATE.layout.xaxis.separatethousands = TEMPLATE.layout.yaxis.separatethousands = True
 """The look of axes alone: what Plotly's own says of every kind of trace costs a tenth of a second a figure to copy."""
 
 
+MAX_REASONS = 5
+"""Of what is wrong, that are said."""
 HYPHEN = re.compile(r"(?<![\w.)\]-])-(?=\d)")
 
 
@@ -202,6 +210,15 @@ def with_table(figure: Component, rows: Component) -> Component:
     )
 
 
-def problem(text: str) -> Component:
-    """Say what is wrong, as text whatever it holds."""
-    return dmc.Alert(text, title="This cannot be shown", color="orange", variant="light", mb="md", className="problem")
+def reasons(error: DescriptionError) -> str:
+    """Say what is wrong in a sentence each, without the count that a terminal begins with."""
+    return "; ".join(map(str, error.problems[:MAX_REASONS]))
+
+
+def problem(what: str | DescriptionError, *more: Component) -> Component:
+    """Say what is wrong, as text whatever it holds, and offer what helps."""
+    text = reasons(what) if isinstance(what, DescriptionError) else what
+    inside = [dmc.Text(text, size="sm"), *more] if more else text
+    return dmc.Alert(
+        inside, title="This cannot be shown", color="orange", variant="light", mb="md", className="problem"
+    )

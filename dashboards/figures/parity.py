@@ -105,6 +105,6 @@ def errors_by_size(size: Floats, error: Floats, sorts: Sequence[str], names: Seq
             )
         )
     figure.add_hline(y=0, line_color=GREY)
-    figure.update_xaxes(type="log", title="flops of compute, bytes of collectives", exponentformat="SI")
+    figure.update_xaxes(type="log", title="flops of compute, bytes of collectives", tickformat="~s")
     figure.update_yaxes(title="predicted over measured, less one, %")
     return finished(figure)

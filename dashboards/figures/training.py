@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,6 +15,7 @@ from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from dashboards.events import Floats
 from dashboards.parts import escape, finished, seconds_ticks
 from dashboards.training.happenings import Happening
+from dashboards.training.health import Health, health_of
 from dashboards.training.record import Record
 
 MAX_POINTS = 1200
@@ -50,6 +53,21 @@ class Curve:
     """Tokens per second."""
     checkpoints: tuple[int, ...] = ()
     happenings: tuple[Happening, ...] = ()
+    name: str = ""
+    """What addresses call it."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    ended: str = ""
+    """How it was stopped before its last step."""
+
+    @cached_property
+    def health(self) -> Health:
+        """What is well, and what is not."""
+        return health_of(self.record, self.predicted_rate, self.warnings)
+
+    @property
+    def words(self) -> str:
+        """Which training it is, and whether it is healthy."""
+        return f"{self.label}. {self.health.words}"
 
     @property
     def warnings(self) -> int:
@@ -86,7 +104,10 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
         colour, dash = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
         if len(y):
             line = {"color": colour, "dash": dash, "width": 1.5}
-            figure.add_scatter(x=x, y=y, mode="lines", name=escape(curve.label), line=line)
+            # as lists, which a browser can add to; `meta` says of which training it is
+            figure.add_scatter(
+                x=x.tolist(), y=y.tolist(), mode="lines", name=escape(curve.label), line=line, meta=number
+            )
         if name == "loss":
             _validation(figure, curve, by, colour)
             _marks(figure, curve, by)

@@ -15,7 +15,7 @@ from dashboards.candidate_strategies import strategies_card
 from dashboards.candidates import SavedCandidate, candidates_of, job_text
 from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import card, graph, seconds, table, with_table
+from dashboards.parts import card, graph, reasons, seconds, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
 from twin.description.units import format_memory
@@ -236,7 +236,7 @@ def narrow(context: PageContext, *given: Any) -> Any:
     try:
         found = opened(context, query)
     except DescriptionError as error:
-        return *(no_update,) * 9, str(error)
+        return *(no_update,) * 9, reasons(error)
     kept, chosen = filtered(found, query), pair_of(query.get("pair", ""), found)
     return (
         *figures(kept, chosen),
@@ -297,7 +297,7 @@ def save(context: PageContext, clicks: Any, search: Any) -> Any:
         entry = context.catalog.entry(query["run"])
         content = job_text(context.catalog, entry, chosen[0])
     except DescriptionError as error:
-        return no_update, str(error)
+        return no_update, reasons(error)
     return {"content": content, "filename": file_name(chosen[0])}, ""
 
 

@@ -77,7 +77,7 @@ def shown(context: PageContext, query: Query) -> Component:
                     card(
                         "Means along the axes",
                         "A slow host, link or replica is higher than its neighbours.",
-                        table("axis-means", axis_means(found, name), height=300),
+                        _means_table(axis_means(found, name)),
                     ),
                 ],
                 cols={"base": 1, "lg": 2},
@@ -180,6 +180,12 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
             }
         )
     return made
+
+
+def _means_table(means: list[dict[str, Any]]) -> Component:
+    """Show the means along axes: of a few rows none is to be filtered out, and without that all columns have room."""
+    columns = [{"field": field, "headerName": field, "filter": False} for field in (means[0] if means else {})]
+    return table("axis-means", means, columns, height=300)
 
 
 def _plain(value: float) -> float | None:

@@ -237,7 +237,7 @@ def register(app: Dash, context: PageContext) -> None:
             front = front_of(context, query, str(name or ""), price)
             title = front.name
         except DescriptionError as error:
-            return no_update, problem(str(error))
+            return no_update, problem(error)
         text = page(title, sections, front)
         return {"content": text, "filename": "fourfold-report.html", "type": "text/html"}, f"{len(sections)} sections."
 

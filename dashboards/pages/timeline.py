@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.figures.timeline import height, timeline, whole_window
 from dashboards.figures.timeline_marks import MAP_PIXELS, mark, overview, path, reframed
+from dashboards.later import Later
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.timeline_files import register_files
 from dashboards.pages.timeline_later import PICKED, SEEN, register_later
@@ -32,7 +33,7 @@ from dashboards.pages.timeline_parts import (
     worst_table,
 )
 from dashboards.pages.timeline_pipeline import pipelines, register_pipelines
-from dashboards.parts import aria, card, graph
+from dashboards.parts import aria, card, graph, reasons
 from dashboards.query import query_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import Lanes
@@ -97,18 +98,16 @@ def shown(context: PageContext, query: Query) -> Component:
                 " above ".join(pair.labels),
                 dmc.Text(summary(pair, laid), span=True),
                 dmc.Group(controls, align="end", mb="xs"),
-                small,
+                Later(small, height=MAP_PIXELS),
                 html.Div(picture, tabIndex=0, id="timeline-frame", **aria("Timeline, movable by keys")),
                 html.Div(words, id="timeline-words", role="status"),
-                jumps(pair),
+                Later(jumps(pair)),
                 *(dcc.Input(id=state(key), type="hidden", value=query.get(key, "")) for key in ("window", "op")),
                 dcc.Store(id="timeline-place", data=-1),
                 *(dcc.Store(id=name) for name in (MOVED, PICKED, SEEN)),
             ),
             html.Div(panel_of(found, query), id=PANEL, role="status"),
-            _window_card(pair, laid, at or whole),
-            _found_card(query, pair, laid),
-            worst_card(pair),
+            Later([_window_card(pair, laid, at or whole), _found_card(query, pair, laid), worst_card(pair)]),
         ]
     )
 
@@ -190,7 +189,7 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             no_update if cause == MOVED else panel_of(found, query),
         )
     except DescriptionError as error:
-        return no_update, no_update, str(error), *nothing[3:]
+        return no_update, no_update, reasons(error), *nothing[3:]
 
 
 def around_op(context: PageContext, query: Query) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from pyarrow import csv
 
 from dashboards.catalog import Entry
 from dashboards.page import PageContext, state
+from dashboards.parts import reasons
 from dashboards.query import query_of
 from dashboards.timeline.opened import opened, view_of
 from dashboards.timeline.view import all_ranks
@@ -39,7 +40,7 @@ def save(context: PageContext, _csv: Any, _chrome: Any, ranks: Any, search: Any)
             entries.reverse()
         tables = [ops_of(context, entry, step.number, chosen) for entry, step in zip(entries, pair.steps, strict=True)]
     except DescriptionError as error:
-        return no_update, str(error)
+        return no_update, reasons(error)
     total = sum(table.num_rows for table in tables)
     if total > MAX_OPS:
         words = f"{total:,} ops are too many for a file through the browser: name fewer ranks, or use the command line"

@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 
 from dashboards.events import CATEGORIES, GAP
 from dashboards.figures.timeline_picture import WORDS
+from dashboards.later import FIELD_PIXELS, Later
 from dashboards.page import Query, state
 from dashboards.parts import aria, card, seconds, table
 from dashboards.timeline.inspect import Looked
@@ -64,15 +65,16 @@ def pair_controls(query: Query, pair: Pair, view: View) -> list[Component]:
 
 def _text(key: str, label: str, query: Query, placeholder: str, debounce: int | bool = 600) -> Component:
     """Return a field that says what is written after so many milliseconds, or when it is left or Enter pressed."""
-    value = query.get(key, "")
-    return dmc.TextInput(
-        id=state(key), label=label, value=value, debounce=debounce, placeholder=placeholder, w=180, size="xs"
+    value, width = query.get(key, ""), 180
+    field = dmc.TextInput(
+        id=state(key), label=label, value=value, debounce=debounce, placeholder=placeholder, w=width, size="xs"
     )
+    return Later(field, width, FIELD_PIXELS)
 
 
 def _select(key: str, label: str, value: str, data: list[dict[str, str]], width: int, **more: Any) -> Component:
     known = {one["value"] for one in data}
-    return dmc.Select(
+    field = dmc.Select(
         id=state(key),
         label=label,
         data=data,
@@ -82,6 +84,7 @@ def _select(key: str, label: str, value: str, data: list[dict[str, str]], width:
         allowDeselect=False,
         **more,
     )
+    return Later(field, width, FIELD_PIXELS)
 
 
 def jumps(pair: Pair) -> Component:

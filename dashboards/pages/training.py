@@ -10,18 +10,18 @@ from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
 from dashboards.jobs import grid_words, job_in, key_of
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import card, graph, table
+from dashboards.parts import card, graph, reasons, table
 from dashboards.query import query_of
 from dashboards.run_rows import tokens_per_second
+from dashboards.training.growth import Seen, grown, seen_of
 from dashboards.training.happenings import FILES, happenings_of, run_of
-from dashboards.training.health import health_of
 from dashboards.training.record import Reader, ended
 from twin.description.problems import DescriptionError
 
@@ -29,20 +29,27 @@ KINDS = ("training", "watch")
 MAX_CURVES = 12
 """Trainings over one another: more cannot be told apart."""
 LOOK_MILLISECONDS = 3000
-"""Interval between two looks at what was written: a file's size is asked for, and its end read if it grew."""
+"""Interval between two looks at what was written: a file's size is asked for, and its end read if it grew. Longer where
+a browser takes long to draw (`fourfold.js`)."""
 HEIGHTS = {"loss": 420}
 CHECKPOINT = re.compile(r"step-(\d{1,12})")
 MAX_CHECKPOINTS = 500
+ANEW = {"anew": True}
+"""Said where all is drawn again: what waited to be added is in it."""
 READER = Reader()
 """What was read of trainings, one for all visitors of this process."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
     """Show the chosen trainings, or offer those that there are."""
-    entries = [entry for entry in context.catalog.entries() if entry.kind in KINDS]
+    listed = context.catalog.entries()
+    entries = [entry for entry in listed if entry.kind in KINDS]
     chosen = chosen_of(entries, query)
     data = [{"value": entry.name, "label": entry.label} for entry in entries]
     by = "hours" if query.get("by") == "hours" else "steps"
+    files = mark(context, chosen, by)  # before what they hold is read: what comes in between is seen at the next look
+    curves = read(context, chosen, listed)
+    known = seen_of(files, [one for one in curves if isinstance(one, Curve)])
     choices = dmc.Group(
         [
             dmc.MultiSelect(
@@ -64,9 +71,10 @@ def shown(context: PageContext, query: Query) -> Component:
     return html.Div(
         [
             choices,
-            html.Div(drawn(context, chosen, by), id="training-drawn"),
+            html.Div(drawn(curves, by), id="training-drawn"),
             dcc.Interval(id="training-look", interval=LOOK_MILLISECONDS),
-            dcc.Store(id="training-mark", data=mark(context, chosen, by)),
+            dcc.Store(id="training-mark", data=known.as_data()),
+            dcc.Store(id="training-new", data=ANEW),
         ]
     )
 
@@ -91,31 +99,49 @@ def mark(context: PageContext, chosen: list[Entry], by: str) -> str:
     return "|".join(parts)
 
 
-def drawn(context: PageContext, chosen: list[Entry], by: str) -> list[Component]:
-    """Draw all figures of the chosen trainings, and say of each whether it is healthy."""
-    if not chosen:
-        words = "No training lies under this directory; `fourfold train JOB --out DIR` writes one."
-        return [card("Nothing here yet", words)]
-    curves, rows, said = [], [], []
+def read(context: PageContext, chosen: list[Entry], entries: list[Entry]) -> list[Curve | DescriptionError]:
+    """Read the chosen trainings, as far as they can be read; `entries` are all, among them those that predict."""
+    found: list[Curve | DescriptionError] = []
     for entry in chosen:
         try:
-            curve = curve_of(context, entry)
-            curves.append(curve)
-            health = health_of(curve.record, curve.predicted_rate, curve.warnings)
-            rows.append(row(entry, curve) | {"state": ended(context.catalog, entry)})
-            colour = "orange" if health.worries else "blue"
-            said.append(dmc.Alert(f"{entry.label}. {health.words}", color=colour, variant="light", mb="xs"))
-            if curve.record.bad_lines:
-                note = f"{curve.record.bad_lines:,} lines of its metrics are none of ours and are left out."
-                said.append(dmc.Text(f"{entry.label}: {note}", size="sm", mb="xs"))
+            found.append(curve_of(context, entry, entries))
         except DescriptionError as error:
-            said.append(dmc.Alert(str(error), color="orange", variant="light", mb="xs", className="problem"))
-    figures = [(name, panel(curves, name, by)) for name in PANELS]
+            found.append(error)
+    return found
+
+
+def drawn(curves: list[Curve | DescriptionError], by: str) -> list[Component]:
+    """Draw all figures of the chosen trainings, and say of each whether it is healthy."""
+    if not curves:
+        words = "No training lies under this directory; `fourfold train JOB --out DIR` writes one."
+        return [card("Nothing here yet", words)]
+    there = [one for one in curves if isinstance(one, Curve)]
+    said: list[Component] = []
+    for one in curves:
+        if isinstance(one, DescriptionError):
+            said.append(dmc.Alert(reasons(one), color="orange", variant="light", mb="xs", className="problem"))
+            continue
+        said.append(dmc.Alert(id=_said(there.index(one)), variant="light", mb="xs", **verdict(one)))
+        if one.record.bad_lines:
+            note = f"{one.record.bad_lines:,} lines of its metrics are none of ours and are left out."
+            said.append(dmc.Text(f"{one.label}: {note}", size="sm", mb="xs"))
+    figures = [(name, panel(there, name, by)) for name in PANELS]
     cards = {name: _figure_card(name, figure) for name, figure in figures if figure is not None}
     first = [cards.pop("loss")] if "loss" in cards else []
     rest = dmc.SimpleGrid(list(cards.values()), cols={"base": 1, "lg": 2}, spacing="md")
-    listed = [card("Latest", "The last step of each.", table("training-table", rows, height=80 + 45 * len(rows)))]
-    return [html.Div(said, role="status"), *first, *_happened_card(curves), rest, *(listed if rows else [])]
+    rows = rows_of(there)
+    look: dict[str, Any] = {"getRowId": "params.data.training", "height": 80 + 45 * len(rows)}
+    latest = [card("Latest", "The last step of each.", table("training-table", rows, **look))]
+    return [html.Div(said, role="status"), *first, *_happened_card(there), rest, *(latest if rows else [])]
+
+
+def verdict(curve: Curve) -> dict[str, Any]:
+    """Say whether a training is healthy, in words and by a colour."""
+    return {"children": curve.words, "color": "orange" if curve.health.worries else "blue"}
+
+
+def _said(number: int) -> dict[str, Any]:
+    return {"type": "training-said", "number": number}
 
 
 def _happened_card(curves: list[Curve]) -> list[Component]:
@@ -158,17 +184,19 @@ def _figure_card(name: str, figure: Any) -> Component:
     return card(title, words, graph(f"training-{name}", figure, label=title, height=HEIGHTS.get(name, 280)))
 
 
-def curve_of(context: PageContext, entry: Entry) -> Curve:
+def curve_of(context: PageContext, entry: Entry, entries: list[Entry] | None = None) -> Curve:
     """Read a training, and find what was predicted for its job. Raises DescriptionError."""
     record = READER.record(context.catalog, entry)
     happened = happenings_of(context.catalog, entry, record)
-    return Curve(entry.label, record, predicted_rate(context, entry), checkpoints_of(context, entry), happened)
+    rate = predicted_rate(context, entry, context.catalog.entries() if entries is None else entries)
+    end = ended(context.catalog, entry)
+    return Curve(entry.label, record, rate, checkpoints_of(context, entry), happened, entry.name, job_in(entry), end)
 
 
-def predicted_rate(context: PageContext, entry: Entry) -> float | None:
+def predicted_rate(context: PageContext, entry: Entry, entries: list[Entry]) -> float | None:
     """Return the tokens per second of the newest prediction of the same job; None if there is none."""
     key = key_of(replace(entry, head=dict(run_of(context.catalog, entry))))
-    for other in context.catalog.entries():
+    for other in entries:
         if other.kind == "predicted" and key and key_of(other) == key:
             figures = other.head.get("figures")
             said = figures.get("tokens_per_second") if isinstance(figures, dict) else None
@@ -188,16 +216,21 @@ def checkpoints_of(context: PageContext, entry: Entry) -> tuple[int, ...]:
     return tuple(sorted(int(one[1]) for one in found if one))[-MAX_CHECKPOINTS:]
 
 
-def row(entry: Entry, curve: Curve) -> dict[str, Any]:
+def rows_of(curves: list[Curve]) -> list[dict[str, Any]]:
+    """Describe the last step of each training."""
+    return [row(curve) for curve in curves]
+
+
+def row(curve: Curve) -> dict[str, Any]:
     """Describe the last step of a training."""
-    record, job = curve.record, job_in(entry)
+    record = curve.record
     last = {name: float(column[-1]) for name, column in record.columns.items() if len(column)}
     if not last:
-        return {"training": entry.label, "steps": 0}
+        return {"training": curve.label, "steps": 0, "state": curve.ended}
     share = last["model_flops_utilisation"]
     return {
-        "training": entry.label,
-        "grid": grid_words(job),
+        "training": curve.label,
+        "grid": grid_words(curve.job),
         "steps": record.step[-1] + 1,
         "loss": last["loss"],
         "gradient norm": last["gradient_norm"],
@@ -208,17 +241,31 @@ def row(entry: Entry, curve: Curve) -> dict[str, Any]:
         "of peak (%)": None if math.isnan(share) else 100 * share,
         "memory (B)": last["memory_bytes"],
         "warnings": curve.warnings,
+        "state": curve.ended,
     }
 
 
 def look(context: PageContext, _ticks: Any, runs: Any, by: Any, known: Any, search: Any) -> Any:
-    """Draw again if another training is chosen, or anything was written."""
-    query = {**query_of(search), "runs": ",".join(map(str, runs or []))[:2000]}
-    entries = [entry for entry in context.catalog.entries() if entry.kind in KINDS]
-    along = "hours" if by == "hours" else "steps"
-    chosen = chosen_of(entries, query)
-    new = mark(context, chosen, along)
-    return (no_update, no_update) if new == known else (drawn(context, chosen, along), new)
+    """Return what was written since: nothing, points to be added to what is drawn, or all drawn again."""
+    names = ",".join(map(str, runs or []))[:2000]
+    query = {**query_of(search), "runs": names}
+    along, before = "hours" if by == "hours" else "steps", Seen.of_data(known)
+    catalog = context.catalog
+    entries = catalog.seen()  # who looks at what is known costs its files alone, not a walk through all directories
+    if not {entry.name for entry in entries}.issuperset(names.split(",")):
+        entries = catalog.entries()
+    chosen = chosen_of([entry for entry in entries if entry.kind in KINDS], query)
+    files = mark(context, chosen, along)
+    if files == before.files:
+        return (no_update,) * 3
+    curves = read(context, chosen, entries)
+    there = [one for one in curves if isinstance(one, Curve)]
+    now = seen_of(files, there)
+    new = grown(before, now, there, along) if len(there) == len(curves) else None
+    if new is None:
+        return drawn(curves, along), now.as_data(), ANEW
+    said = [{"id": _said(number), "props": verdict(curve)} for number, curve in enumerate(there)]
+    return no_update, now.after(before).as_data(), {**new, "said": said, "rows": rows_of(there)}
 
 
 def register(app: Dash, context: PageContext) -> None:
@@ -226,6 +273,7 @@ def register(app: Dash, context: PageContext) -> None:
     app.callback(
         Output("training-drawn", "children"),
         Output("training-mark", "data"),
+        Output("training-new", "data"),
         Input("training-look", "n_intervals"),
         Input(state("runs"), "value"),
         Input(state("by"), "value"),
@@ -233,6 +281,9 @@ def register(app: Dash, context: PageContext) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )(partial(look, context))
+    app.clientside_callback(
+        ClientsideFunction("fourfold", "grow"), Input("training-new", "data"), prevent_initial_call=True
+    )
 
 
 PAGE = Page("/training", "Training", shown, register, needs="runs", kinds=KINDS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dashboards.events import Floats
 
-CHUNK = 1 << 19
-"""Events that are worked on at a time, to keep what they need small."""
+CHUNK = 1 << 16
+"""Events that are worked on at a time: what they need, and the lanes that they are on, stay in a core's caches."""
 
 
 def coverage(
@@ -32,8 +34,9 @@ def coverage(
     there = np.flatnonzero(np.bincount(kind if len(seen) == len(kind) else kind[seen], minlength=kinds))
     place_of = np.zeros(kinds, dtype=np.int64)  # a few of many kinds are there: the others need no sums
     place_of[there] = np.arange(len(there))
-    per_second, size = columns / (high - low), len(there) * lanes * columns
-    jumps, ends = np.zeros(size), np.zeros(size)
+    per_second = columns / (high - low)
+    # each event as if it filled its first pixel and all up to its last; and what puts both ends right
+    jumps, ends = np.zeros((len(there), lanes, columns)), np.zeros((len(there), lanes, columns))
     for chunk in range(0, len(seen), CHUNK):
         at = seen[chunk : chunk + CHUNK]
         begin = np.clip((start[at] - low) * per_second, 0.0, columns)
@@ -41,15 +44,19 @@ def coverage(
         amount = np.ones(len(at)) if weight is None else weight[at].astype(np.float64)
         first = np.minimum(begin.astype(np.int64), columns - 1)
         last = np.minimum(stop.astype(np.int64), columns - 1)
-        row = (place_of[kind[at]] * lanes + lane[at]) * columns
-        # every event as if it filled its first pixel and all up to its last; then both ends are put right
-        for place, value in ((row + first, amount), (row + last, -amount)):
-            jumps += np.bincount(place, weights=value, minlength=size)
-        for place, value in ((row + first, amount * (first - begin)), (row + last, amount * (stop - last))):
-            ends += np.bincount(place, weights=value, minlength=size)
+        of_lane = lane[at].astype(np.int64)  # sorted by lane as events are, a piece is on a few of them
+        lowest = int(of_lane.min())
+        some = (len(there), int(of_lane.max()) + 1 - lowest, columns)
+        row = (place_of[kind[at]] * some[1] + of_lane - lowest) * columns
+        for sums, parts in (
+            (jumps, ((row + first, amount), (row + last, -amount))),
+            (ends, ((row + first, amount * (first - begin)), (row + last, amount * (stop - last)))),
+        ):
+            for place, value in parts:
+                found = np.bincount(place, weights=value, minlength=math.prod(some))
+                sums[:, lowest : lowest + some[1]] += found.reshape(some)
     filled = np.zeros(shape)
-    some = (len(there), lanes, columns)
-    filled[there] = np.cumsum(jumps.reshape(some), axis=2) + ends.reshape(some)
+    filled[there] = np.cumsum(jumps, axis=2) + ends
     return filled
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import shutil
@@ -21,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dashboards.catalog import Catalog
+from tests.benchmarks.dashboard_live import LIVE, live_found, live_rows
 from tests.benchmarks.processes import machine
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.report import as_json, report_all_ranks
@@ -38,20 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120_000
 LARGE = {"64 ranks x 5,000 ops": (43, 64), "3 million events": (80, 320)}
 """Layers and ranks."""
-LIVE, LIVE_JOB = "a step of a training", "examples/tiny-gpt.yaml"
-LIVE_CHANGES = (
-    "ranks=1",
-    "grid={data: 1}",
-    "batch={sequences: 4, micro_sequences: 4}",
-    "train.steps=1000000",
-    "train.threads=1",
-    "train.evaluation.every=0",
-    "train.evaluation.sequences=0",
-    "train.checkpoints.every=0",
-)
-"""A training whose steps are timed with the live page open, and without: short steps, of which a turn has many."""
-LIVE_WARM_UP, LIVE_SETTLES, LIVE_TURN = 30, 2.5, 6.0
-"""Steps that are not counted; seconds in which a page opens or closes, and of a turn: two looks of the page."""
 CHANGED = """before => new Promise(done => {
   const look = () => document.querySelector("#timeline-words").innerText !== before
     ? requestAnimationFrame(() => done(1)) : setTimeout(look, 5);
@@ -204,88 +190,15 @@ def measured(folder: Path, repeats: int, turns: int) -> dict[str, Any]:
                 "server_peak_bytes": max(memory),
                 "limit_seconds": LIMITS[label],
             }
-        with server(folder) as (address, _):
+        with server(folder) as (address, pid):
             visitor = Visitor(browser.new_context().new_page(), address, names[SMALL])
             if repeats:
                 answers = [visitor.what_if(names[FOLDED], f"0.{n + 1}") for n in range(2 * repeats)]
                 found["what-if, GPT-320B on 32,768 ranks"] = {"seconds": answers, "limit_seconds": LIMITS["what-if"]}
             if turns:
-                found[LIVE] = live_found(folder, visitor, turns)
+                found[LIVE] = live_found(folder, visitor.page, address, pid, turns)
         browser.close()
     return found | {"load_after": os.getloadavg()}
-
-
-def live(folder: Path, visitor: Visitor, turns: int) -> tuple[list[float], list[float]]:
-    """Train a small job while a live page is open for a while, and is not, by turns.
-
-    Returns the mean step of each turn without the page and with it: a look takes its time from one step of many, which
-    a median would not see. Both kinds of a pair of turns are of one process and lie beside each other, in changing
-    order, so that other work meets both; steps in which the page opens or closes are left out.
-    """
-    out = folder / "live"
-    command = [
-        sys.executable,
-        "-m",
-        "twin",
-        "train",
-        str(ROOT / LIVE_JOB),
-        "--ranks",
-        "1",
-        "--force",
-        "--out",
-        str(out),
-    ]
-    for changed in LIVE_CHANGES:
-        command += ["--set", changed]
-    alone: list[float] = []
-    watched: list[float] = []
-    shutil.rmtree(out, ignore_errors=True)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while len(step_seconds(out)) < LIVE_WARM_UP:
-            assert process.poll() is None, "the training ended before it was measured"
-            time.sleep(0.2)
-        for turn in range(turns):
-            for page in (True, False) if turn % 2 else (False, True):
-                visitor.page.goto(f"{visitor.base}/training" if page else "about:blank")
-                time.sleep(LIVE_SETTLES)
-                first = len(step_seconds(out)) + 1
-                time.sleep(LIVE_TURN)
-                (watched if page else alone).append(statistics.fmean(step_seconds(out)[first:]))
-        assert process.poll() is None, "the training ended before it was measured"
-        process.terminate()
-        process.wait()
-    visitor.page.goto("about:blank")
-    shutil.rmtree(out)
-    return alone, watched
-
-
-def live_found(folder: Path, visitor: Visitor, turns: int) -> dict[str, Any]:
-    """What a live page costs a step: all turns, and their paired ratio with its interval."""
-    alone, watched = live(folder, visitor, turns)
-    return {"alone_seconds": alone, "watched_seconds": watched, "ratio": paired_ratio(alone, watched), "limit": 1.02}
-
-
-def step_seconds(out: Path) -> list[float]:
-    """Seconds of each step that a training has written down."""
-    metrics = out / "metrics.jsonl"
-    whole = metrics.read_text(encoding="utf-8").rpartition("\n")[0] if metrics.is_file() else ""
-    return [line["seconds"] for line in map(json.loads, whole.splitlines()) if "step" in line]
-
-
-def paired_ratio(alone: Sequence[float], watched: Sequence[float]) -> tuple[float, float, float]:
-    """Median of the ratios of pairs, and the ends of its confidence interval of at least 95 %.
-
-    By the order of the ratios alone, whatever their distribution is: of n pairs as many lie above the true median as a
-    coin shows heads. Of fewer than six pairs there is no such interval; its ends are then 0 and infinite.
-    """
-    ratios = sorted(after / before for before, after in zip(alone, watched, strict=True))
-    count = len(ratios)
-    cut, below = 0, 0.0
-    while cut < count // 2 and 2 * (below + math.comb(count, cut) / 2**count) <= 0.05:
-        below += math.comb(count, cut) / 2**count
-        cut += 1
-    ends = (ratios[cut - 1], ratios[count - cut]) if cut else (0.0, math.inf)
-    return statistics.median(ratios), *ends
 
 
 def rows(found: dict[str, Any]) -> Iterator[str]:
@@ -295,7 +208,7 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
     for label, one in found.items():
         if isinstance(one, dict) and ("limit_seconds" in one or label == LIVE):
             for key, times in one.items():
-                if isinstance(times, list):
+                if isinstance(times, list) and key.endswith("seconds"):
                     memory = (
                         f"{one['server_peak_bytes'] / 1e9:.2f}"
                         if key == "opens_seconds" and "server_peak_bytes" in one
@@ -304,15 +217,7 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
                     what = f"{label}: {key.removesuffix('_seconds')}" if key != "seconds" else label
                     yield f"| {what} | {min(times):.3g} | {statistics.median(times):.3g} | {memory} |"
     if LIVE in found:
-        yield live_row(found[LIVE])
-
-
-def live_row(one: dict[str, Any]) -> str:
-    """Say what comes out for the live page: below the limit, above it, or neither."""
-    ratio, low, high = one["ratio"]
-    verdict = "below" if high < one["limit"] else "above" if low > one["limit"] else "not told apart from"
-    said = f"{ratio:.3f} ({low:.3f} to {high:.3f}), {verdict} {one['limit']:g}"
-    return f"| {LIVE}: watched / alone, {len(one['alone_seconds'])} pairs | | {said} | |"
+        yield from live_rows(found[LIVE])
 
 
 def main() -> None:
@@ -320,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--repeats", type=int, default=3, help="of the pictures; 0: none")
-    parser.add_argument("--turns", type=int, default=20, help="pairs of turns with a live page and without; 0: none")
+    parser.add_argument("--turns", type=int, default=10, help="rounds of turns with a live page and without; 0: none")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

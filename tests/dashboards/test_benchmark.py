@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.benchmarks.dashboard import paired_ratio
+from tests.benchmarks.dashboard_live import paired_ratio
 
 
 @pytest.mark.parametrize(("count", "place"), [(6, 1), (9, 2), (10, 2), (20, 6), (30, 10)])

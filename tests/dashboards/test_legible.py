@@ -25,6 +25,7 @@ def test_what_stands_in_an_empty_field_can_be_read(browser, server, queries, the
     visitor = Visitor(browser, server, theme)
     page = visitor.go("/timeline", queries["/timeline"])
     fields = page.locator("#content input[placeholder]:visible")
+    page.locator("#timeline-jump").wait_for()
     assert fields.count() >= 3
     assert min(field.evaluate(CONTRAST) for field in fields.all()) >= 4.5
     visitor.context.close()
@@ -76,3 +77,46 @@ def test_what_a_search_and_a_study_hold_is_read_without_scrolling(browser, serve
         assert cell.evaluate("e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight")
     visitor.context.close()
     assert visitor.wrong == []
+
+
+IN_VIEW = """() => {
+  const table = document.querySelector("#axis-means .ag-header"), all = [...table.querySelectorAll(".ag-header-cell")];
+  const right = table.getBoundingClientRect().right + 1;
+  return all.length >= 5 && all.every((one) => {
+    const text = one.querySelector(".ag-header-cell-text");
+    return one.getBoundingClientRect().right <= right && text.scrollWidth <= text.clientWidth + 1;
+  });
+}"""
+
+
+@pytest.mark.parametrize("width", [1024, 1440])
+def test_all_columns_of_the_means_along_axes_are_in_view(browser, server, names, width: int):
+    visitor = Visitor(browser, server)
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.go("/ranks", {"run": names["gpt-320b-frontier-every-rank"]})
+    page.locator("#axis-means .ag-row").first.wait_for(state="attached")
+    page.wait_for_function(IN_VIEW)
+    visitor.context.close()
+
+
+def test_the_first_tick_of_an_axis_does_not_touch_that_of_the_other(browser, server, names):
+    visitor = Visitor(browser, server)
+    page = visitor.go("/ranks", {"run": names["gpt-320b-frontier-every-rank"]})
+    page.locator("#spread .ytick text").first.wait_for(state="attached")
+    lowest = max((tick.bounding_box() for tick in page.locator("#spread .ytick text").all()), key=lambda box: box["y"])
+    for tick in page.locator("#spread .xtick text").all():
+        box = tick.bounding_box()
+        apart = box["x"] > lowest["x"] + lowest["width"] + 2 or box["y"] > lowest["y"] + lowest["height"] + 2
+        assert apart, (box, lowest)
+    visitor.context.close()
+
+
+def test_a_bar_of_colours_is_as_light_as_the_points_that_it_explains(browser, server, queries):
+    """On a dark page points are lightened; a map's cells are not, and neither is its bar."""
+    visitor = Visitor(browser, server, "dark")
+    for path, expected in (("/configurations", "brightness(1.5)"), ("/ranks", "none")):
+        page = visitor.go(path, queries[path])
+        page.locator("#content .colorbar .cbfills").first.wait_for(state="attached")
+        bar = page.locator("#content .colorbar .cbfills").first
+        assert bar.evaluate("one => getComputedStyle(one).filter") == expected, path
+    visitor.context.close()

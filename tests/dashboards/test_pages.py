@@ -144,3 +144,16 @@ def test_long_addresses_are_not_read_to_the_end():
     assert query_of("?run=a&run=b") == {"run": "a"}
     assert query_of("?a=" + "x" * 10 * MAX_QUERY + "&run=b").keys() == {"a"}
     assert query_of(None) == query_of("") == query_of("?") == {}
+
+
+def test_what_is_wrong_is_said_in_a_sentence_with_a_way_out(context: PageContext, names):
+    """Neither a terminal's count of problems, nor an address whose choices nobody can take back."""
+    page = next(page for page in PAGES if page.path == "/timeline")
+    query = {"run": names["gpt-320b-frontier"], "ranks": "x", "lay": "rank"}
+    shown = content(page, context, query)
+    said = text_of(shown)
+    assert "ranks = 'x': expected numbers and ranges" in said
+    assert "1 problem" not in said
+    links = [node.href for node in shown._traverse() if getattr(node, "href", None)]
+    assert links == [f"/timeline?run={query['run']}"]
+    assert "1 problem" not in str([entry.problem for entry in context.catalog.entries()])

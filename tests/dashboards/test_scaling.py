@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,13 @@ def test_an_unfinished_study_says_how_it_goes_on(tmp_path):
         PAGE.shown(context, query)
     with pytest.raises(DescriptionError, match="choose a study"):
         PAGE.shown(context, {})
+
+
+def test_numbers_in_the_names_of_points_have_their_thousands_apart(context, names):
+    """In the example every point above 999 ranks is named as its table has it."""
+    figures = {title: figure for title, _, figure in drawn(opened(context, {"run": names["weak-scaling"]}))}
+    bars = list(figures["Where the step goes"].data[0].x)
+    assert "frontier, 8,192" in bars
+    said = [words for trace in figures["Step time"].data for words in trace.hovertext or ()]
+    assert any("ranks 8,192" in words for words in said)
+    assert not [words for words in (*bars, *said) if re.search(r"\d{4}", words.partition("<br>")[0])]

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,21 @@ def label_of(row: Mapping[str, Any], key: str) -> Any:
     return row.get(f"{key}{NAMED}", row.get(key, ""))
 
 
+def words_of(row: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Name a point by the values of some keys, as a picture does.
+
+    >>> words_of({"machine": "frontier", "ranks": 8192, "full": True}, ("machine", "ranks", "full"))
+    'frontier, 8,192, True'
+    """
+    values = [label_of(row, key) for key in keys]
+    return ", ".join(f"{value:,}" if type(value) is int else str(value) for value in values)
+
+
 def by_series(study: Study, rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by what tells lines of a picture apart, in the order of the file."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(", ".join(str(label_of(row, key)) for key in study.series), []).append(row)
+        found.setdefault(words_of(row, study.series), []).append(row)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from twin.pages.picture import Picture
 from twin.strategies import known_axes
-from twin.studies.derived import Effect, Row, by_series, label_of
+from twin.studies.derived import Effect, Row, by_series, label_of, words_of
 from twin.studies.description import Study
 from twin.studies.objective import best_first
 from twin.studies.table import grid_of
@@ -213,7 +213,7 @@ def breakdown(study: Study, rows: Sequence[Row]) -> Picture:
     few = len(rows) <= MAX_BARS
     ordered = rows if few or study.study != "sweep" else best_first(rows, study.objective)
     shown = ordered[:MAX_BARS]
-    names = [text(", ".join(str(label_of(row, key)) for key in (*study.series, study.horizontal))) for row in shown]
+    names = [text(words_of(row, (*study.series, study.horizontal))) for row in shown]
     # points of weak scaling that differ in nothing else still differ in their model
     names = [
         name if names.count(name) == 1 else f"{name} ({row['point']})" for name, row in zip(names, shown, strict=True)
@@ -310,7 +310,7 @@ def _place(value: Any) -> Any:
 
 def _hover(study: Study, row: Mapping[str, Any]) -> str:
     grid = " × ".join(f"{axis} {size}" for axis, size in grid_of(dict(row)).items())
-    varied = ", ".join(f"{key} {label_of(row, key)}" for key in study.varied if key in row)
+    varied = ", ".join(f"{key} {words_of(row, [key])}" for key in study.varied if key in row)
     lines = [
         varied,
         f"{row['step_seconds']:.4g} s, {row['hardware_percent_of_peak']:.1f} % of peak",
