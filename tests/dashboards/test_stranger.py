@@ -168,6 +168,7 @@ def test_a_live_training_is_drawn_on_without_a_reload(stranger: Visitor, root):
     expect(page.locator("#training-table")).to_contain_text("40")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(step_line(1233, 2.0)) + "\n")
+    page.locator("#training-table").scroll_into_view_if_needed()  # what nobody sees is not drawn
     expect(page.locator("#training-table")).to_contain_text("1,234", timeout=2 * LONG)
     assert page.evaluate("window.same") is True
     for path in sorted(folder.rglob("*"), reverse=True):
