@@ -252,6 +252,19 @@ def test_tables_for_people(cli):
     assert all(name in models for name in presets())
 
 
+def test_a_short_step_and_its_parts_are_told_in_milliseconds(cli):
+    """A step of 0.714 ms was printed as 0.001 s, each of its parts as 0.000 s."""
+    small = ["model={layers: 1, hidden: 64, heads: 1, sequence: 16, vocabulary: 32}", "machine=dgx-h100", "ranks=1"]
+    small += ["grid={data: 1}", "batch={sequences: 1, micro_sequences: 1}"]
+    options = [word for each in small for word in ("--set", each)]
+    milliseconds = 1e3 * cli.simulate(*options)["step_seconds"]
+    assert milliseconds < 10
+    table = cli("simulate", cli.job, *options)[0]
+    assert f"{milliseconds:.3f} ms per step" in table
+    parts = [float(found) for found in re.findall(r"(\d+\.\d{3}) ms +\d+\.\d %", table)]
+    assert sum(parts) == pytest.approx(milliseconds, abs=0.003)
+
+
 def test_lists_for_programs(cli):
     assert [m["name"] for m in cli.json("machines")] == names()
     bandwidth = cli.json("machines", "frontier")["nic"]["bandwidth"]

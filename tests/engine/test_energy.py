@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
-from twin.cost.power import Work, capped_clock, mean_watts
-from twin.description.load import load_device
+from twin.cost.gemm import gemm_seconds
+from twin.cost.power import Work, capped_clock, mean_watts, memory_watts, unit_watts
+from twin.description.load import load_device, load_machine, names
 from twin.description.parameter import Parameter
 from twin.description.power import Power
 from twin.description.problems import DescriptionError
@@ -21,7 +23,7 @@ from twin.engine.energy import step_energy
 from twin.engine.power_over_time import Ops, PowerOverTime
 from twin.engine.report import report, report_all_ranks
 from twin.engine.simulate import simulate
-from twin.schedule.kernels import Memory
+from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Compute
 from twin.strategies import load_job
 
@@ -42,7 +44,7 @@ A40_FULL = (0.11407, 33.489)
 is what the limit of 300 W leaves of it, `A40_FULL`."""
 
 
-def described(machine: str = "dgx-h100", **options: Any) -> Any:
+def described(machine: str | dict[str, Any] = "dgx-h100", **options: Any) -> Any:
     raw = {
         "model": MODEL,
         "machine": machine,
@@ -221,3 +223,35 @@ def test_unknown_watts_are_not_printed_as_numbers() -> None:
 def test_impossible_inputs_are_refused(machine, options, message) -> None:
     with pytest.raises(DescriptionError, match=message.replace(".", r"\.")):
         described(machine, **options)
+
+
+def test_a_cap_that_no_clock_keeps_is_refused_with_the_watts_that_are_left() -> None:
+    """At a tenth of its clock an H100 drew 161 W under a cap of 130 W, and that step was shown as one of 130 W."""
+    with pytest.raises(DescriptionError, match=r"power_cap.* at 10% of its clock h100-sxm still draws") as refused:
+        simulate(described(power_cap="130 W"))
+    found = re.search(r"draws ([\d.]+) W", str(refused.value))
+    assert found is not None
+    least = float(found[1])
+    assert least > 130
+    energy = step_energy(simulate(described(power_cap=f"{least + 1:.0f} W")))
+    assert energy is not None
+    assert energy.active_watts <= least + 1.5
+
+
+@pytest.mark.parametrize("machine", names())
+def test_large_products_draw_no_more_than_the_device_s_limit(machine: str) -> None:
+    """An H100 limited to 500 W drew 616 W, as the one of 700 W that it extends; a sustained rate is that of a limit."""
+    device = load_machine(machine).device
+    if device.power is None:
+        return
+    product = Gemm(8192, 8192, 8192)
+    seconds = gemm_seconds(device, product)
+    works = [
+        Work(seconds, unit_watts(device.power, product), memory_watts(device, device.power, product, seconds), True)
+    ]
+    assert mean_watts(device.power, works) <= device.busy_watts
+
+
+def test_a_lower_limit_is_not_taken_with_the_watts_of_a_higher_one() -> None:
+    with pytest.raises(DescriptionError, match=r"power\.products: with the context's .* 661\.7 W, more than busy 500"):
+        described({"extends": "dgx-h100", "device": {"busy": "500 W"}})

@@ -68,7 +68,7 @@ def capped_clock(power: Power, work: Sequence[Work], cap_watts: float) -> float:
     """Return the highest clock, as a share of the full one, at which the mean watts while computing keep a cap.
 
     A cap is held on the mean of some tenths of a second, far longer than a kernel. Where even the lowest clock draws
-    more that clock is returned: what the device does then is not modelled.
+    more that clock is returned; what the device does then is not modelled, and the engine refuses such a cap.
     """
     if mean_watts(power, work) <= cap_watts:
         return 1.0

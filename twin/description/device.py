@@ -213,8 +213,16 @@ class Device(Spec):
             problems.append("reserved_memory: leaves no memory for tensors")
         if self.idle_watts > self.busy_watts:
             problems.append(f"idle: {self.idle_watts:g} W is more than busy {self.busy_watts:g} W")
-        if self.power is not None and self.power.context_watts > self.busy_watts:
-            problems.append(f"power.context: {self.power.context_watts:g} W is more than busy {self.busy_watts:g} W")
+        if self.power is not None:
+            context, busy = float(self.power.context_watts), self.busy_watts
+            full = context + self.power.products_watts
+            if context > busy:
+                problems.append(f"power.context: {context:g} W is more than busy {busy:g} W")
+            elif full > busy:  # as where a limit is changed and the watts are inherited: joules would be above it
+                problems.append(
+                    f"power.products: with the context's they are {full:g} W, more than busy {busy:g} W; "
+                    "lower products, or leave busy and give jobs a power_cap"
+                )
         if self.usual_attention not in self.attention:
             problems.append(f"usual_attention: {self.usual_attention!r} is none of {', '.join(self.attention)}")
         problems += [

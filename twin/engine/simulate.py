@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.power import capped_clock, follows_clock
+from twin.cost.power import LOWEST_CLOCK, capped_clock, follows_clock, mean_watts
 from twin.cost.tiers import TIER_KINDS
 from twin.description.grid import Mesh
 from twin.description.job import Job
@@ -198,11 +198,20 @@ def simulate(
 
 
 def clock_of(job: Job, programs: Sequence[Program]) -> float:
-    """Return the share of the full clock that a job's power cap leaves: of the ranks that it leaves least."""
+    """Return the share of the full clock that a job's power cap leaves: of the ranks that it leaves least.
+
+    Raises DescriptionError for a cap that no clock keeps: the step's time under it would be that of another cap.
+    """
     device = job.machine.device
     if job.power_cap_watts is None or device.power is None:
         return 1.0
-    works = (work_of(program, device, device.power) for program in programs)
+    works = [work_of(program, device, device.power) for program in programs]
+    least = max(mean_watts(device.power, work, LOWEST_CLOCK) for work in works)
+    if least > job.power_cap_watts:
+        remedy = (
+            f"at {LOWEST_CLOCK:.0%} of its clock {device.name} still draws {least:.4g} W on this; give more than that"
+        )
+        raise fail("power_cap", remedy, job.power_cap_watts)
     return min(capped_clock(device.power, work, job.power_cap_watts) for work in works)
 
 

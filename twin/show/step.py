@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from twin.description.units import format_si
-from twin.show.console import make_console, step_time
+from twin.show.console import make_console, part_time, step_time
 from twin.show.energy import drawn
 from twin.show.pipeline import pipeline
 from twin.strategies import strategy_of
@@ -50,7 +50,8 @@ def step(
     _memory(console, figures)
     if "step_seconds_interval" in answer:
         low, high = answer["step_seconds_interval"]
-        console.print(f"\nBetween {low:.3f} s and {high:.3f} s if the uncertain terms are all good or all bad.")
+        least, most = part_time(low, high), part_time(high, high)
+        console.print(f"\nBetween {least} and {most} if the uncertain terms are all good or all bad.")
     classes = simulation.partition.rank_classes
     ending(console, simulation, f"{classes} {'class' if classes == 1 else 'classes'} of ranks", answer, out)
 
@@ -64,8 +65,8 @@ def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) ->
     off = 100 * (every.step_seconds / folded - 1)
     console.print(
         f"\nDevice speeds, jitter and noise drawn with seed {every.seed}; this step is {abs(off):.1f} % "
-        f"{'longer' if off >= 0 else 'shorter'} than the {folded:.3f} s of the folded engine, which lets all wait for "
-        "the slowest device expected."
+        f"{'longer' if off >= 0 else 'shorter'} than the {step_time(folded)} of the folded engine, "
+        "which lets all wait for the slowest device expected."
     )
     if (seeds := answer.get("seeds")) is not None:
         console.print(f"\nOver {seeds['count']} seeds (p10, p50, p90):")
@@ -76,7 +77,7 @@ def every_rank(found: EveryRank, answer: Mapping[str, Any], out: Path | None) ->
             ("exposed communication", "exposed_communication_seconds"),
             ("idle (host, skew)", "idle_seconds"),
         ):
-            table.add_row(f"  {name}", *(f"{seeds[key][p]:9.3f} s" for p in ("p10", "p50", "p90")))
+            table.add_row(f"  {name}", *(f"{part_time(seeds[key][p], folded):>11}" for p in ("p10", "p50", "p90")))
         console.print(table)
     _memory(console, found.figures)
     ending(console, every.nominal, f"each of {every.job.ranks:,} ranks", answer, out)
@@ -98,7 +99,7 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         console.print("\n[bold red]This job cannot run: it does not fit into memory (see below).[/]")
     energy = figures.energy_joules
     console.print(
-        f"\n[bold]{total:.3f} s[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
+        f"\n[bold]{step_time(total)}[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
         + (f"{energy / 3.6e6:,.1f} kWh" if energy >= 3.6e6 else format_si(energy, "J", digits=3))
         + " (devices alone)"
     )
@@ -122,7 +123,7 @@ def own_step(simulation: Simulation, figures: Report, answer: Mapping[str, Any],
     console.print(f"[bold]recorded schedule[/] on [bold]{job.ranks:,}[/] ranks of [bold]{escape(job.machine.name)}[/]")
     console.print(f"grid {job.concrete_grid}")
     console.print(
-        f"\n[bold]{figures.step_seconds:.3f} s[/] per step, "
+        f"\n[bold]{step_time(figures.step_seconds)}[/] per step, "
         f"{format_si(answer['hardware_flops_per_second'], 'FLOP/s')} in matrix products\n"
     )
     classes = simulation.partition.rank_classes
@@ -146,11 +147,12 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
             rows.append((f"exposed communication, {axis}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:
-        table.add_row(f"  {name}", f"{seconds:9.3f} s", _percent(seconds, total), _bar(seconds, total, colour))
+        told = f"{part_time(seconds, total):>11}"
+        table.add_row(f"  {name}", told, _percent(seconds, total), _bar(seconds, total, colour))
     console.print(table)
     waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > MIN_SHOWN * total}
     if waiting:
-        by_axis = ", ".join(f"{axis} {seconds:.3f} s" for axis, seconds in waiting.items())
+        by_axis = ", ".join(f"{axis} {part_time(seconds, total)}" for axis, seconds in waiting.items())
         console.print(f"  of it waiting for a group's last member to come: {by_axis}")
 
 
@@ -189,7 +191,7 @@ def choice(made: Choice) -> None:
         table.add_row(
             " × ".join(map(str, grid.sizes)),
             str(simulation.job.concrete_micro_sequences),
-            f"{simulation.step_seconds:.3f} s",
+            step_time(simulation.step_seconds),
         )
     console.print(table)
     console.print()
