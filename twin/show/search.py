@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from twin.description.units import format_memory
-from twin.show.console import make_console
+from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
     from twin.search.fleet import Fleet
@@ -100,7 +100,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
         if figures is not None:
             star = "" if figures.global_link_contention else "*"
             cells = [
-                f"{figures.step_seconds:.3f} s{star}",
+                f"{step_time(figures.step_seconds)}{star}",
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
@@ -168,7 +168,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
             f"{plan.ranks:,}",
             " × ".join(map(str, best.candidate.grid.sizes)),
             str(best.candidate.micro_sequences),
-            f"{best.figures.step_seconds:.3f} s",
+            step_time(best.figures.step_seconds),
             f"{best.figures.tokens_per_second:,.0f}",
         ]
         if bill is not None:
