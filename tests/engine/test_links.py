@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from twin.engine.links import ActiveFlow, Links, Transfer
 from twin.engine.sharing import Flow, assign_speeds
 
 LINKS = 6
+Arrival = tuple[float, Transfer, float, float | None]
+"""When a transfer comes, what it is, its limit, and the one it gets later."""
 rates = st.sampled_from([1.0, 2.0, 3.0, 5.0, 10.0])
 transfers = st.builds(
     lambda seconds, on: Transfer(0.0, seconds, tuple(on.items()), max(on.values(), default=0.0)),
@@ -33,20 +36,10 @@ arrivals = st.lists(
 )
 
 
-@given(capacity=st.lists(st.sampled_from([4.0, 10.0, 25.0]), min_size=LINKS, max_size=LINKS), arrivals=arrivals)
-@examples(1.0)
-def test_speeds_are_those_of_filling_all_links_at_once(
-    capacity: list[float], arrivals: list[tuple[float, Transfer, float, float | None]]
-) -> None:
-    """Flows come at equal and at different times, change their limits, and go."""
-    clock, moving = Clock(), dict[int, ActiveFlow]()
-    links = Links(clock, capacity)
-
-    def look(_subject: object, _plan: int) -> None:
-        everything = [Flow(flow.demands, flow.peak_rate, flow.limit) for flow in moving.values()]
-        assign_speeds(everything, capacity)
-        found = [flow.speed for flow in moving.values()]
-        assert found == pytest.approx([flow.speed for flow in everything], rel=1e-9)
+def beginner(
+    clock: Clock, links: Links, arrivals: list[Arrival], moving: dict[int, ActiveFlow], finish: Callable[[int], None]
+) -> Callable[[int, int], None]:
+    """Make what lets a transfer begin, and gives it another limit a while later if it has one."""
 
     def begin(number: int, _plan: int) -> None:
         _, transfer, limit, later = arrivals[number]
@@ -60,10 +53,27 @@ def test_speeds_are_those_of_filling_all_links_at_once(
             assert limit is not None
             links.limit(moving[number], limit)
 
+    return begin
+
+
+@given(capacity=st.lists(st.sampled_from([4.0, 10.0, 25.0]), min_size=LINKS, max_size=LINKS), arrivals=arrivals)
+@examples(1.0)
+def test_speeds_are_those_of_filling_all_links_at_once(capacity: list[float], arrivals: list[Arrival]) -> None:
+    """Flows come at equal and at different times, change their limits, and go."""
+    clock, moving = Clock(), dict[int, ActiveFlow]()
+    links = Links(clock, capacity)
+
+    def look(_subject: object, _plan: int) -> None:
+        everything = [Flow(flow.demands, flow.peak_rate, flow.limit) for flow in moving.values()]
+        assign_speeds(everything, capacity)
+        found = [flow.speed for flow in moving.values()]
+        assert found == pytest.approx([flow.speed for flow in everything], rel=1e-9)
+
     def finish(number: int) -> None:
         del moving[number]
         clock.after(1e-6, look, None)
 
+    begin = beginner(clock, links, arrivals, moving, finish)
     for number, (time, *_) in enumerate(arrivals):
         clock.at(time, begin, number)
         clock.at(time + 1e-6, look, None)
@@ -74,7 +84,7 @@ def test_speeds_are_those_of_filling_all_links_at_once(
 
 @given(arrivals=arrivals)
 @examples(0.5)
-def test_what_begins_moves_all_its_bytes(arrivals: list[tuple[float, Transfer, float, float | None]]) -> None:
+def test_what_begins_moves_all_its_bytes(arrivals: list[Arrival]) -> None:
     """A link carries no more than it has room for, and each transfer ends no sooner than alone."""
     clock, ends = Clock(), dict[int, float]()
     capacity = [10.0] * LINKS
@@ -105,7 +115,7 @@ def test_what_begins_moves_all_its_bytes(arrivals: list[tuple[float, Transfer, f
 )
 @examples(1.0)
 def test_what_is_put_on_its_links_before_it_begins_is_as_if_it_came_when_it_does(
-    arrivals: list[tuple[float, Transfer, float, float | None]], startups: list[float], ahead: list[bool]
+    arrivals: list[Arrival], startups: list[float], ahead: list[bool]
 ) -> None:
     """Some transfers start up before they begin; those whose limits change never come ahead."""
 
@@ -116,6 +126,8 @@ def test_what_is_put_on_its_links_before_it_begins_is_as_if_it_came_when_it_does
         def finish(number: int) -> None:
             found[number] = clock.now, moving.pop(number).share(clock.now)
 
+        begin = beginner(clock, links, arrivals, moving, finish)
+
         def come(number: int, _plan: int) -> None:
             _, transfer, limit, later = arrivals[number]
             starting = replace(transfer, startup_seconds=startups[number])
@@ -123,18 +135,6 @@ def test_what_is_put_on_its_links_before_it_begins_is_as_if_it_came_when_it_does
                 moving[number] = links.begin_after_startup(starting, limit, lambda: finish(number))
             else:
                 clock.after(startups[number], begin, number)
-
-        def begin(number: int, _plan: int) -> None:
-            _, transfer, limit, later = arrivals[number]
-            moving[number] = links.begin(transfer, limit, lambda: finish(number))
-            if later is not None:
-                clock.after(0.3, change, number)
-
-        def change(number: int, _plan: int) -> None:
-            if number in moving:
-                limit = arrivals[number][3]
-                assert limit is not None
-                links.limit(moving[number], limit)
 
         for number, (time, *_) in enumerate(arrivals):
             clock.at(time, come, number)
