@@ -5,11 +5,14 @@ A task is an importable function `f(worker, **arguments)`; each rank returns wha
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,11 +55,13 @@ def make_mesh(worker: Worker, grid: dict[str, int]) -> None:
             dist.new_group([worker.rank], use_local_synchronization=True)
 
 
-def serve(rank: int, size: int, store: str, pipe: Any) -> None:
-    """Do tasks until told to stop."""
+def serve(rank: int, size: int, store: str, said: str, pipe: Any) -> None:
+    """Do tasks until told to stop; what a crash says goes into the file `said`."""
     import torch
     import torch.distributed as dist
 
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
+    faulthandler.enable()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
     worker = Worker(rank)
@@ -79,7 +84,7 @@ class Pool:
     """
 
     def __init__(self, size: int = SIZE, most_seconds: float = 90.0) -> None:
-        self._size, self._most_seconds = size, most_seconds
+        self._size, self.most_seconds = size, most_seconds
         self._fork = multiprocessing.get_context("forkserver")
         # children are forked from a process that has imported what all of them need
         self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.train.trainer"])
@@ -92,9 +97,10 @@ class Pool:
         self.pipes, self.processes = [], []
         for rank in range(self._size):
             ours, theirs = self._fork.Pipe()
-            arguments = (rank, self._size, store, theirs)
+            arguments = (rank, self._size, store, str(self._said(rank)), theirs)
             process = self._fork.Process(target=serve, args=arguments, daemon=True)
             process.start()
+            theirs.close()  # so that the end of a process is the end of its pipe
             self.pipes.append(ours)
             self.processes.append(process)
 
@@ -113,22 +119,49 @@ class Pool:
         return self._run(task, ranks, **arguments)
 
     def _run(self, task: str, ranks: int, **arguments: Any) -> list[Any]:
-        for pipe in self.pipes[:ranks]:
-            pipe.send((task, arguments))
-        answers = []
-        for rank, pipe in enumerate(self.pipes[:ranks]):
-            if not pipe.poll(self._most_seconds):
-                raise TimeoutError(f"rank {rank} does not answer: {task} {arguments}")
-            answers.append(pipe.recv())
+        try:
+            answers = self._ask(task, ranks, **arguments)
+        except (EOFError, OSError) as error:  # a TimeoutError is one
+            trouble = f"{task} {arguments}: {error or type(error).__name__}\n{self._ended()}"
+            # what is left of them would answer the next question with the answers to this one
+            self.close(patience_seconds=0.0)
+            self._start()
+            raise RuntimeError(trouble) from None
         failed = [f"rank {r}:\n{text}" for r, (fine, text) in enumerate(answers) if not fine]
         assert not failed, "\n".join(failed)
         return [value for _, value in answers]
 
-    def close(self) -> None:
-        """Stop the processes."""
+    def _ask(self, task: str, ranks: int, **arguments: Any) -> list[tuple[bool, Any]]:
+        for pipe in self.pipes[:ranks]:
+            pipe.send((task, arguments))
+        answers = []
+        for rank, pipe in enumerate(self.pipes[:ranks]):
+            if not pipe.poll(self.most_seconds):
+                raise TimeoutError(f"rank {rank} does not answer")
+            answers.append(pipe.recv())
+        return answers
+
+    def _said(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"rank-{rank}.txt"
+
+    def _ended(self) -> str:
+        """Tell which processes have ended, how, and with which words."""
+        lines = []
+        for rank, process in enumerate(self.processes):
+            process.join(1.0)
+            if process.exitcode is not None:
+                said = self._said(rank)
+                words = said.read_text(errors="replace")[-4000:] if said.exists() else ""
+                lines.append(f"rank {rank} ended with exit code {process.exitcode}: {words}")
+        return "\n".join(lines)
+
+    def close(self, patience_seconds: float = 10.0) -> None:
+        """Stop the processes; kill the one that takes longer."""
         for pipe in self.pipes:
-            pipe.send(None)
+            with suppress(OSError):  # it has ended already
+                pipe.send(None)
         for process in self.processes:
-            process.join(10)
+            process.join(patience_seconds)
             process.kill()
+            process.join()
         self._folder.cleanup()
