@@ -49,11 +49,11 @@ def test_without_differences_it_is_the_folded_engine(job: Any) -> None:
 
 @given(any_jobs())
 @examples(0.3)
-def test_with_stragglers_it_is_close(job: Any) -> None:
-    """Where messages run beside compute their begins are settled to a ten-thousandth of the step at a time."""
+def test_with_stragglers_it_is_the_folded_engine(job: Any) -> None:
+    """Also where messages begin beside compute, on some ranks sooner than on others."""
     folded, every = both(job)
-    assert furthest(folded, every) < 2e-3
-    assert every.step_seconds == pytest.approx(folded.step_seconds, rel=1e-3)
+    assert furthest(folded, every) < 1e-9
+    assert every.step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)
 
 
 def test_stragglers_are_exact_where_messages_are_waited_for() -> None:

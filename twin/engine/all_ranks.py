@@ -105,12 +105,13 @@ def simulate_ranks(
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
     interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
+    anything_drawn = random and varies(job)
     if len(nominal.parts) > 1:
-        outcome, of_roles = every_role.run(nominal, variation, interference, record)
+        outcome, of_roles = every_role.run(nominal, variation, interference, record, drawn=anything_drawn)
         return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), of_roles)
     along = groups_along(nominal, cube)
     # with nothing random the shares of the folded simulation are exact as they are
-    bundles = sharing(nominal, along) if random and varies(job) else {}
+    bundles = sharing(nominal, along) if anything_drawn else {}
     outcome = run(nominal.program, cube, along, prices(nominal, cube, along), variation, interference, bundles, record)
     return AllRanks(nominal, seed, outcome, variation.slowness, tuple(record), (outcome.recorded,))
 

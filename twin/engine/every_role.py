@@ -5,7 +5,8 @@ waits for what another one has not come to. A message that a role is ready for m
 other side comes: then it hesitates before it calls an op done, and of all that hesitate the one goes on that would be
 done first, in the mean over its ranks. Without differences among ranks of a role every event is then that of the
 folded simulation. With them a message may have begun on some ranks before that: the step is gone through again with the
-begins and ends of the last time, until they stay.
+begins and ends of the last time, until they stay, and every event is that of the folded simulation too. Where devices,
+links and jitter are drawn, what moves less than a ten-thousandth of the step is let be: the draws are far larger.
 """
 
 from __future__ import annotations
@@ -26,29 +27,51 @@ from twin.engine.streams import check_ended
 Walk = Generator[Signal, bool, None]
 Times = Mapping[tuple[str, tuple[int, ...]], Sequence[tuple[Floats, Floats] | None]]
 """Begins and ends of the collectives of each unit."""
-SAME = 1e-4
-"""Of the step: what moves less between two times through it is far below what is drawn."""
-MAX_AGAIN = 8
+SAME, MAX_AGAIN = 1e-12, 256
+"""Of the step: what moves less between two times through it stays. What begins first is right after one time more, so
+there is an end; 16 times are the most that was seen."""
+SAME_OF_DRAWN, MAX_AGAIN_OF_DRAWN = 1e-4, 8
+"""The same where times are drawn at random."""
 OPS = 1 << 32
 """More than a program has: ops of different roles have different random factors."""
 
 
 def run(
-    nominal: Simulation, variation: Variation, interference: Interference, record: Sequence[int] = ()
+    nominal: Simulation,
+    variation: Variation,
+    interference: Interference,
+    record: Sequence[int] = (),
+    *,
+    drawn: bool = False,
 ) -> tuple[Outcome, tuple[Recorded, ...]]:
     """Simulate one step; also return the events of the ranks in `record` by role, ranks ascending.
 
-    `nominal` is the folded simulation, from which it is known what links let a collective have.
+    `nominal` is the folded simulation, from which it is known what links let a collective have; `drawn` says whether
+    something is random.
     """
+    same, most = (SAME_OF_DRAWN, MAX_AGAIN_OF_DRAWN) if drawn else (SAME, MAX_AGAIN)
     done = _Run(nominal, variation, interference, record, {})
-    for _ in range(MAX_AGAIN):
+    for _ in range(most):
         if not done.misjudged:
             break
-        before, done = done, _Run(nominal, variation, interference, record, done.times())
-        moved = max(float(abs(a.now - b.now).max()) for a, b in zip(before.roles, done.roles, strict=True))
-        if moved <= SAME * done.latest:
+        times = done.times()
+        before, done = done, _Run(nominal, variation, interference, record, times)
+        ends = max(float(abs(a.now - b.now).max()) for a, b in zip(before.roles, done.roles, strict=True))
+        if max(ends, 0.0 if drawn else _moved(times, done.times())) <= same * done.latest:
             break
     return done.outcome()
+
+
+def _moved(before: Times, now: Times) -> float:
+    """How far any collective moved, in seconds; for ever where one ran that did not before."""
+    furthest = 0.0
+    for key, times in now.items():
+        for old, new in zip(before[key], times, strict=True):
+            if (old is None) != (new is None):
+                return np.inf
+            if old is not None and new is not None:
+                furthest = max(furthest, *(float(abs(a - b).max()) for a, b in zip(old, new, strict=True)))
+    return furthest
 
 
 class _Run:
