@@ -14,7 +14,8 @@ import sys
 import numpy as np
 
 from twin.description.job import Job
-from twin.engine.all_ranks import differences, drawn, simulate_ranks
+from twin.engine.all_ranks import drawn, simulate_ranks
+from twin.engine.differences import differences
 from twin.engine.cube import Cube
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
@@ -45,10 +46,10 @@ def job(draw: random.Random, seed: int) -> Job:
 
 def error(described: Job) -> float:
     """(all-ranks engine − SimPy engine) / SimPy engine, of the step."""
-    cube = Cube.of(described.concrete_grid.mesh)
-    same = differences(described, drawn(described, cube, described.seed))
+    cube, every = Cube.of(described.concrete_grid.mesh), simulate_ranks(described)
+    same = differences(every.nominal, cube, drawn(described, cube, described.seed))
     expected = simulate(described, engine="des", differences=same).step_seconds
-    return simulate_ranks(described).step_seconds / expected - 1.0
+    return every.step_seconds / expected - 1.0
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from tests.strategies.pipelined import described
 from tests.strategies.test_megatron_step import any_jobs
 from twin.cost.memory import memory_use
 from twin.description.job import Job
-from twin.engine.all_ranks import AllRanks, simulate_ranks
+from twin.engine import all_ranks, pricing
+from twin.engine.all_ranks import AllRanks, cube_of_simulation, drawn, simulate_ranks
+from twin.engine.differences import differences
 from twin.engine.report import report, report_all_ranks
 from twin.engine.simulate import Simulation, simulate
 from twin.strategies.megatron.memory import memory_by_category
@@ -54,6 +56,26 @@ def test_with_stragglers_it_is_the_folded_engine(job: Any) -> None:
     folded, every = both(job)
     assert furthest(folded, every) < 1e-9
     assert every.step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)
+
+
+CHANCE = {"device_speed_spread": 0.4, "compute_jitter": 0.2, "network_noise": 0.3}
+
+
+@given(any_jobs())
+@examples(0.3)
+def test_with_chance_it_is_the_simpy_engine(job: Any) -> None:
+    """With the same draws, settled to the end, if links have room for all."""
+    variation = job.machine.variation.model_copy(update=CHANCE)
+    job = job.model_copy(update={"machine": job.machine.model_copy(update={"variation": variation})})
+    none = np.zeros(0, dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pricing, "_only", lambda _edges, _binding: pricing.Edges(none, none, none))
+        patch.setattr(all_ranks, "varies", lambda _job: False)  # then all is settled to the end
+        every = simulate_ranks(job, record=range(job.ranks))
+        cube = cube_of_simulation(every.nominal)
+        same = differences(every.nominal, cube, drawn(job, cube, job.seed))
+        expected = simulate(job, engine="des", differences=same)
+    assert furthest(expected, every) < 1e-9
 
 
 def test_stragglers_are_exact_where_messages_are_waited_for() -> None:

@@ -11,7 +11,8 @@ from tests.engine.test_folding import RELATIVE, jobs
 from tests.profiles import examples
 from twin.description.job import Job
 from twin.engine import pricing
-from twin.engine.all_ranks import cube_of_job, differences, drawn, simulate_ranks
+from twin.engine.all_ranks import cube_of_job, drawn, simulate_ranks
+from twin.engine.differences import differences
 from twin.engine.report import report
 from twin.engine.simulate import simulate
 
@@ -74,7 +75,7 @@ def same_with_chance(job: Job) -> None:
         patch.setattr(pricing, "_only", lambda _edges, _binding: pricing.Edges(none, none, none))
         cube = cube_of_job(job)
         every = simulate_ranks(job, record=range(job.ranks))
-        expected = simulate(job, engine="des", differences=differences(job, drawn(job, cube, job.seed)))
+        expected = simulate(job, engine="des", differences=differences(every.nominal, cube, drawn(job, cube, job.seed)))
     for what in ("arrival", "start", "end"):
         np.testing.assert_allclose(
             getattr(every.outcome.recorded, what),

@@ -17,10 +17,9 @@ from twin.engine.layout import Ints
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation, run
 from twin.engine.setting import Timeline
-from twin.engine.simulate import MANY_CLASSES, Differences, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
 from twin.schedule.communicator import Communicator
-from twin.schedule.ops import OWN_STREAMS
 from twin.strategies import strategy_of
 
 COMPUTE_SALT, COLLECTIVE_SALT = 1, 2
@@ -175,30 +174,6 @@ def slowness_of_devices(job: Job, seed: int) -> Floats:
     for straggler in job.stragglers:
         drawn[straggler.rank] *= straggler.slowdown
     return drawn
-
-
-def differences(job: Job, variation: Variation) -> Differences:
-    """Hand the same differences to the SimPy engine, which is how the two are compared."""
-    compute, collective = variation.compute, variation.collective
-    cube = cube_of_job(job)
-    members = {each.name: each.members for each in strategy_of(job).communicators(job)}
-
-    def of_compute(op: int) -> Floats:
-        assert compute is not None
-        return cube.in_rank_order(cube.from_memory(compute.of(op, cube.ranks)))
-
-    def of_collective(op: int, communicator: str) -> Floats:
-        assert collective is not None
-        if communicator in OWN_STREAMS:  # no network disturbs it
-            return np.ones(cube.ranks)
-        groups = members[communicator]
-        along = cube.along(groups)
-        assert along is not None
-        return cube.from_memory(collective.of(op, len(groups)), along).reshape(-1)
-
-    return Differences(
-        cube.in_rank_order(variation.slowness), of_compute if compute else None, of_collective if collective else None
-    )
 
 
 def sharing(nominal: Simulation, along: Mapping[str, Along]) -> dict[str, Bundles]:

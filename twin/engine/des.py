@@ -66,7 +66,7 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
             setting.transfers[i][indices[communicator]] if communicator in indices else None
             for i, (communicator, _, _) in enumerate(rank.program.calls)
         ]
-        factors, noise = _factors_of(rank.number, rank.program, setting, indices)
+        factors, noise = (_factors_of(rank.number, of) for of in (setting.compute_factor, setting.collective_factor))
         walk = _walk(environment, rank, own, transfers, recorder, factors, noise)
         environment.process(walk)
     try:
@@ -79,20 +79,9 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
     return [Timeline.of(*(np.array([rows[c] for c in classes]) for rows in recorded)) for classes in of_role]
 
 
-def _factors_of(
-    rank: int, program: Program, setting: Setting, group: Mapping[str, int]
-) -> tuple[list[float] | None, list[float] | None]:
-    """Return one rank's factors on its compute and on its collectives, by op."""
-    compute, collective = setting.compute_factor, setting.collective_factor
-    return (
-        None if compute is None else [row[rank] for row in compute],
-        None
-        if collective is None
-        else [
-            row[group[program.calls[target][0]]] if code == START else 1.0
-            for row, code, target in zip(collective, program.code, program.target, strict=True)
-        ],
-    )
+def _factors_of(rank: int, factors: list[list[float]] | None) -> list[float] | None:
+    """Return one rank's factors, by op."""
+    return None if factors is None else [row[rank] for row in factors]
 
 
 def _walk(

@@ -32,7 +32,7 @@ class Setting:
     compute_factor: list[list[float]] | None = None
     """[op][rank class]: further factors on compute time; none if absent."""
     collective_factor: list[list[float]] | None = None
-    """[op][group class of its communicator]: factors on collectives' times; none if absent."""
+    """[op][rank class]: factors on the time of the collective that the op starts; none if absent."""
     core_use: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()

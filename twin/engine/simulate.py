@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -24,7 +24,7 @@ from twin.engine.layout import CORES, Ints, Relation
 from twin.engine.links import Transfer
 from twin.engine.priced import Cast, Priced
 from twin.engine.pricing import Prices
-from twin.engine.program import START, Call, Program
+from twin.engine.program import Call, Program
 from twin.engine.rows import distinct_seconds
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
@@ -68,10 +68,10 @@ class Differences:
 
     slowness: Floats
     """(ranks,): factor on compute time."""
-    compute: Callable[[int], Floats] | None = None
-    """Further factors on an op's compute time, (ranks,)."""
-    collective: Callable[[int, str], Floats] | None = None
-    """Factors on the time of the collective that an op starts on a communicator, (groups,)."""
+    compute: Floats | None = None
+    """(ops, ranks): further factors on the compute time of each rank's op of that number."""
+    collective: Floats | None = None
+    """(ops, ranks): factors on the time of the collective that such an op starts; its members have the same."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def simulate(
     slowness = speed[partition.representatives]
     setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
-        setting = _differing(setting, programs[0], differences)
+        setting = _differing(setting, differences)
     timelines = _run(programs, setting, engine)
     parts = tuple(
         Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
@@ -235,19 +235,13 @@ def _refuse_too_many(events: int, classes: int, engine: Engine) -> None:
         )
 
 
-def _differing(setting: Setting, program: Program, differences: Differences) -> Setting:
-    """Add the factors of every op; classes are single ranks and groups, in order."""
+def _differing(setting: Setting, differences: Differences) -> Setting:
+    """Add the factors of every op; classes are single ranks, in order."""
     compute, collective = differences.compute, differences.collective
-    names = [
-        program.calls[target][0] if code == START else None
-        for code, target in zip(program.code, program.target, strict=True)
-    ]
     return replace(
         setting,
-        compute_factor=None if compute is None else [compute(op).tolist() for op in range(len(program))],
-        collective_factor=None
-        if collective is None
-        else [collective(op, name).tolist() if name else [] for op, name in enumerate(names)],
+        compute_factor=None if compute is None else compute.tolist(),
+        collective_factor=None if collective is None else collective.tolist(),
     )
 
 
