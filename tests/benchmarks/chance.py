@@ -15,8 +15,8 @@ import numpy as np
 
 from twin.description.job import Job
 from twin.engine.all_ranks import drawn, simulate_ranks
-from twin.engine.differences import differences
 from twin.engine.cube import Cube
+from twin.engine.differences import differences
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 

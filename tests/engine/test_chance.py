@@ -14,10 +14,10 @@ from tests.tiers import full
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import drawn, groups_along, sharing, simulate_ranks
-from twin.engine.differences import differences
 from twin.engine.bundles import shared_ends
 from twin.engine.coverage import stretched
 from twin.engine.cube import Cube
+from twin.engine.differences import differences
 from twin.engine.report import report, report_all_ranks
 from twin.engine.seeds import rank_table, spread_of
 from twin.engine.simulate import simulate
