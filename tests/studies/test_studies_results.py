@@ -117,7 +117,7 @@ def test_efficiency_is_measured_by_what_fits(tmp_path):
     needed = [memory_use(load_job(TINY | point)).per_rank_bytes for point in points]
     assert needed[0] > needed[1]
     room = (needed[0] + needed[1]) / 2
-    memory = {"machine.device.memory": f"{room:.0f} B", "machine.device.reserved_memory": "0 B"}
+    memory = {"machine.device.memory": f"{room + 1e6:.0f} B", "machine.device.reserved_memory": "1 MB"}
     run = answers(tmp_path, study="strong_scaling", points=points, set=memory, grid="keep")
     small, middle, large = rows_of(run)
     assert (small["memory_fits"], middle["memory_fits"]) == (False, True)

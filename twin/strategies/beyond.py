@@ -102,7 +102,7 @@ class Held:
         return left
 
     def _updated_on_device(self, optimizer: OptimizerOffload, count: int) -> tuple[int, int]:
-        """Return how many of the elements the device updates, and of how many at most at once."""
+        """Return how many of the elements the device updates, and those of its largest sub-group."""
         if self.spans is None:
             return updated_on_device(optimizer.stride, optimizer.sub_group_elements, [count])
         return updated_on_device(optimizer.stride, held_size(optimizer), self.spans)

@@ -69,14 +69,17 @@ def offloaded(offload: OptimizerOffload, elements: int) -> int:
 
 
 def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
-    """Return how many elements the device updates of spans that are cut into sub-groups of a size; and of how many at
-    most at once.
+    """Return how many elements the device updates of spans that are cut into sub-groups; and its largest sub-group's.
+
+    Of each `stride` sub-groups, counted over all spans, it updates the last. `size` are the elements of a whole one.
 
     >>> updated_on_device(2, 10, [25]), updated_on_device(2, 10, [20, 5, 7]), updated_on_device(2, 100, [25])
     ((10, 10), (17, 10), (0, 0))
     """
+    if stride is None:
+        return 0, 0
     number = found = largest = 0
-    for elements in spans if stride is not None else ():
+    for elements in spans:
         groups = -(-elements // size)
         chosen = (number + groups) // stride - number // stride
         number += groups

@@ -196,15 +196,17 @@ class Study(Spec):
     def series(self) -> tuple[str, ...]:
         """Varied keys that tell the lines of a picture apart.
 
-        In weak scaling the model and the batch grow with the ranks and are no lines of their own.
+        In weak scaling the model and the batch grow with the ranks and are no lines of their own. Nor are whole grids
+        over ranks, in any scaling: a line of one grid would have one point.
         """
-        weak = self.study == "weak_scaling"
         if self.horizontal == "name":
             return ()
+        follow = {"model", "batch"} if self.study == "weak_scaling" else set[str]()
+        grids = self.horizontal == "ranks" and self.study in {"weak_scaling", "strong_scaling"}
         return tuple(
             key
             for key in self.varied
-            if key != self.horizontal and not (weak and key.split(".")[0] in {"model", "batch"})
+            if key != self.horizontal and key.split(".")[0] not in follow and not (grids and key == "grid")
         )
 
 

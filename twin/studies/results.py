@@ -109,8 +109,8 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
         )
     if study.study == "sweep" and (unknown := without(rows, study.objective)):
         some = f"{len(unknown):,} point{'s' if len(unknown) > 1 else ''}"
-        machines = ", ".join(dict.fromkeys(str(row["machine"]) for row in unknown))
-        facts.append((f"no {study.objective}", f"{some}, whose devices do not say what they draw ({machines})"))
+        whose = ", ".join(dict.fromkeys(str(row["machine"]) for row in unknown))
+        facts.append((f"no {study.objective}", f"{some}, whose devices do not say what they draw ({whose})"))
     if study.target is not None:
         facts.append(("target", study.target.words))
     return facts
