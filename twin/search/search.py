@@ -63,6 +63,12 @@ class Search:
         return sum(entry.floor_seconds is not None for entry in self.entries)
 
     @property
+    def in_order_of_time(self) -> list[RankedCandidate]:
+        """Candidates that were simulated, the fastest first; ties in the model's order."""
+        done = [entry for entry in self.entries if entry.figures is not None]
+        return sorted(done, key=lambda e: (worth(e.figures, "simulation"), e.model_rank or 0))
+
+    @property
     def top_of_model(self) -> list[RankedCandidate]:
         """The published model's best, in its order."""
         ranked = [e for e in self.entries if e.model_rank is not None and e.model_rank <= TOP]
