@@ -82,7 +82,7 @@ class OffloadedOptimizer(Optimizer):
             decay = self.settings.weight_decay if group.begin < store.decayed else 0.0
             where = device if group.on_device or device.type in ("cpu", "meta") else torch.device("cpu")
             self._groups.append(SubGroup(group, decay, torch.zeros((), dtype=torch.float32, device=where)))
-        largest = max((group.of.elements for group in self._groups), default=0)
+        largest = max((group.of.elements for group in self._groups if group.of.on_device), default=0)
         self._lanes = Lanes(device, largest, store.master_type)
 
     def _attach(self, steps: int) -> None:

@@ -61,6 +61,38 @@ def test_an_all_to_all_moves_what_others_are_to_have(name, nodes):
     assert found.algorithm == "pairwise"
 
 
+@pytest.mark.parametrize(
+    "kind", ["send", "exchange", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "shift"]
+)
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_over_pcie_what_leaves_the_node_crosses_the_port_of_its_device(kind, ranks):
+    """One GPU of each node, whose NIC is faster than its slot: bytes that each receives over the slot's rate."""
+    if kind in ("send", "exchange") and ranks > 2:
+        return
+    machine, size = load_machine("l40s-8"), 2.0**30
+    assert machine.nic.rate_bytes_per_second > (slot := machine.fabric.port_bandwidth_bytes_per_second)
+    moved = {"send": size, "exchange": size, "shift": size, "all_reduce": 2 * size * (ranks - 1) / ranks}
+    spread = Placement(((0,),) * ranks, (0,) * ranks)
+    took = collective_cost(machine, machine.libraries["nccl"], kind, size, spread)
+    assert took.seconds >= moved.get(kind, size * (ranks - 1) / ranks) / slot
+
+
+def test_over_pcie_an_all_to_all_of_more_ranks_takes_longer():
+    """Of the same buffer each keeps less, and all the rest crosses its port, wherever it goes."""
+    machine, size = load_machine("l40s-8"), 2.0**30
+    library = machine.libraries["nccl"]
+    port = machine.fabric.port_bandwidth_bytes_per_second * machine.fabric.efficiency
+    rate = port * library.ring.local_efficiency.all_gather
+    times = []
+    for ranks in (2, 4, 8, 16, 32, 64):
+        took = collective_cost(machine, library, "all_to_all", size, Placement.contiguous(ranks, 8))
+        times.append(took.seconds)
+        assert took.transfer_seconds == pytest.approx(size * (ranks - 1) / ranks / rate, rel=0.01)
+        (carried,) = {load.bytes for load in took.loads if load.resource[0] == "port"}
+        assert carried == pytest.approx(size * (ranks - 1) / ranks)
+    assert times == sorted(times)
+
+
 @pytest.mark.parametrize("name", sorted(MACHINES))
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_a_shift_is_as_slow_as_its_slowest_message(name, nodes):

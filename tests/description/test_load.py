@@ -107,6 +107,10 @@ WRONG: dict[str, tuple[list[tuple[str, object]], list[str]]] = {
     "link of three": ([("fabric.links", links((0, 1, 2)))], ["fabric.links.0.devices", "[0, 1, 2]"]),
     "fabric in two parts": ([("fabric.links", links((0, 1), (2, 3)))], ["fabric.links", "connect"]),
     "links and a port": ([("fabric.port_bandwidth", quantity("1 GB/s"))], ["fabric", "port_bandwidth"]),
+    "no port to carry what leaves": (
+        [("fabric.port_carries_nics", True)],
+        ["fabric.port_carries_nics", "port_bandwidth"],
+    ),
     "neither links nor port": ([("fabric.links", [])], ["fabric", "links", "port_bandwidth"]),
     "device without NIC": ([("nic.devices", [[0], [1], [2]])], ["nic.devices", "[0, 1, 2]", "4"]),
     "device with two NICs": ([("nic.devices", [[0], [1], [2], [3, 0]])], ["nic.devices", "exactly one"]),

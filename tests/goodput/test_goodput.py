@@ -52,6 +52,15 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     return Cli(capsys, path)
 
 
+def test_a_copy_at_a_neighbour_needs_one(cli: Cli) -> None:
+    """The last node takes its memory with it when it fails."""
+    small = ("--set=ranks=8", "--set=grid={data: 1, z: 8}")
+    out, err = cli("goodput", cli.job, "--seeds=2", "--mode=memory", *small, code=2)
+    assert out == ""
+    assert "--mode = 'memory'" in err
+    assert "all ranks are on one; use async" in err
+
+
 @pytest.mark.parametrize("interval", [200.0, 1098.0, 6000.0])
 def test_synchronous_checkpoints_give_daly_s_expected_time(interval: float) -> None:
     runs = [run(PLAN, Policy("sync", interval), 200 * DAY, seed).goodput for seed in range(30)]

@@ -250,6 +250,36 @@ def test_by_energy_the_fewest_joules_come_first():
     assert joules[0] <= min(entry.figures.energy_joules for entry in search(made(8, 16)).entries if entry.figures)
 
 
+def test_by_energy_the_published_model_is_held_against_time_all_the_same() -> None:
+    """On a device that draws little while it waits, grids have another order by joules than by time."""
+    thrifty = ("machine.device.power.context=1 W", "machine.device.power.links=1 W")
+    by_joules, by_time = search(made(8, 16, *thrifty), by="energy"), search(made(8, 16, *thrifty))
+    assert [e.candidate.grid for e in by_joules.entries] != [e.candidate.grid for e in by_time.entries]
+    said, same = search_json(by_joules)["model_top"], search_json(by_time)["model_top"]
+    assert said == same
+    assert said["best_slower_than_fastest"] >= 0.0
+    places = {entry.candidate.grid: place for place, entry in enumerate(by_time.entries, 1)}
+    assert said["simulated_ranks"] == [places[entry.candidate.grid] for entry in by_joules.top_of_model]
+    assert "Fewest joules" in page(search_fleet(made(4, 8), [4], by="energy"))
+
+
+def test_by_energy_a_deadline_is_kept_where_a_grid_keeps_it() -> None:
+    """The fewest joules of those in time: not those of the thriftiest grid, which is too late."""
+    job = made(8, 16, "machine.device.power.context=1 W", "machine.device.power.links=1 W")
+    done = [e.figures for e in search(job, by="energy").entries if e.figures]
+    late = next(i for i in range(1, len(done)) if done[i].step_seconds < min(f.step_seconds for f in done[:i]))
+    tokens, within = 10.0 * job.tokens_per_step, 10.0 * done[late].step_seconds
+    fleet = search_fleet(job, [8], tokens=tokens, within_seconds=within, by="energy")
+    assert fleet.fewest is not None
+    [plan] = fleet.plans
+    assert plan.found is not None
+    first = plan.found.entries[0].figures
+    assert first is not None
+    thriftiest = min(f.energy_joules for f in done if 10 * f.step_seconds <= within)
+    assert (first.step_seconds, first.energy_joules) == (done[late].step_seconds, thriftiest)
+    assert plan.found.best.step_seconds == first.step_seconds
+
+
 def test_a_capped_device_takes_fewer_joules_and_longer():
     free, capped = (search(made(8, 16, *capping), by="energy") for capping in ((), ("power_cap=250 W",)))
     first, slower = free.entries[0].figures, capped.entries[0].figures

@@ -18,6 +18,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Wait
 from twin.strategies import load_job
+from twin.strategies.held import held_groups
 from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES, sub_groups
 
 MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
@@ -56,6 +57,38 @@ def test_interleaving_moves_the_states_of_every_stride_th_sub_group(stride: int)
     assert [group.number for group in groups if group.on_device] == list(range(stride - 1, len(groups), stride))
     assert found["to_device"] == STATES_BYTES * device
     assert found["host_update"] == UPDATE_BYTES * (job.model.parameters - device)
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 10**9), (2, 10**9), (1, 10**7), (2, 10**7), (3, 2**22), (4, 10**6)])
+def test_device_has_room_for_the_sub_groups_that_pass_through_it_and_no_more(stride: int, size: int) -> None:
+    """Up to three at once: one that is updated, one that comes, one that goes. The host updates all others."""
+    job = described({"optimizer": {"sub_group_elements": size, "stride": stride, "overlapped_gradients": True}})
+    groups = [g.elements for g in sub_groups(job.offload.optimizer, job.model.parameters) if g.on_device]
+    use, found, device = memory_use(job).by_category, moved(job), sum(groups)
+    assert use["passing states"] == STATES_BYTES * min(device, 3 * max(groups, default=0))
+    assert use["gradients"] == 4.0 * device
+    gradients = found["to_host"] - STATES_BYTES * device
+    assert gradients == pytest.approx(4 * (job.model.parameters - device), abs=4 * 100)  # each part's is rounded
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 10**9), (2, 10**9), (2, 10**6), (3, 2**20), (5, 10**6)])
+@pytest.mark.parametrize("strategy", ["four_d", "fsdp"])
+def test_so_it_does_where_gradients_stay(strategy: str, stride: int, size: int) -> None:
+    """Matrices, which decay, and vectors are cut apart: of one sub-group each stride 2 updates the vectors alone."""
+    raw = {
+        "model": MODEL | {"biases": True},
+        "machine": "polaris",
+        "ranks": 1,
+        "strategy": strategy,
+        "batch": {"sequences": 1, "micro_sequences": 1},
+        "offload": {"optimizer": {"sub_group_elements": size, "stride": stride}},
+    }
+    job = load_job(raw | {"grid": {"data": 1} if strategy == "four_d" else {"weights": 1}})
+    own, hidden = job.model.parameters, job.model.hidden
+    vectors = job.model.layers * (4 * hidden + 3 * hidden + hidden + 4 * hidden + hidden) + 2 * hidden
+    spans = [(0, own - vectors), (own - vectors, own)]
+    groups = [g.elements for g in held_groups(job.offload.optimizer, spans) if g.on_device]
+    assert memory_use(job).by_category["passing states"] == STATES_BYTES * min(sum(groups), 3 * max(groups))
 
 
 def test_micro_steps_send_sums_and_only_the_last_widens_them() -> None:

@@ -153,7 +153,8 @@ def test_of_a_rate_the_worst_is_the_least():
 
 
 @pytest.mark.parametrize(
-    "case", ["constant", "crashed", "nothing can run", "one factor", "points", "weak scaling", "many factors"]
+    "case",
+    ["constant", "crashed", "nothing can run", "no objective", "one factor", "points", "weak scaling", "many factors"],
 )
 def test_where_there_is_no_answer(case):
     values = np.arange(4.0).reshape(2, 2) + 1
@@ -167,6 +168,9 @@ def test_where_there_is_no_answer(case):
         rows[1]["status"] = "crashed"
     elif case == "nothing can run":
         rows = [row | {"memory_fits": False} for row in rows]
+    elif case == "no objective":  # of the two that can run one does not know what it draws
+        study, rows = swept(np.array([[1.0, 2.0], [math.nan, math.nan]]), objective="energy_joules_per_token")
+        rows[0]["energy_joules_per_token"] = 1.0
     elif case == "one factor":
         study, rows = swept(values[:1])
     elif case == "points":

@@ -131,6 +131,11 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         ({"vary": {"seed": [1]}, "x": "ranks"}, "x", "does not vary"),
         ({"vary": {"seed": [1]}, "set": {"modl": 1}}, "modl", "did you mean 'model'"),
         ({"vary": {"seed": [1]}, "seeds": 5}, "seeds", "engine: ranks"),
+        (
+            {"vary": {"seed": [1]}, "engine": "ranks", "objective": "energy_joules_per_token"},
+            "objective",
+            "use engine: folded",
+        ),
         ({"study": "weak_scaling", "vary": {"seed": [1]}}, "vary", "vary ranks"),
         ({"study": "target", "vary": {"seed": [1]}}, "target", "missing"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": "2 T"}}, "target.tokens", "tokens"),

@@ -14,10 +14,12 @@ import pytest
 import twin
 from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
+from twin.cost.memory import memory_use
 from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.studies.derived import effects, rows_of
+from twin.studies.results import results_of, write_results
 from twin.studies.run import StudyRun, Where, run_study
 
 EXAMPLES = Path(twin.__file__).parents[1] / "examples"
@@ -107,6 +109,33 @@ def test_efficiency_of_strong_scaling(tmp_path):
         assert rows[ranks]["efficiency"] == pytest.approx(first * 8 / (step * ranks), rel=1e-12)
     assert rows[3]["status"] == "refused"
     assert "efficiency" not in rows[3]
+
+
+def test_efficiency_is_measured_by_what_fits(tmp_path):
+    """The smallest job would be the measure, but no rank has the memory for it: it has no efficiency."""
+    points = [{"ranks": ranks, "grid": {"data": 2, "z": ranks // 2}} for ranks in (2, 4, 8)]
+    needed = [memory_use(load_job(TINY | point)).per_rank_bytes for point in points]
+    assert needed[0] > needed[1]
+    room = (needed[0] + needed[1]) / 2
+    memory = {"machine.device.memory": f"{room + 1e6:.0f} B", "machine.device.reserved_memory": "1 MB"}
+    run = answers(tmp_path, study="strong_scaling", points=points, set=memory, grid="keep")
+    small, middle, large = rows_of(run)
+    assert (small["memory_fits"], middle["memory_fits"]) == (False, True)
+    assert "efficiency" not in small
+    assert middle["efficiency"] == middle["speedup"] == 1.0
+    assert large["efficiency"] == pytest.approx(middle["step_seconds"] * 4 / (large["step_seconds"] * 8), rel=1e-12)
+    write_results(results_of(run))
+
+
+def test_where_no_energy_is_known_there_is_no_importance_and_it_is_said(tmp_path):
+    """The laptop's processor does not say what it draws by kind of work."""
+    job = TINY | {"ranks": 8, "grid": {"z": 8}}
+    vary = {"machine": ["frontier", "laptop"], "recompute": [True, False]}
+    run = answers(tmp_path, job=job, vary=vary, objective="energy_joules_per_token")
+    results = results_of(run)
+    assert results.importance is None
+    assert dict(results.facts)["no energy_joules_per_token"].startswith("2 points")
+    assert "(laptop)" in dict(results.facts)["no energy_joules_per_token"]
 
 
 def test_efficiency_of_weak_scaling_is_work_per_rank(tmp_path):

@@ -219,3 +219,8 @@ def test_an_optimizer_finds_the_best_through_it(study):
     search.optimize(objective, n_trials=8)
     assert search.best_value == study.left[0].predicted_seconds
     assert search.trials[0].params == dict(study.left[0].values)
+
+
+def test_an_objective_that_a_search_does_not_give_is_refused():
+    with pytest.raises(DescriptionError, match="choose from step_seconds, tokens_per_second"):
+        trials_of_job(TINY, objective="energy_joules_per_token")

@@ -1,5 +1,7 @@
 """Metrics against brute force on a grid of whole time units."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from twin.engine.report import report
 from twin.engine.simulate import simulate
+from twin.strategies import load_job
 from twin.trace.metrics import breakdown, union_length
 
 LAST = 40
@@ -61,6 +64,29 @@ def test_breakdown(compute, communication, waits) -> None:
     assert found.exposed == exposed
     assert found.idle == LAST - len(computing) - exposed
     assert found.exposed_by_axis == expected
+
+
+@given(lengths=st.lists(st.floats(1e-9, 10.0), min_size=1, max_size=20), first=st.floats(0.0, 1.0))
+def test_where_there_is_no_gap_nothing_is_idle(lengths, first) -> None:
+    """Compute and communication in turn, without a gap: 0 to the last bit, and before them what is before them."""
+    edges = np.cumsum([first, *lengths])
+    pieces = list(pairwise(edges.tolist()))
+    found = breakdown(float(edges[-1] - edges[0]), arrays(pieces[::2]), {"x": arrays(pieces[1::2])}, {})
+    assert found.idle == 0.0
+    later = breakdown(float(edges[-1]), arrays(pieces[::2]), {"x": arrays(pieces[1::2])}, {})
+    assert later.idle >= 0.0
+    assert later.idle == pytest.approx(first, abs=1e-12)
+
+
+@pytest.mark.parametrize(("machine", "ranks", "sequences"), [("frontier", 1, 4), ("laptop", 1, 2), ("dgx-a100", 4, 8)])
+def test_a_step_that_no_host_holds_up_is_never_idle(machine, ranks, sequences) -> None:
+    """Data parallel ranks that are alike and compute whenever they do not communicate."""
+    model = {"layers": 4 if ranks > 1 else 2, "hidden": 256, "heads": 8, "sequence": 512, "vocabulary": 1024}
+    raw = {"model": model, "machine": machine, "ranks": ranks, "strategy": "ddp", "grid": {"data": ranks}}
+    batch = {"sequences": sequences * ranks, "micro_sequences": 2}
+    free = ["machine.device.host=0 us", "machine.device.collective_host=0 us"]
+    simulation = simulate(load_job(raw | {"batch": batch}, free))
+    assert report(simulation).idle_seconds == 0.0
 
 
 def test_nothing_happened() -> None:

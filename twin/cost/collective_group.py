@@ -35,7 +35,7 @@ class Group:
     local_rate: float
     """All channels of the narrowest node, usable by copy kernels; infinite with one member."""
     network_rate: float
-    """All NICs of the node with the fewest, usable; infinite on one node."""
+    """All NICs of the node with the fewest, usable, as far as its members reach them; infinite on one node."""
     local_latency_seconds: float
     """Hardware latency of a hop inside a node."""
     network_latency_seconds: float
@@ -45,6 +45,11 @@ class Group:
     """Hardware latency of a hop between far nodes of the group (tree, recursive doubling)."""
     crossings: tuple[int, ...]
     """Ring hops that leave each dragonfly group of the placement; empty if it is only one."""
+
+    @property
+    def member_rate(self) -> float:
+        """Rate at which one member reaches NICs: that of its port, if all goes through it."""
+        return port_to_nics(self.machine)
 
     @property
     def uplink_rate(self) -> float:
@@ -60,8 +65,8 @@ def look(machine: Machine, placement: Placement) -> Group:
     nodes = placement.node_count
     inside = {pattern: channels(machine, pattern) for pattern in patterns}
     nics = {pattern: tuple(sorted({machine.nic_of(d) for d in pattern})) for pattern in patterns}
-    fewest = min(map(len, nics.values()))
-    nic_rate = fewest * machine.nic.rate_bytes_per_second
+    nic, port = machine.nic.rate_bytes_per_second, port_to_nics(machine)
+    nic_rate = min(min(len(nics[pattern]) * nic, len(pattern) * port) for pattern in patterns)
     crossings = ring_crossings(placement)
     network = machine.network
     near = float(machine.nic.latency_seconds)
@@ -86,6 +91,14 @@ def look(machine: Machine, placement: Placement) -> Group:
         far_latency_seconds=near + (0.0 if one_switch else switch) + (outside if crossings else 0.0),
         crossings=crossings,
     )
+
+
+def port_to_nics(machine: Machine) -> float:
+    """Return the rate at which a device reaches NICs: infinite where they have a way of their own."""
+    port = machine.fabric.port_bandwidth_bytes_per_second
+    if port is None or not machine.fabric.port_carries_nics:
+        return float("inf")
+    return port * machine.fabric.efficiency
 
 
 def ring_crossings(placement: Placement) -> tuple[int, ...]:

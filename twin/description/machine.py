@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from twin.description.device import Device
 from twin.description.host import Disk, Host
@@ -41,12 +41,20 @@ class Fabric(Spec):
     links: tuple[Link, ...] = ()
     port_bandwidth_bytes_per_second: Parameter | None = None
     """Of a switch: what every device can send and receive to any other."""
+    port_carries_nics: StrictBool = False
+    """True if a port is its device's only way out, as over PCIe: what goes to other nodes crosses it too."""
     efficiency: Parameter
     """Share of the peak link rate that a collective's copy kernels reach."""
     latency_seconds: Parameter
     """One hop between two devices of the node, hardware only."""
     rings: tuple[tuple[Index, ...], ...] = ()
     """Rings over all devices that the library uses, if it is known to use particular ones."""
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> Self:
+        if self.port_carries_nics and self.port_bandwidth_bytes_per_second is None:
+            raise ValueError("port_carries_nics: is about ports; give port_bandwidth, or leave it out")
+        return self
 
 
 class Nic(Spec):

@@ -77,15 +77,16 @@ class Marks:
         }
 
 
-def added(step: float, found: Breakdown, parts: Sequence[tuple[int, float, Breakdown]]) -> Breakdown:
+def added(found: Breakdown, parts: Sequence[tuple[int, float, Breakdown]]) -> Breakdown:
     """Take stretches apart that counted as compute: how often each came, how long it took, and where its time went."""
-    compute, exposed, by_axis = found.compute, found.exposed, dict(found.exposed_by_axis)
+    compute, exposed, idle, by_axis = found.compute, found.exposed, found.idle, dict(found.exposed_by_axis)
     for count, seconds, part in parts:
         compute -= count * (seconds - part.compute)
         exposed += count * part.exposed
+        idle += count * part.idle
         for axis, own in part.exposed_by_axis.items():
             by_axis[axis] = by_axis.get(axis, 0.0) + count * own
-    return Breakdown(compute, exposed, step - compute - exposed, by_axis)
+    return Breakdown(compute, exposed, idle, by_axis)
 
 
 def row_marks(code: NDArray[np.int8], target: NDArray[np.int32], ops: Ints, axis: Sequence[Axis]) -> Marks:

@@ -63,7 +63,7 @@ def _breakdown(step: float, row: Row, marks: Marks) -> Breakdown:
     begin = np.concatenate([each.begins for each in row.segments])
     end = np.concatenate([each.begins + each.segment.seconds for each in row.segments])
     inside = [(len(each.begins), each.segment.seconds, each.segment.breakdown) for each in row.segments]
-    return added(step, marks.breakdown(step, row.times, (begin, end)), inside)
+    return added(marks.breakdown(step, row.times, (begin, end)), inside)
 
 
 def _compute_by_phase(part: Part, seconds: Floats) -> dict[str, float]:

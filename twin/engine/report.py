@@ -124,6 +124,8 @@ def report_all_ranks(every: AllRanks) -> Report:
     outcome = every.outcome
     exposed: dict[Axis, float] = {a: float(seconds.mean()) for a, seconds in outcome.exposed.items()}
     compute = float(outcome.compute.mean())
+    peers: dict[Axis, float] = {a: float(seconds.mean()) for a, seconds in outcome.peers.items()}
+    at_the_end = float((every.step_seconds - outcome.end).mean())
     return _figures(
         every.job,
         every.step_seconds,
@@ -131,8 +133,8 @@ def report_all_ranks(every: AllRanks) -> Report:
         slowest_device_wait_seconds=0.0,
         exposed_seconds=sum(exposed.values()),
         exposed_by_axis=exposed,
-        idle_seconds=every.step_seconds - compute - sum(exposed.values()),
-        peers_by_axis={a: float(seconds.mean()) for a, seconds in outcome.peers.items()},
+        idle_seconds=float(outcome.host.mean()) + sum(peers.values()) + at_the_end,
+        peers_by_axis=peers,
         compute_by_phase=outcome.compute_by_phase,
         communication_by_axis={a: s for a, s in outcome.communication_by_axis.items() if s > 0.0},
         joules=_all_ranks_joules(every),

@@ -97,15 +97,14 @@ def _together(
     transfers = [transfer_of(prices, partition, 0, group.partition, of) for of in partition.groups[group.partition]]
     flows = [Flow(t.demands, t.peak_rate) for t in transfers]
     assign_speeds(flows, partition.capacity)
-    slowest = min(range(len(flows)), key=lambda i: flows[i].speed)
-    flow, transfer = flows[slowest], transfers[slowest]
-    if flow.speed >= 1.0:
-        return max(t.startup_seconds + t.transfer_seconds for t in transfers), "nothing"
-    load = {r: sum(rate * f.speed for f in flows for q, rate in f.demands if q == r) for r, _ in flow.demands}
+    took = [t.startup_seconds + t.transfer_seconds / min(f.speed, 1.0) for t, f in zip(transfers, flows, strict=True)]
+    last = max(range(len(flows)), key=lambda i: took[i])
+    if flows[last].speed >= 1.0:
+        return took[last], "nothing"
+    load = {r: sum(rate * f.speed for f in flows for q, rate in f.demands if q == r) for r, _ in flows[last].demands}
     full = max(load, key=lambda r: load[r] / partition.capacity[r])
     kind_of_full = prices.kind_of(partition.resource_representatives[full])
-    seconds = transfer.startup_seconds + transfer.transfer_seconds / flow.speed
-    return seconds, f"{_NAMES[kind_of_full]}s"
+    return took[last], f"{_NAMES[kind_of_full]}s"
 
 
 def _busiest(machine: Machine, cost: CollectiveCost) -> str:
@@ -124,7 +123,13 @@ def _busiest(machine: Machine, cost: CollectiveCost) -> str:
     return f"{name}, {shares[name] / cost.transfer_seconds:.0%} of its rate"
 
 
-_NAMES = {"nic": "NIC", "link": "in-node link", "port": "switch port", "uplink": "dragonfly group uplink"}
+_NAMES = {
+    "nic": "NIC",
+    "link": "in-node link",
+    "port": "switch port",
+    "uplink": "dragonfly group uplink",
+    "cores": "core",
+}
 
 
 def gemm_answer(machine_name: str, m: int, n: int, k: int, mode: Mode, *, tuned: bool) -> dict[str, Any]:

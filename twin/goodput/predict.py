@@ -100,8 +100,15 @@ def predict(
 ) -> Prediction:
     """Simulate a run with every seed; an interval of 0 means the best one.
 
-    Raises DescriptionError where stops are so frequent that nothing would ever be trained.
+    Raises DescriptionError where stops are so frequent that nothing would ever be trained, and for copies in a
+    neighbour's memory where all ranks are on one node.
     """
+    if policy.mode == "memory" and plan.nodes < 2:
+        raise fail(
+            "--mode",
+            "copies state to the memory of a neighbouring node, and all ranks are on one; use async, or more ranks",
+            policy.mode,
+        )
     _refuse_hopeless(plan, seconds, seeds)
     scanned: tuple[tuple[float, float], ...] = ()
     chosen = policy.interval_seconds <= 0.0

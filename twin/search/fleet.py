@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -103,6 +104,9 @@ def search_fleet(
     Raises DescriptionError if nothing can run on any of them.
     """
     begin = time.perf_counter()
+    steps = None if tokens is None else ceil(tokens / job.tokens_per_step)
+    most = None if steps is None or within_seconds is None else within_seconds / steps
+    ask = partial(search, over=over, by=by, only=only, most_seconds=most, workers=workers)
     plans = []
     for number, ranks in enumerate(sorted(counts)):
 
@@ -114,7 +118,7 @@ def search_fleet(
             plans.append(Sized(ranks, None, "; ".join(p.message for p in problems)))
             continue
         try:
-            plans.append(Sized(ranks, search(sized, over=over, by=by, only=only, workers=workers, progress=advance)))
+            plans.append(Sized(ranks, ask(sized, progress=advance)))
         except DescriptionError as error:
             plans.append(Sized(ranks, None, "; ".join(p.message for p in error.problems)))
     if only and all(plan.reason == NO_GRID for plan in plans):

@@ -12,7 +12,7 @@ from twin.pages.shell import filled, printable
 from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import Search, options_varied
-from twin.search.words import axes_title, facts_of, grid_words, model_words, options_words
+from twin.search.words import BEST_WORDS, axes_title, facts_of, grid_words, model_words, options_words
 from twin.trace.palette import SEQUENTIAL
 
 ROWS = 20
@@ -67,13 +67,14 @@ def page(fleet: Fleet) -> str:
         by_ranks=_by_ranks(fleet),
         ordered=bool(found.top_of_model),
         model=model_words(found),
+        first=BEST_WORDS[found.by].capitalize(),
         fastest=_fastest(found),
     )
 
 
 def _data(found: Search) -> dict[str, Any]:
-    shown = [entry for entry in found.entries if entry.figures is not None]
-    points = [_point(entry, options_varied(found)) for entry in shown]
+    shown = found.in_order_of_time
+    points = [_point(entry, place, options_varied(found)) for place, entry in enumerate(shown, 1)]
     columns = {name: [point[name] for point in points] for name in points[0]}
     places = [(point["memory"], point["step"]) for point in points]
     chosen = {entry.model_rank for entry in found.top_of_model}
@@ -82,7 +83,7 @@ def _data(found: Search) -> dict[str, Any]:
     return {"points": columns, "front": pareto(places), "published": top, **look}
 
 
-def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
+def _point(entry: RankedCandidate, place: int, varied: Sequence[str]) -> dict[str, Any]:
     figures, candidate = entry.figures, entry.candidate
     assert figures is not None
     assert candidate.memory is not None
@@ -92,7 +93,8 @@ def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
     lines = [
         f"<b>{figures.step_seconds:.4g} s</b>, {_text(grid_words(candidate.grid))}",
         _text(", ".join(options_words(candidate, varied))),
-        f"place {entry.rank} simulated" + (f", {entry.model_rank} by the published model" if entry.model_rank else ""),
+        f"place {place} in simulated time"
+        + (f", {entry.model_rank} by the published model" if entry.model_rank else ""),
         f"{memory:.3g} GB per rank, {candidate.memory.largest_category} most",
         f"{figures.hardware_percent_of_peak:.1f} % of peak, {figures.tokens_per_second:,.0f} tokens/s",
         f"compute {figures.compute_seconds:.3g} s, exposed communication {exposed:.1f} %"
@@ -104,7 +106,7 @@ def _point(entry: RankedCandidate, varied: Sequence[str]) -> dict[str, Any]:
         "memory": round(memory, 4),
         "step": figures.step_seconds,
         "exposed": round(exposed, 3),
-        "rank": entry.rank,
+        "rank": place,
         "model": entry.model_rank,
         "text": "<br>".join(lines),
     }

@@ -6,8 +6,9 @@ back of each is a row of figures; only the fastest is kept whole, simulated once
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -63,6 +64,12 @@ class Search:
         return sum(entry.floor_seconds is not None for entry in self.entries)
 
     @property
+    def in_order_of_time(self) -> list[RankedCandidate]:
+        """Candidates that were simulated, the fastest first; ties in the model's order."""
+        done = [entry for entry in self.entries if entry.figures is not None]
+        return sorted(done, key=lambda e: (worth(e.figures, "simulation"), e.model_rank or 0))
+
+    @property
     def top_of_model(self) -> list[RankedCandidate]:
         """The published model's best, in its order."""
         ranked = [e for e in self.entries if e.model_rank is not None and e.model_rank <= TOP]
@@ -77,6 +84,7 @@ def search(
     only: Mapping[str, frozenset[int]] | None = None,
     refuse: Refuse | None = None,
     prune: bool = False,
+    most_seconds: float | None = None,
     workers: Workers = 1,
     progress: Progress = lambda _done, _all: None,
 ) -> Search:
@@ -84,7 +92,8 @@ def search(
 
     With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`); nor are those that `refuse`
     names a reason against.
-    With `by="energy"` the devices' joules of a step decide. With `by="axonn"` the published communication model alone
+    With `by="energy"` the devices' joules of a step decide, first among those whose step takes `most_seconds` at most:
+    so that a deadline is kept where it can be. With `by="axonn"` the published communication model alone
     decides, and only its first is simulated. Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()
@@ -102,8 +111,8 @@ def search(
     ranked = [RankedCandidate(candidate, number) for number, candidate in enumerate(ready, 1)]
     if by != "axonn":
         run = without_hopeless if prune and by == "simulation" else simulated
-        entries = _in_order(run(base, ranked, workers, progress), by)
-        entries, best = _best_done_properly(base, entries, by)
+        order = partial(_in_order, by=by, most_seconds=math.inf if most_seconds is None else most_seconds)
+        entries, best = _best_done_properly(base, order(run(base, ranked, workers, progress)), order)
     else:
         best = simulate(ready[0].job(base), max_classes=MANY_CLASSES)
         entries = [replace(ranked[0], figures=Figures.of(best)), *ranked[1:]]
@@ -192,15 +201,17 @@ def worth(figures: Figures | None, by: By) -> float:
     return figures.energy_joules if by == "energy" else figures.step_seconds
 
 
-def _in_order(entries: Sequence[RankedCandidate], by: By) -> list[RankedCandidate]:
-    """Sort by simulated time or energy, ties in the model's order, and number them."""
+def _in_order(entries: Sequence[RankedCandidate], by: By, most_seconds: float) -> list[RankedCandidate]:
+    """Sort by simulated time or energy, ties in the model's order, and number them; what takes longer comes last."""
     done = [e for e in entries if e.figures is not None]
-    done.sort(key=lambda e: (worth(e.figures, by), e.model_rank))
+    done.sort(key=lambda e: (worth(e.figures, "simulation") > most_seconds, worth(e.figures, by), e.model_rank))
     numbered = [replace(entry, rank=number) for number, entry in enumerate(done, 1)]
     return numbered + [e for e in entries if e.figures is None]
 
 
-def _best_done_properly(base: Job, entries: list[RankedCandidate], by: By) -> tuple[list[RankedCandidate], Simulation]:
+def _best_done_properly(
+    base: Job, entries: list[RankedCandidate], order: Callable[[Sequence[RankedCandidate]], list[RankedCandidate]]
+) -> tuple[list[RankedCandidate], Simulation]:
     """Simulate the best once more, with contention on global links, until it stays the best.
 
     Leaving contention out makes a candidate look faster and thriftier, if anything.
@@ -212,7 +223,7 @@ def _best_done_properly(base: Job, entries: list[RankedCandidate], by: By) -> tu
             whole = simulate(entries[0].candidate.job(base))
         except DescriptionError:  # too many classes; the result says what was left out
             break
-        entries = _in_order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]], by)
+        entries = order([replace(entries[0], figures=Figures.of(whole)), *entries[1:]])
         assert entries[0].figures is not None
     return entries, simulate(entries[0].candidate.job(base), max_classes=_classes(entries[0]))
 

@@ -32,10 +32,15 @@ def search_json(found: Search) -> dict[str, Any]:
 
 
 def model_top(found: Search) -> dict[str, Any]:
-    """Say where the published communication model's best lie in the simulated order."""
+    """Say where the published communication model's best lie in the simulated order, the fastest first.
+
+    Whatever decides what is best: the model says nothing of energy.
+    """
     top = found.top_of_model
-    ranks = [entry.rank for entry in top]
-    fastest = found.entries[0].figures
+    by_time = found.in_order_of_time
+    places = {entry.model_rank: place for place, entry in enumerate(by_time, 1)}
+    ranks = [None if entry.rank is None else places[entry.model_rank] for entry in top]
+    fastest = by_time[0].figures if by_time else None
     return {
         "simulated_ranks": ranks,
         "among_fastest": sum(rank is not None and rank <= TOP for rank in ranks),

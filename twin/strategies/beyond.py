@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.strategies.fetch import AHEAD
-from twin.strategies.offload import STATES_BYTES, offloaded
+from twin.strategies.held import held_size
+from twin.strategies.offload import STATES_BYTES, offloaded, updated_on_device
 from twin.strategies.sizes import FP32_BYTES
 
 BUFFERS = 2 + AHEAD
@@ -34,6 +35,9 @@ class Held:
     """Elements of weights that lie beyond the device with `parameters`; None: all."""
     here: int | None = None
     """Most elements of those that are on the device at once; None: of units as many as there are buffers."""
+    spans: Sequence[int] | None = None
+    """Elements of spans that are cut into sub-groups, each on its own, as the runtime does; None: all of them at once,
+    as DeepSpeed does."""
 
     def tiers(
         self, offload: Offload, *, states_bytes: int = STATES_BYTES, gradients_stay: bool = False
@@ -86,15 +90,22 @@ class Held:
             if not gradients_stay:
                 left["gradients"] = used["gradients"] * stay / self.own if self.own else 0.0
             if optimizer.stride is not None:
+                device, largest = self._updated_on_device(optimizer, count)
                 if not gradients_stay:
-                    left["gradients"] += FP32_BYTES * count / optimizer.stride
-                left["passing states"] = float(BUFFERS * STATES_BYTES * min(optimizer.sub_group_elements, count))
+                    left["gradients"] += FP32_BYTES * device
+                left["passing states"] = float(STATES_BYTES * min(device, BUFFERS * largest))
         if offload.parameters is not None:
             here = min(self._away, BUFFERS * self.unit) if self.here is None else self.here
             left["weights"] = float(self.element_bytes * (self.weights - self._away + here))
         if offload.activations is not None:
             left["activations"] = self._activations(used["activations"])
         return left
+
+    def _updated_on_device(self, optimizer: OptimizerOffload, count: int) -> tuple[int, int]:
+        """Return how many of the elements the device updates, and those of its largest sub-group."""
+        if self.spans is None:
+            return updated_on_device(optimizer.stride, optimizer.sub_group_elements, [count])
+        return updated_on_device(optimizer.stride, held_size(optimizer), self.spans)
 
     def _activations(self, used: float) -> float:
         """Return what stays of activations, of which as many as are the least would be kept of all blocks."""

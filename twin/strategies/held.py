@@ -47,6 +47,11 @@ class HeldGroup:
         return max(0, min(self.end, away.stop) - max(self.begin, away.start))
 
 
+def held_size(offload: OptimizerOffload) -> int:
+    """Return the elements of a sub-group that is not cut short by its span's end."""
+    return max(ALIGNED, offload.sub_group_elements // ALIGNED * ALIGNED)
+
+
 def held_groups(offload: OptimizerOffload, spans: Sequence[tuple[int, int]]) -> Iterator[HeldGroup]:
     """Cut spans into sub-groups; of each `stride` the last is updated on the device.
 
@@ -54,7 +59,7 @@ def held_groups(offload: OptimizerOffload, spans: Sequence[tuple[int, int]]) -> 
     >>> [(group.begin, group.end, group.on_device) for group in groups]
     [(0, 1024, False), (1024, 2048, True), (2048, 2500, False), (2500, 2600, True)]
     """
-    size = max(ALIGNED, offload.sub_group_elements // ALIGNED * ALIGNED)
+    size = held_size(offload)
     bounds = [(first, min(first + size, end)) for begin, end in spans for first in range(begin, end, size)]
     for number, (begin, end) in enumerate(bounds):
         on_device = offload.stride is not None and (number + 1) % offload.stride == 0

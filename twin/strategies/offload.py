@@ -10,7 +10,7 @@ DeepSpeed's optimizer does while the host's cores update a sub-group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,9 +68,34 @@ def offloaded(offload: OptimizerOffload, elements: int) -> int:
     return round(offload.ratio * elements)
 
 
-def host_share(offload: OptimizerOffload) -> float:
-    """Share of gradients that go to the host: those of sub-groups that it updates."""
-    return offload.ratio * (1.0 if offload.stride is None else 1.0 - 1.0 / offload.stride)
+def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
+    """Return how many elements the device updates of spans that are cut into sub-groups; and its largest sub-group's.
+
+    Of each `stride` sub-groups, counted over all spans, it updates the last. `size` are the elements of a whole one.
+
+    >>> updated_on_device(2, 10, [25]), updated_on_device(2, 10, [20, 5, 7]), updated_on_device(2, 100, [25])
+    ((10, 10), (17, 10), (0, 0))
+    """
+    if stride is None:
+        return 0, 0
+    number = found = largest = 0
+    for elements in spans:
+        groups = -(-elements // size)
+        chosen = (number + groups) // stride - number // stride
+        number += groups
+        rest = elements - (groups - 1) * size  # of the span's last sub-group
+        ends = chosen > 0 and number % stride == 0
+        found += chosen * size - (size - rest if ends else 0)
+        if chosen:
+            largest = max(largest, size if chosen > ends else rest)
+    return found, largest
+
+
+def host_share(offload: OptimizerOffload, elements: int) -> float:
+    """Share of a rank's gradients that go to the host: those of sub-groups that it updates."""
+    count = offloaded(offload, elements)
+    device, _ = updated_on_device(offload.stride, offload.sub_group_elements, [count])
+    return (count - device) / elements if elements else 0.0
 
 
 @dataclass
@@ -79,6 +104,8 @@ class GradientFlush:
 
     offload: OptimizerOffload
     element_bytes: int
+    own: int
+    """Elements that the rank updates."""
     _open: list[tuple[Emitter, str]] = field(default_factory=list)
 
     def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
@@ -97,7 +124,7 @@ class GradientFlush:
         if not last:
             return
         if self.offload.overlapped_gradients:
-            sent = round(host_share(self.offload) * elements)
+            sent = round(host_share(self.offload, self.own) * elements)
             here.compute("widen", Memory(float(sent * (e + FP32_BYTES)), work="accumulate"))
             self._open.append((here, here.start("to_host", DOWN, sent * FP32_BYTES, "gradients_down")))
         else:
@@ -110,13 +137,16 @@ class GradientFlush:
         self._open.clear()
 
 
-def flush_of(offload: Offload | None, element_bytes: int) -> GradientFlush | None:
-    """Return what becomes of gradients in one micro-step; None where the optimizer's states are on the device."""
+def flush_of(offload: Offload | None, element_bytes: int, own: int) -> GradientFlush | None:
+    """Return what becomes of gradients in one micro-step; None where the optimizer's states are on the device.
+
+    `own` are the elements that the rank updates.
+    """
     if offload is None or offload.optimizer is None:
         return None
     if offload.optimizer.update == "consumed":
-        return ConsumedGradients(offload.optimizer, element_bytes, parameters=offload.parameters)
-    return GradientFlush(offload.optimizer, element_bytes)
+        return ConsumedGradients(offload.optimizer, element_bytes, own, parameters=offload.parameters)
+    return GradientFlush(offload.optimizer, element_bytes, own)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any
 
 from twin.studies.description import Study, Target
 from twin.studies.measured import measured_columns
+from twin.studies.objective import feasible
 from twin.studies.points import Label
 from twin.studies.run import StudyRun
 
@@ -80,8 +81,8 @@ def by_series(study: Study, rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def add_efficiency(series: Sequence[Row], *, weak: bool) -> None:
-    """Add `efficiency` (and `speedup`) to the rows of one series that have figures."""
-    done = sorted((row for row in series if "step_seconds" in row), key=lambda row: row["ranks"])
+    """Add `efficiency` (and `speedup`) to the rows of one series that can run: what does not fit is no measure."""
+    done = sorted((row for row in series if feasible(row)), key=lambda row: row["ranks"])
     if not done:
         return
     first = done[0]

@@ -148,6 +148,8 @@ class Study(Spec):
         problems += [f"points.{i}: is empty; give it keys" for i, p in enumerate(self.points) if not p]
         if self.seeds > 1 and self.engine != "ranks":
             problems.append("seeds: is for engine: ranks; the other engines draw nothing")
+        if self.objective == "energy_joules_per_token" and self.engine == "ranks":
+            problems.append("objective: energy_joules_per_token is not known with engine: ranks; use engine: folded")
         if self.study == "target" and self.target is None:
             problems.append("target: missing; give target: {tokens: …}")
         if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:
@@ -194,15 +196,17 @@ class Study(Spec):
     def series(self) -> tuple[str, ...]:
         """Varied keys that tell the lines of a picture apart.
 
-        In weak scaling the model and the batch grow with the ranks and are no lines of their own.
+        In weak scaling the model and the batch grow with the ranks and are no lines of their own. Nor are whole grids
+        over ranks, in any scaling: a line of one grid would have one point.
         """
-        weak = self.study == "weak_scaling"
         if self.horizontal == "name":
             return ()
+        follow = {"model", "batch"} if self.study == "weak_scaling" else set[str]()
+        grids = self.horizontal == "ranks" and self.study in {"weak_scaling", "strong_scaling"}
         return tuple(
             key
             for key in self.varied
-            if key != self.horizontal and not (weak and key.split(".")[0] in {"model", "batch"})
+            if key != self.horizontal and key.split(".")[0] not in follow and not (grids and key == "grid")
         )
 
 

@@ -10,7 +10,7 @@ from twin.pages.picture import Picture
 from twin.strategies import known_axes
 from twin.studies.derived import Effect, Row, by_series, label_of, words_of
 from twin.studies.description import Study
-from twin.studies.objective import best_first
+from twin.studies.objective import best_first, feasible
 from twin.studies.table import grid_of
 from twin.trace.palette import (
     BLUE,
@@ -56,7 +56,7 @@ def pictures(study: Study, rows: Sequence[Row], found: Sequence[Effect]) -> list
     drawn = []
     if study.study != "sweep" or len(by_series(study, done)) <= MAX_LINES:  # of hundreds of lines none is seen
         drawn.append(_lines(study, done, "step_seconds", "Step time", "s", ideal=strong))
-    if study.study in {"weak_scaling", "strong_scaling"}:
+    if any("efficiency" in row for row in done):
         drawn.append(_efficiency(study, done))
     elif study.study == "sweep" and len(study.varied) == 2:
         drawn.append(heat_map(study, done))
@@ -83,7 +83,7 @@ def _lines(
         if column == "step_seconds" and all("step_seconds_p50" in row for row in members):
             data[-1] |= _spread(members)
         if ideal and len(members) > 1:
-            first = min(members, key=lambda row: row["ranks"])
+            first = min([row for row in members if feasible(row)] or members, key=lambda row: row["ranks"])
             perfect = [first[column] * first["ranks"] / row["ranks"] for row in members]
             data.append(
                 _line("ideal", x, perfect, colour, "", [])
@@ -153,7 +153,7 @@ def _measured(study: Study, rows: Sequence[Row], name: str, colour: str) -> dict
 
 
 def _efficiency(study: Study, rows: Sequence[Row]) -> Picture:
-    percent = [row | {"efficiency": 100.0 * row["efficiency"]} for row in rows]
+    percent = [row | {"efficiency": 100.0 * row["efficiency"]} for row in rows if "efficiency" in row]
     drawn = _lines(study, percent, "efficiency", "Efficiency", "%", measured=False)
     note = (
         "FLOP/s of a rank relative to the smallest point of its line."

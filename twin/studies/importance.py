@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from twin.studies.derived import Row, label_of
 from twin.studies.description import Study
-from twin.studies.objective import ObjectiveName, feasible, is_rate, penalty
+from twin.studies.objective import ObjectiveName, feasible, is_rate, penalty, without
 
 MAX_FACTORS = 10
 """More would be more than a thousand coalitions of each point."""
@@ -74,12 +74,14 @@ class Importance:
 def importance(study: Study, rows: Sequence[Row]) -> Importance | None:
     """Work out which factor of a sweep matters; None where its points are no full grid of several factors.
 
-    A point that crashed is no failure of its job: with one, or without any that can run, there is no answer.
+    A point that crashed is no failure of its job: with one, or without any that can run, there is no answer. Nor is
+    there one where a point that can run has no objective: what its device draws may not be known.
     """
     lengths = {key: len(values) for key, values in study.vary.items()}
     names = [key for key, length in lengths.items() if length > 1]
     able = [row for row in rows if feasible(row)]
     unknown = study.study != "sweep" or study.points or any(row["status"] == "crashed" for row in rows)
+    unknown = unknown or bool(without(rows, study.objective))
     if unknown or not able or not 2 <= len(names) <= MAX_FACTORS:
         return None
     worst = penalty([row[study.objective] for row in able], study.objective)

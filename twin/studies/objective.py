@@ -6,7 +6,7 @@ measured objective.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 ObjectiveName = Literal[
@@ -33,6 +33,11 @@ def is_rate(objective: ObjectiveName) -> bool:
 def feasible(row: Mapping[str, Any]) -> bool:
     """Tell whether a point breaks no rule and fits into memory."""
     return row["status"] == "done" and bool(row.get("memory_fits", True))
+
+
+def without(rows: Iterable[AnyRow], objective: ObjectiveName) -> list[AnyRow]:
+    """Return the points that can run and have no such objective: what their devices draw is not known."""
+    return [row for row in rows if feasible(row) and row.get(objective) is None]
 
 
 def penalty(values: Sequence[float], objective: ObjectiveName) -> float:

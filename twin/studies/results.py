@@ -20,7 +20,7 @@ from twin.studies.description import canonical
 from twin.studies.directory import TABLES
 from twin.studies.figures import pictures
 from twin.studies.importance import Importance, importance
-from twin.studies.objective import best_first
+from twin.studies.objective import best_first, without
 from twin.studies.page import page
 from twin.studies.run import StudyRun
 from twin.studies.table import BEST, Table, columns_of, target_columns
@@ -55,8 +55,8 @@ def results_of(run: StudyRun) -> Results:
     factors = importance(study, rows)
     tables = [Table("Points", first, tuple(rows))]
     if factors is not None and len(rows) > MAX_BEST:
-        without = tuple(column for column in first if column.key != "reason")
-        tables.insert(0, Table(BEST, without, tuple(best_first(rows, study.objective)[:MAX_BEST])))
+        shown = tuple(column for column in first if column.key != "reason")
+        tables.insert(0, Table(BEST, shown, tuple(best_first(rows, study.objective)[:MAX_BEST])))
     if further := target_columns(study, rows):
         named = tuple(column for column in first if column.key in {"point", *study.varied})
         tables.append(Table("To the target", named + tuple(further), tuple(rows)))
@@ -94,8 +94,9 @@ def write_results(results: Results) -> None:
 
 def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What a reader should know before the figures: (what, value)."""
+    study = run.loaded.study
     done = [row for row in rows if row["status"] == "done"]
-    facts = [("kind", run.loaded.study.study.replace("_", " ")), ("points", f"{len(done):,} of {len(rows):,} possible")]
+    facts = [("kind", study.study.replace("_", " ")), ("points", f"{len(done):,} of {len(rows):,} possible")]
     if machines := list(dict.fromkeys(str(row["machine"]) for row in done)):
         facts.append(("machine", ", ".join(machines[:6]) + (", …" if len(machines) > 6 else "")))
     errors = [abs(row["error"]) for row in rows if "error" in row]
@@ -106,8 +107,12 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
                 f"median {statistics.median(errors):.1%} over {len(errors)} point{'s' if len(errors) > 1 else ''}",
             )
         )
-    if run.loaded.study.target is not None:
-        facts.append(("target", run.loaded.study.target.words))
+    if study.study == "sweep" and (unknown := without(rows, study.objective)):
+        some = f"{len(unknown):,} point{'s' if len(unknown) > 1 else ''}"
+        whose = ", ".join(dict.fromkeys(str(row["machine"]) for row in unknown))
+        facts.append((f"no {study.objective}", f"{some}, whose devices do not say what they draw ({whose})"))
+    if study.target is not None:
+        facts.append(("target", study.target.words))
     return facts
 
 

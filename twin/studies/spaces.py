@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from twin.description.problems import fail
 from twin.search.best import Given, settled
 from twin.search.candidates import Candidate
+from twin.search.entries import Figures
 from twin.search.over import parse_over
 from twin.search.search import Search, search
 from twin.strategies import load_job, strategy_of, under
 from twin.studies.derived import rows_of
-from twin.studies.objective import ObjectiveName, feasible
+from twin.studies.objective import OBJECTIVES, ObjectiveName, feasible
 from twin.studies.run import StudyRun, Where, run_study
 from twin.studies.trials import Trial, Trials
 
@@ -49,8 +51,12 @@ def trials_of_job(
 ) -> Trials:
     """Return the candidates of a search as trials: every grid of a job's ranks, with the options in `over`.
 
-    `over` is what `fourfold search --over` takes, such as `recompute,micro`.
+    `over` is what `fourfold search --over` takes, such as `recompute,micro`. Raises DescriptionError for an objective
+    that a search does not give.
     """
+    known = [name for name in OBJECTIVES if name in Figures.__dataclass_fields__]
+    if objective not in known:
+        raise fail("objective", f"is not told apart by a search; choose from {', '.join(known)}", objective)
     raw = dict(job) if isinstance(job, Mapping) else Given(Path(job)).absolute
     opened = load_job(raw | {"grid": "auto", "batch": {**raw["batch"], "micro_sequences": "auto"}})
     found = search(opened, over=parse_over(over, strategy_of(opened)), workers=workers)

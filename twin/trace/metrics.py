@@ -25,7 +25,7 @@ Intervals = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where one rank's step goes; compute + exposed + idle = step."""
+    """Where one rank's step goes; compute + exposed + idle = step, up to rounding. None is below 0."""
 
     compute: float
     exposed: float
@@ -74,7 +74,9 @@ def breakdown(
             left &= ~mine
     busy = float(length[computing].sum())
     hidden = float(length[exposed].sum())
-    return Breakdown(busy, hidden, step - busy - hidden, by_axis)
+    # what is left of the step by itself: as a difference it would be a little above or below 0 where nothing is
+    outside = step - float(times[-1] - times[0])
+    return Breakdown(busy, hidden, float(length[~computing & ~exposed].sum()) + outside, by_axis)
 
 
 _NOTHING: Intervals = (np.zeros(0), np.zeros(0))

@@ -6,8 +6,9 @@ With p members, of which a on the fullest node, and parts of M/p bytes:
     a node sends      a·(p−a)·M/p through its NICs
     T = base + hops + the slower of both
 
-by each of the library's protocols, the fastest of which is taken. Constants are those of ring hops (assumed: nothing
-is fitted to a table of all-to-alls; docs/explanation/validation.md has their errors).
+by each of the library's protocols, the fastest of which is taken. Where a member has one port for all that it moves, as
+over PCIe, the port carries (p−1)·M/p. Constants are those of ring hops (assumed: nothing is fitted to a table of
+all-to-alls; docs/explanation/validation.md has their errors).
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
     nic_bytes = group.members * there * part if network else 0.0
     local_rate = group.local_rate * library.ring.local_efficiency.of(kind)
     network_rate = group.network_rate * library.ring.network_efficiency.of(kind)
+    inside = here + there if group.machine.fabric.port_carries_nics else here  # what a member's port carries
     options = []
     for name in library.network_protocols if network else library.protocols:
         protocol = library.protocols[name]
-        local = here * part / (local_rate * protocol.local_share) if here else 0.0
+        rate = local_rate * protocol.local_share if here else group.member_rate * protocol.network_share
+        local = inside * part / rate if inside else 0.0
         far = nic_bytes / (network_rate * protocol.network_share)
         local_hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
         network_hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
@@ -45,7 +48,7 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
                 seconds=startup + wire,
                 startup_seconds=startup,
                 wire_seconds=wire,
-                local_bytes=here * part,
+                local_bytes=inside * part,
                 nic_bytes=nic_bytes,
                 uplink_bytes=tuple(nic_bytes * n for n in group.crossings),
                 core_seconds=core_seconds(library, kind, here * part, there * part, here + there),

@@ -34,7 +34,7 @@ def shift_options(group: Group, library: Library, kind: CollectiveKind, bytes_: 
             rates.append(_neighbours(group) * library.ring.local_efficiency.of(kind) * protocol.local_share)
         if network:
             hops.append(protocol.ring_network_hop_seconds + group.network_latency_seconds)
-            nic = group.machine.nic.rate_bytes_per_second * library.message_share
+            nic = min(group.machine.nic.rate_bytes_per_second, group.member_rate) * library.message_share
             rates.append(min(nic * protocol.network_share, group.uplink_rate))
         startup, wire = float(protocol.base_seconds) + max(hops), bytes_ / min(rates)
         options.append(

@@ -17,6 +17,7 @@ from twin.strategies.beyond import Held
 from twin.strategies.four_d.away import elements_away, elements_here
 from twin.strategies.four_d.buckets import own_elements
 from twin.strategies.four_d.job import FourDJob
+from twin.strategies.four_d.reduction import update_spans
 from twin.strategies.four_d.shapes import Shapes, document_mask_bytes
 from twin.strategies.four_d.trained import Trained
 from twin.strategies.sizes import FP32_BYTES, optimizer_bytes
@@ -79,6 +80,7 @@ def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
     trained = Trained(job, shapes)
     frozen = shapes.local_elements if job.lora is not None else 0
     unit = max(each.shard_elements for each in shapes.gather_units(shapes.block_linears(0)))
+    sharded = job.data_reduction.sharded and job.concrete_grid.data > 1
     return Held(
         element_bytes=job.element_bytes,
         own=own,
@@ -89,6 +91,7 @@ def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
         micro_steps=job.micro_steps,
         away=elements_away(shapes),
         here=elements_here(job, shapes),
+        spans=[end - begin for begin, end in update_spans(job, shapes, own, sharded=sharded)],
     )
 
 

@@ -152,7 +152,7 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
         emit.compute("clip/scale", work.gradient_scale(elements))
     away = moved_weights(job, shapes)
     if (update := held_update(job, job.offload, rounds=e < FP32_BYTES, away=away)) is not None:
-        update.emit(emit, _spans(job, shapes, elements, sharded=sharded))
+        update.emit(emit, update_spans(job, shapes, elements, sharded=sharded))
     else:
         _adamw(emit, e, elements)
         if job.lora is None:  # else nothing that lies beyond the device has changed
@@ -167,7 +167,7 @@ def _update(emit: Emitter, job: FourDJob, shapes: Shapes, elements: int, *, shar
         _tie(emit.under("tied"), job, shapes)
 
 
-def _spans(job: FourDJob, shapes: Shapes, elements: int, *, sharded: bool) -> Sequence[tuple[int, int]]:
+def update_spans(job: FourDJob, shapes: Shapes, elements: int, *, sharded: bool) -> Sequence[tuple[int, int]]:
     """Return the places, among a rank's elements, of what is updated in sub-groups of its own.
 
     Of replicas that share states each has a part that lies elsewhere: where weight decay ends in it is left out.

@@ -62,6 +62,7 @@ def _held(step: Step) -> Held:
         kept_bytes=[step.kept_bytes(layer) for layer in step.layers],
         bucket=part(min(job.bucket, units.total), grid.optimizer_parts),
         micro_steps=job.micro_steps,
+        spans=None if job.flavour == "deepspeed" else [end - begin for begin, end in units.spans(grid.optimizer_parts)],
     )
 
 

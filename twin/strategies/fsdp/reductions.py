@@ -23,6 +23,8 @@ class Reductions:
     """
 
     job: FsdpJob
+    own: int
+    """Elements that a rank updates."""
     first: bool
     """The step's first micro-step: sums are written, not added to."""
     last: bool
@@ -37,7 +39,7 @@ class Reductions:
 
     def __post_init__(self) -> None:
         if self.job.flavour == "deepspeed":  # elsewhere gradients stay on the device until the update
-            self._flush = flush_of(self.job.offload, self.job.element_bytes)
+            self._flush = flush_of(self.job.offload, self.job.element_bytes, self.own)
 
     @property
     def groups(self) -> Groups:

@@ -167,7 +167,8 @@ def _forward(emit: Emitter, step: Step) -> None:
 def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, last: bool) -> None:
     job, inner, shapes, units = step.job, step.inner, step.shapes, step.units
     # autograd makes a new gradient in every micro-step: no product adds to the last one's
-    reductions, products = Reductions(job, first, last), Unreduced(inner, first=True)
+    own_part = units.own(job.concrete_grid.optimizer_parts)
+    reductions, products = Reductions(job, own_part, first, last), Unreduced(inner, first=True)
     blocks = [backward.under(f"block{layer}", layer=layer) for layer in step.layers]
     order: list[tuple[Emitter, Unit]] = []
     for layer in reversed(step.layers):
