@@ -47,8 +47,7 @@ def _ops(part: Part, number: int) -> RankOps:
     template = np.array([each if isinstance(each, int) else known.setdefault(each, len(known)) for each in distinct])
     columns = _Columns(row.ops, row.times.arrival, row.times.start, row.times.end, code[row.ops])
     if row.segments:
-        own = np.concatenate([each.representative for each in row.segments])
-        inside = _Inside.of(row.segments, template[which[own]], program.ops.stretch_of(own))
+        inside = _Inside.of(row.segments, template[which[row.once]], program.ops.stretch_of(row.once))
         columns = columns.and_those_of(inside.each_time(row.segments))
     of_op = which[columns.op]
     micro = program.ops.values_of("micro", columns.op)

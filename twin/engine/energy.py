@@ -158,8 +158,7 @@ class StepEnergy:
                 watts = count * self._watts[number][0]
                 highest += (1 + len(self.simulation.communicators)) * float(watts.max(initial=0.0))
                 draws.append(Ops.of(row.times, code[row.ops], watts[which[row.ops]], slowness))
-                for each in row.segments:
-                    own = watts[which[each.representative]]
+                for each, own in row.each_once(watts[which[row.once]]):
                     alike.setdefault((id(each.segment), own.tobytes()), ([], own))[0].append(each)
         draws += (Segments.of(several, watts, slowness) for several, watts in alike.values())
         context = self.power.context_watts * float(ranks.sum())
