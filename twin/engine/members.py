@@ -153,7 +153,7 @@ class Member:
         ops = self.ops[0]
         if len(self.ops) > 1:
             ops = np.concatenate(self.ops)
-            order = np.argsort(ops)
+            order = np.argsort(ops, kind="stable")
             ops, times = ops[order], times[order]
         return self.known.row(ops, times)
 

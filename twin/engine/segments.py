@@ -119,14 +119,14 @@ class Segments:
         """
         first, stop = place
         target, code = np.array(program.target[first:stop]), np.asarray(program.code[first:stop])
-        ops = program.ops.part(first, stop)
-        hosts = np.asarray(program.hosts)[np.asarray(ops.which)]
+        which = np.asarray(program.ops.which[first:stop])
+        hosts = np.asarray(program.hosts)[which]
         target[code == WAIT] -= first
         calls = sorted({*target[code == START].tolist()})
         key = (
             self.setting.slowness[rank_class],
             program.code[first:stop].tobytes(),
-            np.asarray(program.amounts)[np.asarray(ops.which)].tobytes(),
+            np.asarray(program.amounts)[which].tobytes(),
             target.tobytes(),
             hosts.tobytes(),
             tuple([self._transfer(call, program.calls[call][0], rank_class) for call in calls]),
@@ -135,7 +135,7 @@ class Segments:
         again[key] += 1
         if (key, number) not in self._known:
             part = Program(
-                ops,
+                program.ops.part(first, stop),
                 program.code[first:stop],
                 program.amounts,
                 array("i", target.tobytes()),
