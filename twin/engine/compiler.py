@@ -195,7 +195,7 @@ class _Compiler:
         """Settle what the waits in copies wait for."""
         target, ops, bodies = np.asarray(self._program.target), self._program.ops, self._copied
         variables = {each.variable for body in bodies for each in (*body.starts, *body.open)}
-        values = {variable: ops.values_of_stretches(variable) for variable in variables}
+        values = ops.values_of_stretches(variables)
         copies = ops.copies(len(bodies))
         started: dict[str, list[_Places]] = {}
         for body, (firsts, numbers) in zip(bodies, copies, strict=True):

@@ -59,7 +59,8 @@ class Known:
         for segment, firsts, runs in self._slowed():
             parts.append((firsts[:, None] + np.arange(len(segment.code))).ravel())
             alone = segment.times
-            start, end, arrival = (times_of(runs, each).ravel() for each in (alone.start, alone.end, alone.arrival))
+            found = times_of(runs, np.concatenate([alone.start, alone.end, alone.arrival]))
+            start, end, arrival = (each.ravel() for each in np.split(found, 3, axis=1))
             several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
         if len(parts) > 1:
             ops = np.concatenate(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -50,6 +50,8 @@ class Ops(Sequence[Named]):
         """Of each op: which of the distinct ones it is."""
         self._begins = array("q")
         self._values: list[Mapping[str, int]] = []
+        self._numbers: dict[int, int] = {}
+        """Of these, by what they are."""
         self._which_values = array("i")
         """Which of them the ops from each beginning on have."""
         self._more = array("q")
@@ -99,8 +101,10 @@ class Ops(Sequence[Named]):
     def _begin(self, first: int, values: Mapping[str, int], body: int = -1) -> None:
         """Let the ops from one on have these values."""
         self._begins.append(first)
-        self._which_values.append(len(self._values))
-        self._values.append(values)
+        number = self._numbers.setdefault(id(values), len(self._values))
+        if number == len(self._values):
+            self._values.append(values)
+        self._which_values.append(number)
         self._more.append(0)
         self._bodies.append(body)
 
@@ -117,15 +121,25 @@ class Ops(Sequence[Named]):
 
     def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
         """Return what a variable stands for in the names of these ops."""
-        found: NDArray[np.int64] = self.values_of_stretches(variable, missing)[self.stretch_of(ops)]
+        found: NDArray[np.int64] = self.values_of_stretches((variable,), missing)[variable][self.stretch_of(ops)]
         return found
 
-    def values_of_stretches(self, variable: str, missing: int = -1) -> NDArray[np.int64]:
-        """Return what a variable stands for in each stretch of ops with equal values."""
-        absent, (_, more) = np.iinfo(np.int64).min, self._stretches
-        known = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
-        values = known[np.asarray(self._which_values)]
-        return np.where(values == absent, missing, values + more)
+    def values_of_stretches(self, variables: Collection[str], missing: int = -1) -> dict[str, NDArray[np.int64]]:
+        """Return what variables stand for in each stretch of ops with equal values."""
+        where: dict[str, tuple[list[int], list[int]]] = {variable: ([], []) for variable in variables}
+        for number, values in enumerate(self._values):
+            for variable in where.keys() & values.keys():
+                numbers, known = where[variable]
+                numbers.append(number)
+                known.append(values[variable])
+        absent, which, (_, more) = np.iinfo(np.int64).min, np.asarray(self._which_values), self._stretches
+        found = {}
+        for variable, (numbers, known) in where.items():
+            column = np.full(len(self._values), absent)
+            column[numbers] = known
+            values_there = column[which]
+            found[variable] = np.where(values_there == absent, missing, values_there + more)
+        return found
 
     @property
     def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
