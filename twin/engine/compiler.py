@@ -149,15 +149,6 @@ class _Compiler:
         append_amount, append_target = program.amounts.append, program.target.append
         append_host, issued = program.hosts.append, self._issued
         for op in ops:
-            if isinstance(op, Copy):
-                self._copy(op)
-                continue
-            if isinstance(op, Rounds):
-                self._rounds(op)
-                continue
-            if isinstance(op, Repeat):
-                self._repeat(op, values)
-                continue
             if isinstance(op, Compute):
                 code, target = COMPUTE, -1
                 amount, host = self._price(op)
@@ -166,6 +157,15 @@ class _Compiler:
                 kind = SEEN_BY_FIRST.get(op.kind, op.kind) if op.communicator in self._second else op.kind
                 target = calls.setdefault((op.communicator, kind, op.bytes), len(calls))
                 by_name[op.name] = len(program.code)
+            elif isinstance(op, Copy):
+                self._copy(op)
+                continue
+            elif isinstance(op, Rounds):
+                self._rounds(op)
+                continue
+            elif isinstance(op, Repeat):
+                self._repeat(op, values)
+                continue
             else:
                 code, amount, host = WAIT, 0.0, 0.0
                 if copied and op.name not in by_name:
