@@ -10,7 +10,7 @@ import pytest
 
 from twin.engine import classes, des
 from twin.engine import simulate as simulated
-from twin.engine.program import Program
+from twin.engine.program import START, Program
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
 from twin.strategies import load_job
@@ -21,16 +21,16 @@ JOB: dict[str, Any] = {
     "machine": "selene",
     "precision": "bf16",
     "ranks": 128,
-    "grid": {"pipeline": 4, "data": 8, "tensor": 4},
-    "model": {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200},
-    "batch": {"sequences": 64, "micro_sequences": 1},
+    "grid": {"pipeline": 2, "data": 32, "tensor": 2},
+    "model": {"layers": 16, "hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 51200},
+    "batch": {"sequences": 128, "micro_sequences": 1},
     "sequence_parallel": True,
     "recompute": False,
     "distributed_optimizer": True,
     "overlap_gradients": True,
     "overlap_parameters": True,
 }
-"""Two tensor groups a node: gradients of the data ranks leave it by links that tensor ranks use too."""
+"""Four tensor groups a node: gradients of the data ranks leave it by links that tensor ranks use too."""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> tuple[Segments, list[Timeline], list[Timeline]]:
@@ -68,8 +68,7 @@ def test_gradients_on_links_of_tensor_ranks(monkeypatch: pytest.MonkeyPatch, sch
     assert segments.disturbing == {"data"}
     rows = [row for line in timelines for row in line.rows]
     assert all(row.segments for row in rows)
-    shares = np.concatenate([line.share[line.share > 0.0] for line in expected])
-    assert shares.min() < 1.0
+    assert least_share("tensor", segments, expected) < 0.9
     same(timelines, expected)
 
 
@@ -88,3 +87,13 @@ def links_of(communicator: str, segments: Segments) -> set[int]:
     calls, transfers = segments.programs[0].calls, segments.setting.transfers
     of = [each for (name, _, _), each in zip(calls, transfers, strict=True) if name == communicator]
     return {resource for groups in of for transfer in groups for resource, _ in transfer.demands}
+
+
+def least_share(communicator: str, segments: Segments, timelines: Sequence[Timeline]) -> float:
+    """Return what links let a communicator's collectives have of their speed, where that is least."""
+    found = []
+    for program, line in zip(segments.programs, timelines, strict=True):
+        ops = zip(program.code, program.target, strict=True)
+        of = [code == START and program.calls[target][0] == communicator for code, target in ops]
+        found.append(line.share[:, of].min())
+    return float(min(found))
